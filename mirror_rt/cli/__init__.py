@@ -1,0 +1,5 @@
+"""The command `mirror-rt`."""
+
+from mirror_rt.cli.main import main
+
+__all__ = ["main"]

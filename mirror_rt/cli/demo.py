@@ -1,0 +1,131 @@
+"""mirror-rt demo: the whole main job on real words."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.encoder import Encoder
+from mirror_rt.errors import MissingDependencyError, require
+from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
+from mirror_rt.evaluation.plots import plot_cosine_distributions
+from mirror_rt.evaluation.similarity import cosines
+from mirror_rt.files import check_free
+
+if TYPE_CHECKING:
+    from mirror_rt.encoding import BatchEncoder
+
+__all__ = ["add_parser"]
+
+_PROBES = ("happy", "doctor", "river", "buy", "quickly")
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "demo",
+        help="the whole main job: tune, export, encode, compare",
+        description="Tune all-MiniLM-L6-v2 on the 10,000 most frequent words of English, export "
+        "it,\nand show what changed. Leaves a bundle to use.",
+        examples="mirror-rt demo --out demo",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("demo"),
+        metavar="DIR",
+        help="folder for what it makes (default: demo)",
+    )
+    parser.add_argument("--top", type=int, default=10_000, help="words (default 10000)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier demo")
+    parser.add_argument("--offline", action="store_true", help="never ask the network")
+    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    require("matplotlib", extra="demo", purpose="mirror-rt demo")
+    try:
+        import mirror_export
+        import mirror_train
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"mirror-rt demo: {error}") from error
+
+    out: Path = arguments.out
+    check_free(out, overwrite=arguments.overwrite)
+    data = mirror_train.word_list("en", top=arguments.top)
+    before = mirror_train.TorchEncoder.load(offline=arguments.offline)
+    print(f"1/4  tune {mirror_train.DEFAULT_MODEL} on {len(data)} English words, without labels")
+    report = mirror_train.tune(
+        data,
+        mirror_train.TuneConfig(
+            recipe=mirror_train.load_recipe("word"),
+            out=out / "tuned",
+            overwrite=True,
+            offline=arguments.offline,
+            show_progress_bar=progress(arguments),
+        ),
+    )
+    stats = report.stats
+    print(
+        f"     {len(stats.losses)} steps in {stats.seconds:.0f} s, "
+        f"loss {stats.losses[0]:.3f} -> {stats.losses[-1]:.3f}"
+    )
+    print("2/4  export it to ONNX and compare with PyTorch")
+    parity = mirror_export.export_bundle(
+        mirror_export.ExportConfig(str(out / "tuned"), out / "bundle", overwrite=True)
+    )
+    print(f"     largest difference {parity.max_difference:.1e} over {parity.texts} texts")
+    print("3/4  encode the words with the bundle (no torch), and look")
+    after = Encoder.load(out / "bundle")
+    _print_neighbours(before, after, data.first)
+    _print_geometry(evaluate_geometry(before, data.first), evaluate_geometry(after, data.first))
+    print("4/4  plot the cosines of synonyms and of random pairs")
+    panels = {"before": _cosines(before, data.first), "after": _cosines(after, data.first)}
+    plot_cosine_distributions(out / "cosines.png", panels)
+    print(f"     {out / 'cosines.png'}")
+    print(
+        "\nUse it:\n\n"
+        "    from mirror_rt import Encoder\n"
+        f'    encoder = Encoder.load("{out / "bundle"}")\n'
+        '    vectors = encoder.encode(["happy", "glad"])\n'
+    )
+
+
+def _print_neighbours(before: BatchEncoder, after: BatchEncoder, words: list[str]) -> None:
+    probes = [word for word in _PROBES if word in words]
+    tables = [_neighbours(model, words, probes) for model in (before, after)]
+    for probe, old, new in zip(probes, *tables, strict=True):
+        print(f"     {probe:<8} before: {', '.join(old)}")
+        print(f"     {'':<8} after:  {', '.join(new)}")
+
+
+def _neighbours(model: BatchEncoder, words: list[str], probes: list[str]) -> list[list[str]]:
+    vectors = model.encode(words)
+    queries = vectors[[words.index(probe) for probe in probes]]
+    nearest = np.argsort(-(queries @ vectors.T), axis=1)[:, 1:6]
+    return [[words[i] for i in row] for row in nearest]
+
+
+def _print_geometry(before: Geometry, after: Geometry) -> None:
+    print(f"     {'':<28}{'before':>9}{'after':>9}")
+    for field in dataclasses.fields(Geometry)[1:]:
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        print(f"     {field.name.replace('_', ' '):<28}{old:>9.3f}{new:>9.3f}")
+
+
+def _cosines(model: BatchEncoder, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines of the synonyms, and of as many random pairs as make a smooth histogram."""
+    table = (resources.files("mirror_rt") / "cli" / "demo_synonyms.tsv").read_text("utf-8")
+    pairs = [line.split("\t") for line in table.splitlines()]
+    unit = model.encode(words).astype(np.float64)
+    positives = cosines(model, [a for a, _ in pairs], [b for _, b in pairs])
+    return positives, cosine_pairs(unit, pairs=20_000, seed=0)

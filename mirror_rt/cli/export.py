@@ -1,0 +1,81 @@
+"""mirror-rt export."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.errors import DataError, MissingDependencyError
+from mirror_rt.textio import iter_lines
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "export",
+        help="turn a tuned folder into a bundle, checked against PyTorch",
+        description="Write a bundle: ONNX graph with pooling and normalisation inside, tokenizer,\n"
+        "manifest. It is compared with PyTorch on real strings, and refused if they differ.",
+        examples="""
+mirror-rt export tuned --out bundle
+mirror-rt export sentence-transformers/all-MiniLM-L6-v2 --out bundle
+mirror-rt export bert-base-uncased --pooling mean --out bundle
+""",
+    )
+    parser.add_argument(
+        "model", metavar="DIR", help="tuned folder; also any BERT or RoBERTa folder or hub name"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE", help="folder to write")
+    parser.add_argument(
+        "--pooling",
+        choices=["auto", "cls", "mean"],
+        default="auto",
+        help="auto: what the folder declares",
+    )
+    parser.add_argument(
+        "--parity-texts",
+        type=Path,
+        metavar="FILE",
+        help="strings to compare on, one a line (default: a built-in sample in many languages)",
+    )
+    parser.add_argument("--opset", type=int, default=20, help="ONNX operator set (default 20)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
+    parser.add_argument("--offline", action="store_true", help="never ask the network")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    try:
+        from mirror_export import ExportConfig, export_bundle
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"mirror-rt export: {error}") from error
+
+    report = export_bundle(
+        ExportConfig(
+            model=arguments.model,
+            out=arguments.out,
+            pooling=arguments.pooling,
+            parity_texts=_texts(arguments.parity_texts),
+            opset=arguments.opset,
+            overwrite=arguments.overwrite,
+            offline=arguments.offline,
+        )
+    )
+    print(
+        f"{arguments.out}: equal to PyTorch within {report.max_difference:.1e} over "
+        f"{report.texts} texts of {report.min_tokens} to {report.max_tokens} tokens"
+    )
+
+
+def _texts(path: Path | None) -> list[str] | None:
+    if path is None:
+        return None
+    texts = [line for line in iter_lines(path) if line.strip()]
+    if not texts:
+        raise DataError(f"{path} holds no texts")
+    return texts

@@ -1,0 +1,81 @@
+"""mirror-rt info."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.cli.common import Subparsers, add_subparser, fill_table
+from mirror_rt.hub import resolve_bundle
+from mirror_rt.manifest import Manifest, declared_format
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "info",
+        help="what a bundle is; verifies every hash",
+        description="Show what a bundle (or a tuned folder) is and how it was made, after "
+        "comparing\nevery file with the hash in its manifest.",
+        examples="""
+mirror-rt info bundle
+mirror-rt info bundle --json
+""",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
+    parser.add_argument("--json", action="store_true", help="mirror.json and the verdict as JSON")
+    parser.add_argument("--offline", action="store_true", help="never ask the network")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    folder = resolve_bundle(arguments.bundle, revision=None, offline=arguments.offline)
+    tuned = declared_format(folder) == "mirror_rt encoder"
+    manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else "mirror_rt bundle")
+    manifest.verify(folder)
+    if arguments.json:
+        print(json.dumps(manifest.to_dict() | {"verified": True}, indent=2, ensure_ascii=False))
+        return
+    print(fill_table(_rows(folder, manifest)))
+
+
+def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
+    size = sum(record.bytes for record in manifest.files.values()) / 1e6
+    rows = [
+        ("folder", f"{folder} ({manifest.format}, format version {manifest.format_version})"),
+        ("base model", _join(manifest.base_model, "name", "revision")),
+        ("language", manifest.language or "not declared"),
+        ("level", manifest.level or "not tuned here"),
+        ("embedding", f"{manifest.dimension} dimensions, pooling {manifest.pooling}"),
+        ("max length", f"{manifest.max_length} tokens"),
+    ]
+    if manifest.data:
+        rows.append(("tuned on", f"{manifest.data['strings']} strings, {manifest.data['source']}"))
+    if manifest.recipe:
+        shown = ("temperature", "span_length", "dropout", "epochs", "batch_size", "learning_rate")
+        rows.append(("recipe", ", ".join(f"{name} {manifest.recipe[name]}" for name in shown)))
+    if manifest.parity:
+        parity = manifest.parity
+        rows.append(
+            (
+                "parity",
+                f"differs from PyTorch by {parity['max_difference']:.1e} at most, "
+                f"over {parity['texts']} texts of {parity['min_tokens']} to "
+                f"{parity['max_tokens']} tokens",
+            )
+        )
+    rows += [
+        ("written", f"{manifest.created} by {manifest.generator}"),
+        ("files", f"{len(manifest.files)} files, {size:.1f} MB, every SHA-256 verified"),
+    ]
+    return rows
+
+
+def _join(values: dict[str, Any], *names: str) -> str:
+    return " ".join(str(values[name]) for name in names if values.get(name)) or "not declared"

@@ -1,0 +1,177 @@
+"""mirror-rt tune."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from mirror_train import Recipe, TrainingData
+
+__all__ = ["add_parser"]
+
+# Recipe field -> (type, help). Choices and ranges are checked by the recipe itself.
+_RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
+    "level": (str, "what the strings are: word, phrase or sentence"),
+    "temperature": (float, "tau of the InfoNCE loss"),
+    "span_length": (int, "characters masked in one of the two copies (k); 0 for none"),
+    "span_mask": (str, "mask-token (the tokenizer's own) or reference (as the authors' code)"),
+    "dropout": (float, "rate of every dropout of the model"),
+    "loss": (str, "InfoNCE variant: ntxent or decoupled"),
+    "max_length": (int, "most tokens of a training string"),
+    "epochs": (int, "passes over the strings"),
+    "batch_size": (int, "strings in a batch"),
+    "learning_rate": (float, "of AdamW"),
+    "weight_decay": (float, "of AdamW"),
+}
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "tune",
+        help="tune a masked language model on raw strings (Mirror-BERT)",
+        description="Tune a masked language model on raw strings, without labels, by Mirror-BERT.\n"
+        "Writes an ordinary Hugging Face folder plus mirror.json.",
+        examples="""
+mirror-rt tune --recipe word --words en --out tuned
+mirror-rt tune --model bert-base-uncased --recipe sentence --data lines.txt --out tuned
+mirror-rt tune --recipe word --words en --out tuned --checkpoint-every 20
+mirror-rt tune --recipe word --words en --out tuned --resume
+""",
+    )
+    parser.add_argument(
+        "--recipe",
+        required=True,
+        metavar="NAME|FILE.toml",
+        help="word, phrase, sentence, or your own TOML file",
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--model",
+        metavar="PATH|NAME",
+        help="base model: folder or hub name (default: all-MiniLM-L6-v2, fetched "
+        "once, checked and cached)",
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a hub model")
+    _add_data_options(parser)
+    _add_run_options(parser)
+    overrides = parser.add_argument_group("overrides of the recipe")
+    for name, (kind, text) in _RECIPE_OPTIONS.items():
+        flag = "--" + name.replace("_", "-")
+        overrides.add_argument(flag, type=kind, help=text, dest=name)
+    parser.set_defaults(run=run)
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("strings")
+    source = group.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV",
+    )
+    source.add_argument("--words", metavar="LANG", help="the most frequent words of a language")
+    group.add_argument(
+        "--top", type=int, default=10_000, help="with --words: how many (default 10000)"
+    )
+    group.add_argument(
+        "--data-format",
+        choices=["auto", "text", "pairs", "tsv"],
+        default="auto",
+        help="form of --data (default: by name and content)",
+    )
+    group.add_argument("--language", metavar="TAG", help="with --data: language, for mirror.json")
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--pooling",
+        choices=["auto", "cls", "mean", "mean-with-padding"],
+        default="auto",
+        help="auto: what the base model declares, else the recipe's",
+    )
+    group.add_argument(
+        "--precision",
+        choices=["auto", "fp32", "bf16", "fp16"],
+        default="auto",
+        help="auto: what the processor is good at",
+    )
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    group.add_argument("--seed", type=int, default=42, help="default 42")
+    group.add_argument(
+        "--checkpoint-every",
+        type=int,
+        default=0,
+        metavar="STEPS",
+        help="also written on Ctrl-C (default: only then)",
+    )
+    group.add_argument("--resume", action="store_true", help="continue after the last checkpoint")
+    group.add_argument("--overwrite", action="store_true", help="replace --out, start afresh")
+    group.add_argument("--offline", action="store_true", help="never ask the network")
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    try:
+        import mirror_train
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"mirror-rt tune: {error}") from error
+
+    recipe = _recipe(arguments)
+    data = _data(arguments)
+    config = mirror_train.TuneConfig(
+        recipe=recipe,
+        out=arguments.out,
+        model=arguments.model or mirror_train.DEFAULT_MODEL,
+        revision=arguments.revision,
+        pooling=arguments.pooling,
+        precision=arguments.precision,
+        device=arguments.device,
+        seed=arguments.seed,
+        checkpoint_every=arguments.checkpoint_every,
+        resume=arguments.resume,
+        overwrite=arguments.overwrite,
+        offline=arguments.offline,
+        show_progress_bar=progress(arguments),
+    )
+    report = mirror_train.tune(data, config)
+    training = report.manifest.training or {}
+    print(
+        f"{report.out}: {training['steps']} steps in {training['seconds']} s "
+        f"({training['strings_per_second']} strings/s, {training['precision']}, "
+        f"padding {training['padding_percent']} %), "
+        f"loss {training['loss_first']:.4f} -> {training['loss_last']:.4f}"
+    )
+    print(f"next: mirror-rt export {report.out} --out BUNDLE")
+
+
+def _recipe(arguments: argparse.Namespace) -> Recipe:
+    from mirror_train import load_recipe
+
+    changes = {name: getattr(arguments, name) for name in _RECIPE_OPTIONS}
+    recipe = load_recipe(arguments.recipe)
+    return recipe.replace(**{name: v for name, v in changes.items() if v is not None})
+
+
+def _data(arguments: argparse.Namespace) -> TrainingData:
+    from mirror_train import load_training_data, word_list
+
+    if arguments.words is not None:
+        return word_list(arguments.words, top=arguments.top)
+    data = load_training_data(
+        arguments.data, data_format=arguments.data_format, language=arguments.language
+    )
+    print(
+        f"{arguments.data}: {len(data)} strings ({data.blank} blank and {data.duplicates} "
+        "repeated lines dropped)"
+    )
+    return data

@@ -1,0 +1,103 @@
+"""The encoder of the run time: a bundle and its onnxruntime session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mirror_rt.encoding import BatchEncoder, Vectors
+from mirror_rt.errors import BundleError
+from mirror_rt.hub import resolve_bundle
+from mirror_rt.manifest import Layout, Manifest
+from mirror_rt.session import Providers, make_session
+from mirror_rt.tokenization import TextTokenizer
+from mirror_rt.tokens import PaddedBatch
+
+__all__ = ["Encoder"]
+
+
+class Encoder(BatchEncoder):
+    """A bundle, loaded: `Encoder.load(path).encode(texts)`.
+
+    Safe to use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        providers: Providers = "auto",
+        threads: int | None = None,
+    ) -> None:
+        tokenizer = TextTokenizer.from_file(
+            folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
+        )
+        super().__init__(
+            tokenizer,
+            dimension=manifest.dimension,
+            pad_to=manifest.pad_to,
+            mask_token=manifest.mask_token,
+        )
+        self.folder = folder
+        self.manifest = manifest
+        self._session = make_session(folder / Layout.model, providers=providers, threads=threads)
+        self._input_names = [node.name for node in self._session.get_inputs()]
+        self._check_graph()
+
+    @classmethod
+    def load(
+        cls,
+        path_or_name: str | Path,
+        *,
+        revision: str | None = None,
+        offline: bool = False,
+        verify: bool = True,
+        providers: Providers = "auto",
+        threads: int | None = None,
+    ) -> Encoder:
+        """Load a bundle from a folder, or from a model hub by name (`owner/name`).
+
+        Args:
+            path_or_name: a folder written by `mirror-rt export`, or the name of one on a hub.
+            revision: branch, tag or commit on the hub.
+            offline: take a hub name from the local cache alone.
+            verify: compare every file with the hash in the manifest first.
+            providers: `"auto"` or a list of onnxruntime execution providers.
+            threads: processors for one operator; None for all that this process may use.
+
+        Raises:
+            BundleError: not a bundle, from a newer version, incomplete or changed.
+            ProviderError: the providers cannot be had.
+            MissingDependencyError: no onnxruntime is installed.
+        """
+        folder = resolve_bundle(path_or_name, revision=revision, offline=offline)
+        manifest = Manifest.read(folder)
+        if verify:
+            manifest.verify(folder)
+        return cls(folder, manifest, providers=providers, threads=threads)
+
+    @property
+    def providers(self) -> list[str]:
+        """The execution providers in use, the first preferred."""
+        return list(self._session.get_providers())
+
+    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        output = "sentence_embedding" if normalize else "pooled_embedding"
+        arrays = batch._asdict()
+        feeds = {name: arrays[name] for name in self._input_names}
+        return np.asarray(self._session.run([output], feeds)[0])
+
+    def _check_graph(self) -> None:
+        unknown = set(self._input_names) - set(PaddedBatch._fields)
+        outputs = {node.name for node in self._session.get_outputs()}
+        missing = {"sentence_embedding", "pooled_embedding"} - outputs
+        if unknown or missing:
+            raise BundleError(
+                f"{self.folder / Layout.model} is not a pooled encoder graph: "
+                f"unknown inputs {sorted(unknown)}, missing outputs {sorted(missing)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Encoder({str(self.folder)!r}, dimension={self.dimension})"

@@ -1,0 +1,111 @@
+"""The exceptions of mirror_rt, mirror_train and mirror_export.
+
+MirrorError
+|-- ConfigError (ValueError)             an option or recipe field has an unusable value
+|-- DataError (ValueError)               a data file cannot be used
+|-- InvalidTextError (ValueError)        one or more texts cannot be encoded
+|-- ModelError                           a Hugging Face model cannot be loaded or trained
+|-- BundleError                          a bundle is incomplete or not one
+|   |-- BundleVersionError               it comes from a newer mirror_rt
+|   `-- BundleIntegrityError             a file of it is missing or was changed
+|-- ParityError                          an exported graph disagrees with PyTorch
+|-- OutputExistsError (FileExistsError)  the output is already there
+|-- ProviderError                        an execution provider was asked for and is not there
+`-- MissingDependencyError (ImportError) an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+__all__ = [
+    "BundleError",
+    "BundleIntegrityError",
+    "BundleVersionError",
+    "ConfigError",
+    "DataError",
+    "InvalidTextError",
+    "MirrorError",
+    "MissingDependencyError",
+    "ModelError",
+    "OutputExistsError",
+    "ParityError",
+    "ProviderError",
+    "require",
+]
+
+
+class MirrorError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class ConfigError(MirrorError, ValueError):
+    """An option or a recipe field has a value that cannot be used."""
+
+
+class DataError(MirrorError, ValueError):
+    """A data file is missing, empty, not text, or not of the expected form."""
+
+
+class InvalidTextError(MirrorError, ValueError):
+    """One or more texts cannot be encoded.
+
+    Attributes:
+        items: (position in the input, reason) of every unusable text, in order.
+    """
+
+    def __init__(self, items: list[tuple[int, str]], *, noun: str = "item", hint: str = "") -> None:
+        shown = "; ".join(f"{noun} {i}: {reason}" for i, reason in items[:3])
+        more = f"; and {len(items) - 3} more" if len(items) > 3 else ""
+        super().__init__(f"cannot encode {shown}{more}{hint}")
+        self.items = items
+
+
+class ModelError(MirrorError):
+    """A Hugging Face model folder or name cannot be loaded, trained or exported."""
+
+
+class BundleError(MirrorError):
+    """A folder is not a bundle, or its manifest cannot be read."""
+
+
+class BundleVersionError(BundleError):
+    """A bundle was written by a newer version than this one understands."""
+
+
+class BundleIntegrityError(BundleError):
+    """A file of a bundle is missing, or differs from the hash in its manifest."""
+
+
+class ParityError(MirrorError):
+    """An exported graph gives other vectors than the PyTorch model."""
+
+
+class OutputExistsError(MirrorError, FileExistsError):
+    """The output path already exists and overwriting was not asked for."""
+
+
+class ProviderError(MirrorError):
+    """An execution provider was asked for and onnxruntime cannot give it."""
+
+
+class MissingDependencyError(MirrorError, ImportError):
+    """A package that belongs to an optional extra is not installed."""
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import an optional dependency, or say which extra brings it.
+
+    Only an absent module becomes `MissingDependencyError`; one that is present but fails to
+    import (a broken install) raises its own error.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        choices = " or ".join(f"pip install 'mirror-rt[{name}]'" for name in extra.split("|"))
+        raise MissingDependencyError(
+            f"{purpose} needs the package {module!r}, which is not installed: {choices}"
+        ) from error

@@ -1,0 +1,128 @@
+"""Geometry of an embedding space: isotropy, mean vector, alignment, uniformity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.encoding import EmbeddingModel
+from mirror_rt.errors import DataError
+from mirror_rt.masking import mask_span
+
+__all__ = ["Geometry", "cosine_pairs", "evaluate_geometry", "isotropy_score", "mean_vector_norm"]
+
+Matrix = npt.NDArray[np.float64]
+
+_RANDOM_PAIRS = 20_000
+_MASKED_CHARACTERS = 5  # k of the paper's sentence-level recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Measures of n vectors.
+
+    Attributes:
+        n: texts measured.
+        isotropy_score: EMNLP 2021, Eq. 2, on the vectors as the encoder gives them; 1 is
+            perfectly isotropic.
+        isotropy_score_normalized: the same on unit vectors, comparable between models.
+        mean_vector_norm: Eq. 3, on the vectors as the encoder gives them; lower is more centred.
+        alignment: mean squared distance of the unit vectors of a text and its copy with a random
+            span masked (Wang and Isola 2020; positives as in section 2.2); None where the
+            tokenizer has no mask token or every text is shorter than two characters.
+        uniformity: log of the mean of exp(-2 squared distance) over all pairs of unit vectors
+            (Wang and Isola 2020); lower is more uniform.
+        mean_cosine: mean cosine of random pairs of different texts.
+    """
+
+    n: int
+    isotropy_score: float
+    isotropy_score_normalized: float
+    mean_vector_norm: float
+    alignment: float | None
+    uniformity: float
+    mean_cosine: float
+
+
+def evaluate_geometry(model: EmbeddingModel, texts: list[str], *, seed: int = 0) -> Geometry:
+    """Measure the embedding space of `texts`.
+
+    Raises:
+        DataError: fewer than two distinct texts.
+    """
+    texts = list(dict.fromkeys(texts))
+    if len(texts) < 2:
+        raise DataError(f"geometry needs at least 2 distinct texts, got {len(texts)}")
+    vectors = model.encode(texts, normalize_embeddings=False).astype(np.float64)
+    unit = _normalize(vectors)
+    negatives = cosine_pairs(unit, pairs=_RANDOM_PAIRS, seed=seed)
+    return Geometry(
+        n=len(texts),
+        isotropy_score=isotropy_score(vectors),
+        isotropy_score_normalized=isotropy_score(unit),
+        mean_vector_norm=mean_vector_norm(vectors),
+        alignment=_alignment(model, texts, unit, seed),
+        uniformity=uniformity(unit),
+        mean_cosine=float(negatives.mean()),
+    )
+
+
+def isotropy_score(vectors: Matrix) -> float:
+    """IS of EMNLP 2021, Eq. 2 (Mu and Viswanath 2018): min over max of sum exp(c.v).
+
+    c runs over the eigenvectors of V^T V, with both signs, because the sign of an eigenvector
+    is arbitrary and the score is not to depend on it.
+
+    Args:
+        vectors: float64 [n, D].
+    """
+    _, directions = np.linalg.eigh(vectors.T @ vectors)
+    projections = vectors @ np.concatenate([directions, -directions], axis=1)
+    top = projections.max(axis=0)
+    log_partition = top + np.log(np.exp(projections - top).sum(axis=0))
+    return float(np.exp(log_partition.min() - log_partition.max()))
+
+
+def mean_vector_norm(vectors: Matrix) -> float:
+    """MVN of EMNLP 2021, Eq. 3: the Euclidean norm of the mean of `vectors` (float64 [n, D])."""
+    return float(np.linalg.norm(vectors.mean(axis=0)))
+
+
+def uniformity(unit: Matrix) -> float:
+    """Log of the mean of exp(-2 |x - y|^2) over all pairs of unit vectors (Wang and Isola 2020)."""
+    n = len(unit)
+    total = 0.0
+    for start in range(0, n, 1024):
+        cosine = unit[start : start + 1024] @ unit.T
+        total += float(np.exp(4 * np.minimum(cosine, 1) - 4).sum())
+    return float(np.log(max(total - n, np.finfo(np.float64).tiny) / (n * (n - 1))))
+
+
+def cosine_pairs(unit: Matrix, *, pairs: int, seed: int) -> Matrix:
+    """Cosines of `pairs` random pairs of different rows of `unit`, float64 [pairs]."""
+    rng = np.random.default_rng(seed)
+    first = rng.integers(len(unit), size=pairs)
+    second = (first + rng.integers(1, len(unit), size=pairs)) % len(unit)
+    return np.asarray(np.einsum("nd,nd->n", unit[first], unit[second]))
+
+
+def _alignment(model: EmbeddingModel, texts: list[str], unit: Matrix, seed: int) -> float | None:
+    if model.mask_token is None:
+        return None
+    rng = np.random.default_rng(seed)
+    rows = [i for i, text in enumerate(texts) if len(text) >= 2]
+    if not rows:
+        return None
+    masked = [
+        mask_span(texts[i], length=_MASKED_CHARACTERS, mask_token=model.mask_token, rng=rng)
+        for i in rows
+    ]
+    difference = unit[rows] - model.encode(masked)
+    return float(np.einsum("nd,nd->n", difference, difference).mean())
+
+
+def _normalize(vectors: Matrix) -> Matrix:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(norms, 1e-12))

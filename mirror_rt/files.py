@@ -1,0 +1,102 @@
+"""Files and folders that are written whole or not at all, and their hashes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from mirror_rt.errors import OutputExistsError
+
+__all__ = ["check_free", "new_file", "new_folder", "sha256", "write_json"]
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented UTF-8 JSON, whole or not at all."""
+    with new_file(path, overwrite=True) as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Raise OutputExistsError where `path` exists (an empty folder counts as free)."""
+    if overwrite or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    raise OutputExistsError(
+        f"{path} already exists: choose another output, or pass --overwrite (overwrite=True)"
+    )
+
+
+@contextlib.contextmanager
+def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
+    """Open a file beside `path` that takes its name only when the block ends without error.
+
+    Raises:
+        OutputExistsError: `path` exists and `overwrite` is False.
+    """
+    check_free(path, overwrite=overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Make a folder beside `path` that takes its name only when the block ends without error.
+
+    An existing folder is moved aside first and removed last, so one of the two is always whole.
+
+    Raises:
+        OutputExistsError: `path` exists and `overwrite` is False.
+    """
+    check_free(path, overwrite=overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        _share(temporary)
+        _swap_in(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _swap_in(temporary: Path, path: Path) -> None:
+    if not path.exists():
+        temporary.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    path.rename(old / path.name)
+    temporary.rename(path)
+    shutil.rmtree(old)
+
+
+def _share(folder: Path) -> None:
+    """Give a temporary folder and its files the modes that a plain mkdir and open would."""
+    mask = _umask()
+    for path in (folder, *folder.rglob("*")):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

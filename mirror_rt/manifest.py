@@ -1,0 +1,188 @@
+"""mirror.json: what a folder is, how it was made, and the hash of every file in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mirror_rt.errors import BundleError, BundleIntegrityError, BundleVersionError
+from mirror_rt.files import sha256
+
+__all__ = [
+    "FORMAT_VERSION",
+    "FileRecord",
+    "Format",
+    "Layout",
+    "Manifest",
+    "Pooling",
+    "declared_format",
+    "record_files",
+]
+
+FORMAT_VERSION = 1
+
+Pooling = Literal["cls", "mean", "mean-with-padding"]
+# A tuned Hugging Face folder, and what `export` makes of it; both hold a mirror.json.
+Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
+
+
+class Layout:
+    """Where a bundle keeps its files; the names are those that other tools look for."""
+
+    manifest = "mirror.json"
+    model = "onnx/model.onnx"
+    tokenizer = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Size in bytes and SHA-256 of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of mirror.json, in a bundle and in the tuned folder it came from.
+
+    Attributes:
+        dimension: length of an embedding.
+        max_length: most tokens of a text, special tokens included.
+        pad_id: token id to pad with.
+        pad_to: every text is padded to this many tokens (pooling `mean-with-padding` alone).
+        pooling: how token vectors become one: `cls`, `mean`, or `mean-with-padding`.
+        mask_token: the tokenizer's own, None where it has none.
+        base_model: name and revision of the model that was tuned.
+        recipe: every field of the recipe, None for a model that was not tuned here.
+        data: source, SHA-256 and counts of the training data.
+        training: seed, precision, steps, loss and speed of the run.
+        parity: report of the comparison with PyTorch.
+        files: path inside the folder -> FileRecord.
+    """
+
+    dimension: int
+    max_length: int
+    pad_id: int
+    pooling: Pooling
+    pad_to: int | None = None
+    mask_token: str | None = None
+    language: str | None = None
+    level: str | None = None
+    base_model: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+    parity: dict[str, Any] | None = None
+    generator: str = ""
+    created: str = ""
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    format: Format = "mirror_rt bundle"
+    format_version: int = FORMAT_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, the format first."""
+        values = dataclasses.asdict(self)
+        head = {name: values.pop(name) for name in ("format", "format_version")}
+        return head | values
+
+    @classmethod
+    def read(cls, folder: Path, expected: Format = "mirror_rt bundle") -> Manifest:
+        """Read and check `folder`/mirror.json.
+
+        Raises:
+            BundleError: no such folder or manifest, one of another format than `expected`, or a
+                field is missing or of a wrong type.
+            BundleVersionError: the format version is newer than this one.
+        """
+        path = folder / Layout.manifest
+        values = _read_json(folder)
+        if not isinstance(values, dict) or values.get("format") != expected:
+            found = values.get("format") if isinstance(values, dict) else type(values).__name__
+            hint = ""
+            if (found, expected) == ("mirror_rt encoder", "mirror_rt bundle"):
+                hint = f"; export it first: mirror-rt export {folder} --out BUNDLE"
+            raise BundleError(f"{path} says {found!r}, expected {expected!r}{hint}")
+        version = values.get("format_version")
+        if not isinstance(version, int) or version < 1:
+            raise BundleError(f"{path}: format_version {version!r} is invalid")
+        if version > FORMAT_VERSION:
+            raise BundleVersionError(
+                f"{folder} has format version {version}, this mirror_rt reads up to "
+                f"{FORMAT_VERSION}: upgrade with pip install -U mirror-rt"
+            )
+        try:
+            return _from_dict(values)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BundleError(f"{path} is damaged: {error!r}") from error
+
+    def verify(self, folder: Path) -> None:
+        """Compare every recorded file with its size and hash.
+
+        Raises:
+            BundleIntegrityError: naming the first file that is missing or differs.
+        """
+        for name, record in self.files.items():
+            path = folder / name
+            if not path.is_file():
+                raise BundleIntegrityError(f"{folder} is incomplete: {name} is missing")
+            size = path.stat().st_size
+            if size != record.bytes:
+                raise BundleIntegrityError(
+                    f"{path} has {size} bytes, its manifest says {record.bytes}: export it again"
+                )
+            if (found := sha256(path)) != record.sha256:
+                raise BundleIntegrityError(
+                    f"{path} has SHA-256 {found[:16]}..., its manifest says "
+                    f"{record.sha256[:16]}...: export it again"
+                )
+
+
+def record_files(folder: Path) -> dict[str, FileRecord]:
+    """Size and hash of every file under `folder` but the manifest, by sorted path."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        name: FileRecord(path.stat().st_size, sha256(path))
+        for path in paths
+        if (name := path.relative_to(folder).as_posix()) != Layout.manifest
+    }
+
+
+def declared_format(folder: Path) -> str | None:
+    """What `folder`/mirror.json says the folder is; None without a readable one."""
+    try:
+        values = _read_json(folder)
+    except BundleError:
+        return None
+    return values.get("format") if isinstance(values, dict) else None
+
+
+def _read_json(folder: Path) -> Any:
+    if not folder.is_dir():
+        raise BundleError(f"{folder}: no such folder")
+    path = folder / Layout.manifest
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BundleError(f"{folder} is not a bundle: it has no {Layout.manifest}") from None
+    except ValueError as error:
+        raise BundleError(f"{path} is not valid JSON: {error}") from error
+
+
+def _from_dict(values: dict[str, Any]) -> Manifest:
+    known = {f.name for f in dataclasses.fields(Manifest)}
+    values = {name: value for name, value in values.items() if name in known}
+    values["files"] = {name: FileRecord(**record) for name, record in values["files"].items()}
+    manifest = Manifest(**values)
+    for name in ("dimension", "max_length"):
+        if not isinstance(getattr(manifest, name), int) or getattr(manifest, name) < 1:
+            raise ValueError(f"{name} is {getattr(manifest, name)!r}, expected a positive integer")
+    if manifest.pooling not in get_args(Pooling):
+        raise ValueError(f"pooling is {manifest.pooling!r}, expected one of {get_args(Pooling)}")
+    for required in (Layout.model, Layout.tokenizer):
+        if manifest.format == "mirror_rt bundle" and required not in manifest.files:
+            raise ValueError(f"no record of {required}")
+    return manifest

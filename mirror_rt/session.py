@@ -1,0 +1,102 @@
+"""onnxruntime sessions: the package imported on first use, providers and threads chosen here."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mirror_rt.errors import BundleError, ProviderError, require
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+__all__ = ["Providers", "available_cpus", "make_session"]
+
+Providers = Literal["auto"] | Sequence[str]
+
+logger = logging.getLogger("mirror_rt")
+
+_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
+def make_session(model: Path, *, providers: Providers, threads: int | None) -> ort.InferenceSession:
+    """Load an ONNX file.
+
+    Args:
+        model: the file.
+        providers: `"auto"` (CUDA where onnxruntime has it, else the CPU) or onnxruntime's names.
+        threads: of one operator; None for the processors this process may use.
+
+    Raises:
+        MissingDependencyError: no onnxruntime is installed.
+        ProviderError: a provider was named that this onnxruntime lacks or could not start.
+        BundleError: the file is not a model that onnxruntime can load.
+    """
+    onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
+    wanted = _choose(providers, onnxruntime.get_available_providers())
+    try:
+        session: ort.InferenceSession = onnxruntime.InferenceSession(
+            str(model), _options(onnxruntime, threads), providers=wanted
+        )
+    except _load_errors(onnxruntime) as error:
+        raise BundleError(f"onnxruntime cannot load {model}: {error}") from error
+    if wanted[0] not in session.get_providers():
+        # onnxruntime drops a provider that fails to start and goes on without it.
+        raise ProviderError(
+            f"{wanted[0]} was asked for but could not start (are CUDA and cuDNN installed in the "
+            f"versions that onnxruntime {onnxruntime.__version__} needs?); "
+            f"pass providers=['{_CPU}'] to run on the CPU"
+        )
+    logger.debug("%s runs on %s", model, wanted[0])
+    return session
+
+
+def available_cpus() -> int:
+    """Processors this process may use: its affinity mask, cut by a cgroup v2 quota."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return count
+    return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
+
+
+def _choose(providers: Providers, available: list[str]) -> list[str]:
+    if providers == "auto":
+        return [name for name in (_CUDA, _CPU) if name in available]
+    wanted = [providers] if isinstance(providers, str) else list(providers)
+    missing = [name for name in wanted if name not in available]
+    if missing or not wanted:
+        raise ProviderError(
+            f"providers {wanted}: this onnxruntime offers {', '.join(available)}; for CUDA "
+            "uninstall onnxruntime and pip install 'mirror-rt[gpu]'"
+        )
+    return wanted
+
+
+def _options(onnxruntime: Any, threads: int | None) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or available_cpus()
+    # Shapes vary from batch to batch: a memory pattern for each would only grow the process.
+    options.enable_mem_pattern = False
+    options.log_severity_level = 3
+    return options
+
+
+def _load_errors(onnxruntime: Any) -> tuple[type[Exception], ...]:
+    state = onnxruntime.capi.onnxruntime_pybind11_state
+    return (
+        state.Fail,
+        state.InvalidArgument,
+        state.InvalidGraph,
+        state.InvalidProtobuf,
+        state.NoSuchFile,
+        state.NotImplemented,
+        state.RuntimeException,
+    )

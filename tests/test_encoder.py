@@ -1,0 +1,183 @@
+import logging
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirror_rt import BundleError, ConfigError, Encoder, InvalidTextError, ProviderError
+
+TEXTS = [
+    "the river",
+    "a",
+    "人人生而自由，在尊严和权利上一律平等。",
+    "the old town " * 9,
+    "word",
+] * 3
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle):
+    return Encoder.load(bundle)
+
+
+def test_shapes_dtype_and_unit_length(encoder):
+    vectors = encoder.encode(TEXTS)
+    assert vectors.shape == (15, 32)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert encoder.encode("one string").shape == (32,)
+    assert encoder.encode([]).shape == (0, 32)
+    assert (encoder.dimension, encoder.max_length, encoder.mask_token) == (32, 128, "[MASK]")
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 32])
+def test_alone_equals_in_any_batch(encoder, batch_size):
+    together = encoder.encode(TEXTS, batch_size=batch_size)
+    for text, vector in zip(TEXTS, together, strict=True):
+        np.testing.assert_allclose(encoder.encode(text), vector, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(texts=st.lists(st.text(max_size=60), min_size=1, max_size=8))
+def test_any_unicode_no_cross_talk(encoder, texts):
+    vectors = encoder.encode(texts, errors="nan")
+    for text, vector in zip(texts, vectors, strict=True):
+        alone = encoder.encode([text], errors="nan")[0]
+        np.testing.assert_allclose(alone, vector, atol=1e-5, equal_nan=True)
+        assert np.isnan(vector).all() == (not text or text.isspace())
+
+
+def test_unnormalised_vectors_point_the_same_way(encoder):
+    plain = encoder.encode(TEXTS, normalize_embeddings=False)
+    norms = np.linalg.norm(plain, axis=1, keepdims=True)
+    assert not np.allclose(norms, 1)
+    np.testing.assert_allclose(plain / norms, encoder.encode(TEXTS), atol=1e-6)
+
+
+def test_truncate_dim_renormalises(encoder):
+    full, cut = encoder.encode(TEXTS), encoder.encode(TEXTS, truncate_dim=8)
+    expected = full[:, :8] / np.linalg.norm(full[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(cut, expected, atol=1e-6)
+    plain = encoder.encode(TEXTS, truncate_dim=8, normalize_embeddings=False)
+    np.testing.assert_array_equal(plain, encoder.encode(TEXTS, normalize_embeddings=False)[:, :8])
+
+
+def test_any_iterable(encoder):
+    expected = encoder.encode(TEXTS)
+    np.testing.assert_array_equal(encoder.encode(text for text in TEXTS), expected)
+    np.testing.assert_array_equal(encoder.encode(np.array(TEXTS)), expected)
+    np.testing.assert_array_equal(encoder.encode(tuple(TEXTS)), expected)
+
+
+def test_order_over_several_windows(encoder):
+    many = [f"{TEXTS[i % 5]} {i % 7}" for i in range(9000)]
+    vectors = encoder.encode(many, show_progress_bar=True)
+    for i in (0, 1, 8191, 8192, 8999):
+        np.testing.assert_allclose(vectors[i], encoder.encode(many[i]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "bad", [None, b"bytes", 7, 1.5, {"a": 1}, {"set"}], ids=lambda value: type(value).__name__
+)
+def test_a_bad_input_is_one_clear_error(encoder, bad):
+    with pytest.raises(InvalidTextError, match=f"got {type(bad).__name__}"):
+        encoder.encode(bad)
+    if isinstance(bad, bytes):
+        with pytest.raises(InvalidTextError, match="item 1: expected str, got bytes"):
+            encoder.encode(["good", bad])
+
+
+@pytest.mark.parametrize("bad", ["", "  ", "a\udfffb", None, 3, b"x"])
+def test_a_bad_item_is_named_or_alone_suffers(encoder, bad):
+    texts = ["good", bad, "fine"]
+    with pytest.raises(InvalidTextError) as caught:
+        encoder.encode(texts)
+    assert [position for position, _ in caught.value.items] == [1]
+    vectors = encoder.encode(texts, errors="nan")
+    assert np.isnan(vectors[1]).all()
+    np.testing.assert_allclose(vectors[[0, 2]], encoder.encode(["good", "fine"]), atol=1e-6)
+
+
+def test_many_bad_items_are_counted(encoder):
+    with pytest.raises(InvalidTextError, match="and 7 more") as caught:
+        encoder.encode([""] * 10)
+    assert len(caught.value.items) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"truncate_dim": 0}, r"truncate_dim must be in 1 .. 32, got 0"),
+        ({"truncate_dim": 33}, r"truncate_dim must be in 1 .. 32, got 33"),
+        ({"errors": "ignore"}, "errors must be 'raise' or 'nan', got 'ignore'"),
+    ],
+)
+def test_bad_options(encoder, options, message):
+    with pytest.raises(ConfigError, match=message):
+        encoder.encode(["a"], **options)
+
+
+def test_a_long_text_is_cut_with_a_warning_said_once(bundle, caplog):
+    encoder = Encoder.load(bundle)
+    with caplog.at_level(logging.WARNING, "mirror_rt"):
+        long = encoder.encode("river " * 2_000_000)
+        encoder.encode("river " * 500)
+    assert caplog.messages == [
+        "1 of 1 texts are longer than 128 tokens and were cut there (said once)"
+    ]
+    np.testing.assert_allclose(long, encoder.encode("river " * 126), atol=1e-5)
+
+
+def test_tokenize(encoder):
+    ids = encoder.tokenize(["the river", "a"])
+    assert [row[0] for row in ids] == [2, 2]
+    assert [row[-1] for row in ids] == [3, 3]
+    assert encoder.tokenize("the river") == ids[:1]
+    assert encoder.tokenize([]) == []
+    with pytest.raises(InvalidTextError):
+        encoder.tokenize([""])
+
+
+def test_threads_share_one_encoder(encoder):
+    expected = encoder.encode(TEXTS)
+    results = []
+
+    def work():
+        results.append(encoder.encode(TEXTS))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    for result in results:
+        np.testing.assert_allclose(result, expected, atol=1e-6)
+
+
+def test_providers(bundle):
+    assert Encoder.load(bundle, providers=["CPUExecutionProvider"]).providers == [
+        "CPUExecutionProvider"
+    ]
+    with pytest.raises(ProviderError, match="this onnxruntime offers"):
+        Encoder.load(bundle, providers=["NoSuchExecutionProvider"])
+
+
+def test_a_graph_without_pooled_outputs_is_refused(bundle_copy):
+    import onnx
+
+    path = bundle_copy / "onnx" / "model.onnx"
+    model = onnx.load(path)
+    model.graph.output.pop()
+    onnx.save(model, path)
+    with pytest.raises(BundleError, match="missing outputs"):
+        Encoder.load(bundle_copy, verify=False)
+
+
+def test_a_file_that_is_no_graph_is_refused(bundle_copy):
+    (bundle_copy / "onnx" / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(BundleError, match="onnxruntime cannot load"):
+        Encoder.load(bundle_copy, verify=False)
