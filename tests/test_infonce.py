@@ -1,0 +1,137 @@
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from mirror_train import infonce
+
+SHAPES = [(2, 1), (3, 64), (97, 24), (200, 384)]
+
+
+def views(n, d, *, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(2, n, d, generator=generator, dtype=torch.float64)
+    z[1] = z[0] + 0.3 * z[1]
+    return z[0].to(dtype), z[1].to(dtype)
+
+
+def oracle(z1, z2, temperature, variant, group_ids=None):
+    """kernel-free float64 formulas, row by row."""
+    n = len(z1)
+    rows = functional.normalize(torch.cat([z1, z2]).double(), dim=1)
+    s = rows @ rows.T / temperature
+    groups = list(range(n)) if group_ids is None else group_ids.tolist()
+    losses = []
+    for i in range(2 * n):
+        positive = s[i, (i + n) % (2 * n)]
+        negatives = [s[i, j] for j in range(2 * n) if groups[j % n] != groups[i % n]]
+        denominator = torch.stack(([positive] if variant == "ntxent" else []) + negatives)
+        losses.append(torch.logsumexp(denominator, 0) - positive)
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("temperature", [0.2, 0.04, 0.01])
+def test_ntxent_is_cross_entropy_over_all_rows_but_self(shape, temperature):
+    z1, z2 = views(*shape)
+    n = len(z1)
+    rows = functional.normalize(torch.cat([z1, z2]), dim=1)
+    logits = (rows @ rows.T / temperature).fill_diagonal_(-math.inf)
+    target = torch.cat([torch.arange(n, 2 * n), torch.arange(n)])
+    expected = functional.cross_entropy(logits, target)
+    got = infonce(z1, z2, temperature=temperature)
+    assert got.dtype == torch.float64
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["ntxent", "decoupled"])
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+def test_each_variant_against_its_formula(shape, variant):
+    z1, z2 = views(*shape)
+    got = infonce(z1, z2, temperature=0.1, variant=variant)
+    torch.testing.assert_close(got, oracle(z1, z2, 0.1, variant), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("variant", ["ntxent", "decoupled"])
+def test_group_ids_take_away_negatives(variant):
+    z1, z2 = views(6, 8)
+    groups = torch.tensor([0, 1, 0, 2, 1, 3])
+    got = infonce(z1, z2, temperature=0.1, variant=variant, group_ids=groups)
+    expected = oracle(z1, z2, 0.1, variant, groups)
+    torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
+    distinct = infonce(z1, z2, temperature=0.1, variant=variant, group_ids=torch.arange(6))
+    assert distinct == infonce(z1, z2, temperature=0.1, variant=variant)
+    assert got != distinct
+
+
+@pytest.mark.parametrize("variant", ["ntxent", "decoupled"])
+def test_gradient_by_finite_differences(variant):
+    z1, z2 = (z.requires_grad_() for z in views(4, 5))
+    assert torch.autograd.gradcheck(
+        lambda a, b: infonce(a, b, temperature=0.3, variant=variant), (z1, z2)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_lower_precisions_are_computed_in_float32(dtype):
+    z1, z2 = views(50, 64, dtype=dtype)
+    z1.requires_grad_()
+    got = infonce(z1, z2, temperature=0.05)
+    assert got.dtype == torch.float32
+    expected = oracle(z1.detach(), z2, 0.05, "ntxent")
+    torch.testing.assert_close(got.double(), expected, rtol=2e-6, atol=1e-6)
+    got.backward()
+    assert z1.grad.dtype == dtype
+
+
+def test_under_autocast_it_stays_in_float32():
+    z1, z2 = views(50, 64, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = infonce(z1, z2, temperature=0.05)
+    assert got == infonce(z1, z2, temperature=0.05)
+
+
+def test_scale_of_the_rows_does_not_matter_and_zero_rows_are_finite():
+    z1, z2 = views(9, 7)
+    scales = torch.logspace(-6, 6, 9, dtype=torch.float64)[:, None]
+    torch.testing.assert_close(
+        infonce(z1 * scales, z2, temperature=0.1), infonce(z1, z2, temperature=0.1)
+    )
+    z1[0] = 0
+    assert torch.isfinite(infonce(z1, z2, temperature=0.1))
+    ones = torch.ones(5, 3)
+    assert infonce(ones, ones, temperature=0.01).item() == pytest.approx(math.log(9), rel=1e-5)
+
+
+def test_nan_propagates():
+    z1, z2 = views(5, 4)
+    z1[2, 1] = math.nan
+    assert infonce(z1, z2, temperature=0.1).isnan()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: (torch.ones(1, 4), torch.ones(1, 4), {}), "at least 2 pairs .* got N = 1"),
+        (lambda: (torch.ones(3, 4), torch.ones(2, 4), {}), r"got \(3, 4\) and \(2, 4\)"),
+        (lambda: (torch.ones(3), torch.ones(3), {}), r"must both be \[N, D\]"),
+        (lambda: (torch.ones(3, 0), torch.ones(3, 0), {}), "D = 0"),
+        (lambda: (torch.ones(3, 4).int(), torch.ones(3, 4).int(), {}), "floating-point dtype"),
+        (lambda: (torch.ones(3, 4).half(), torch.ones(3, 4), {}), "share a floating-point dtype"),
+        (lambda: (torch.ones(3, 4), torch.ones(3, 4, device="meta"), {}), "z2 is on meta"),
+        (lambda: (*views(3, 4), {"temperature": 0}), "temperature must be .* got 0"),
+        (lambda: (*views(3, 4), {"temperature": -1}), "got -1"),
+        (lambda: (*views(3, 4), {"temperature": math.nan}), "got nan"),
+        (lambda: (*views(3, 4), {"temperature": 1e-40}), "got 1e-40"),
+        (lambda: (*views(3, 4), {"variant": "triplet"}), "variant must be one of .* 'triplet'"),
+        (lambda: (*views(3, 4), {"impl": "magic"}), "impl must be .* got 'magic'"),
+        (lambda: (*views(3, 4), {"group_ids": torch.zeros(2).long()}), r"int64 \[3\]"),
+        (lambda: (*views(3, 4), {"group_ids": torch.arange(3.0)}), "got torch.float32"),
+        (lambda: (*views(3, 4), {"group_ids": torch.zeros(3).long()}), "leaves no negatives"),
+    ],
+)
+def test_bad_input_names_what_it_got(make, message):
+    z1, z2, options = make()
+    with pytest.raises(ValueError, match=message):
+        infonce(z1, z2, **({"temperature": 0.1} | options))

@@ -1,0 +1,28 @@
+"""mirror_train: Mirror-BERT tuning (Liu et al., EMNLP 2021). Needs the extra `train`."""
+
+from mirror_rt.errors import require as _require
+
+_require("torch", extra="train", purpose="tuning")
+_require("transformers", extra="train", purpose="tuning")
+
+from mirror_train.data import TrainingData, load_training_data, word_list  # noqa: E402
+from mirror_train.default_model import DEFAULT_MODEL  # noqa: E402
+from mirror_train.infonce import infonce  # noqa: E402
+from mirror_train.recipe import Recipe, load_recipe, recipe_names  # noqa: E402
+from mirror_train.torch_encoder import TorchEncoder  # noqa: E402
+from mirror_train.tune import TuneConfig, TuneReport, tune  # noqa: E402
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "Recipe",
+    "TorchEncoder",
+    "TrainingData",
+    "TuneConfig",
+    "TuneReport",
+    "infonce",
+    "load_recipe",
+    "load_training_data",
+    "recipe_names",
+    "tune",
+    "word_list",
+]

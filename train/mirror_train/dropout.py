@@ -1,0 +1,31 @@
+"""One dropout rate in every dropout of a model (EMNLP 2021, section 2.2 and Table 12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["dropout_fields", "set_dropout"]
+
+# Dropouts of heads that an encoder does not have, or of a whole layer: another technique.
+_NOT_FEATURE_DROPOUT = ("classifier_dropout", "summary_last_dropout", "layerdrop")
+
+
+def dropout_fields(config: Any) -> list[str]:
+    """Names of the configuration's feature-dropout rates, for example hidden_dropout_prob."""
+    return sorted(
+        name
+        for name, value in config.to_dict().items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name.endswith(("dropout", "dropout_prob", "pdrop"))
+        and name not in _NOT_FEATURE_DROPOUT
+    )
+
+
+def set_dropout(config: Any, rate: float) -> None:
+    """Set every dropout rate of a model configuration, before the model is built from it.
+
+    Setting the configuration reaches the dropout inside fused attention too, which has no module.
+    """
+    for name in dropout_fields(config):
+        setattr(config, name, rate)

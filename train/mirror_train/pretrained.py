@@ -1,0 +1,234 @@
+"""Loading a Hugging Face encoder with its tokenizer: whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from mirror_rt.errors import ModelError
+from mirror_rt.hub import download, is_hub_name
+from mirror_rt.tokenization import TextTokenizer
+from mirror_train.default_model import DEFAULT_MODEL, default_model_folder, is_default_model
+from mirror_train.dropout import set_dropout
+
+__all__ = ["Pretrained", "load_pretrained", "quiet_transformers", "resolve_model"]
+
+_WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """An encoder and its tokenizer.
+
+    Attributes:
+        name: what the user asked for.
+        revision: commit on the hub, None for a local folder.
+        folder: where its files are.
+        model: the transformers model, without its pooler head, in evaluation mode.
+        hf_tokenizer: the transformers tokenizer, to be saved beside the model.
+        max_length: most tokens of a text that the model has positions for.
+    """
+
+    name: str
+    revision: str | None
+    folder: Path
+    model: torch.nn.Module
+    hf_tokenizer: Any
+    max_length: int
+
+    @property
+    def dimension(self) -> int:
+        """Length D of a hidden vector."""
+        return int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def pad_id(self) -> int:
+        """Token id to pad with."""
+        return int(self.hf_tokenizer.pad_token_id)
+
+    @property
+    def mask_token(self) -> str | None:
+        """The tokenizer's mask token, None where it has none."""
+        token: str | None = self.hf_tokenizer.mask_token
+        return token
+
+    def text_tokenizer(self, max_length: int) -> TextTokenizer:
+        """Return the same tokenisation that a bundle has, cut at `max_length`."""
+        backend: Tokenizer = self.hf_tokenizer.backend_tokenizer
+        return TextTokenizer(backend, max_length=max_length, pad_id=self.pad_id)
+
+
+def resolve_model(
+    name: str, *, revision: str | None = None, offline: bool = False
+) -> tuple[Path, str | None]:
+    """Folder and hub commit of a model given by path, by hub name, or as the embedded default.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if Path(name).exists():
+        return Path(name), None
+    if is_default_model(name) and revision is None:
+        return default_model_folder(offline=offline), None
+    if not is_hub_name(name) and ("/" in name or "\\" in name or name.startswith(".")):
+        raise ModelError(f"{name}: no such folder")
+    folder = download(name, revision=revision, offline=offline, error=ModelError)
+    return folder, folder.name
+
+
+def load_pretrained(
+    name: str | Path = DEFAULT_MODEL,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    dropout: float | None = None,
+) -> Pretrained:
+    """Load an encoder in float32.
+
+    Args:
+        name: folder, hub name, or the embedded default.
+        revision: branch, tag or commit on the hub.
+        offline: never ask the network.
+        dropout: rate for every dropout of the model; None leaves its own.
+
+    Raises:
+        ModelError: not a model, of an unknown architecture, without a (fast) tokenizer, or with a
+            weight missing or of another shape.
+    """
+    folder, commit = resolve_model(str(name), revision=revision, offline=offline)
+    _check_folder(folder)
+    with quiet_transformers(), _as_model_error(folder):
+        config = AutoConfig.from_pretrained(folder)
+        if dropout is not None:
+            set_dropout(config, dropout)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model, report = AutoModel.from_pretrained(
+            folder, config=config, dtype=torch.float32, output_loading_info=True
+        )
+    _check_weights(folder, report)
+    _check_tokenizer(folder, tokenizer, config)
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # a head for next-sentence prediction; embeddings never pass it
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    return Pretrained(
+        str(name), commit, folder, model.eval(), tokenizer, _positions(model, tokenizer)
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder: expected a Hugging Face model folder")
+    config = folder / "config.json"
+    try:
+        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except FileNotFoundError:
+        raise ModelError(f"{folder} is not a model folder: it has no config.json") from None
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{config} is not a model configuration: {error}") from error
+    if not kind:
+        raise ModelError(f"{config} names no model_type")
+    if not any((folder / name).is_file() for name in _WEIGHT_FILES):
+        raise ModelError(f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}")
+    names = (
+        "tokenizer.json",
+        "vocab.txt",
+        "vocab.json",
+        "tokenizer.model",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+    )
+    if not any((folder / name).is_file() for name in names):
+        raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
+
+
+def _check_weights(folder: Path, report: dict[str, Any]) -> None:
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(f"{folder}: the weights lack {missing[0]}{more}")
+    if mismatched := sorted(str(entry) for entry in report.get("mismatched_keys", ())):
+        raise ModelError(f"{folder}: a weight has the wrong shape: {mismatched[0]}")
+
+
+def _check_tokenizer(folder: Path, tokenizer: Any, config: Any) -> None:
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(
+            f"{folder}: {type(tokenizer).__name__} has no fast version (tokenizer.json), which "
+            "the run time needs"
+        )
+    if tokenizer.pad_token_id is None:
+        raise ModelError(f"{folder}: the tokenizer has no padding token")
+    if len(tokenizer) > config.vocab_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model only "
+            f"{config.vocab_size}: they do not belong together"
+        )
+
+
+def _positions(model: Any, tokenizer: Any) -> int:
+    """Tokens a text may have: RoBERTa and MPNet number positions from padding_idx + 1 on."""
+    limits = [512]
+    if (positions := getattr(model.config, "max_position_embeddings", None)) and positions > 0:
+        table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+        padding = getattr(table, "padding_idx", None)
+        limits = [positions - (0 if padding is None else padding + 1)]
+    if tokenizer.model_max_length < 1_000_000:
+        limits.append(tokenizer.model_max_length)
+    return int(min(limits))
+
+
+@contextlib.contextmanager
+def _as_model_error(folder: Path) -> Iterator[None]:
+    """Turn what transformers raises for a folder it cannot load into one line."""
+    try:
+        yield
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        ImportError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        lines = str(error).strip().splitlines() or [repr(error)]
+        raise ModelError(f"{folder} cannot be loaded: {lines[0]}") from error
+    except Exception as error:
+        # safetensors and tokenizers raise classes of their own, straight under Exception.
+        if type(error).__module__.split(".")[0] not in (
+            "builtins",
+            "safetensors_rust",
+            "safetensors",
+        ):
+            raise
+        raise ModelError(f"{folder} cannot be loaded: {error}") from error
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No bars and loading reports: missing weights are raised, unused ones are harmless."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,138 @@
+"""Recipes: the hyper-parameters of a tuning run, as data (TOML files beside this module)."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from mirror_rt.errors import ConfigError
+from mirror_rt.manifest import Pooling
+from mirror_rt.masking import SpanMask
+
+__all__ = ["Level", "Loss", "Recipe", "load_recipe", "recipe_names"]
+
+Level = Literal["word", "phrase", "sentence"]
+Loss = Literal["ntxent", "decoupled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Hyper-parameters of Mirror-BERT tuning (EMNLP 2021, section 3 and appendix J).
+
+    Attributes:
+        level: what the strings are: word, phrase or sentence.
+        temperature: tau of the InfoNCE loss.
+        span_length: characters masked in one copy of each string (k); 0 for none.
+        span_mask: how (see `mirror_rt.masking.mask_span`).
+        dropout: rate of every dropout of the model, 0 .. 1.
+        pooling: how token vectors become one, where the base model does not declare it.
+        loss: InfoNCE variant (see `mirror_train.infonce`).
+        max_length: most tokens of a training string, special tokens included.
+        epochs: passes over the strings.
+        batch_size: strings in a batch; InfoNCE sees twice as many rows.
+        learning_rate: of AdamW, constant.
+        weight_decay: of AdamW.
+    """
+
+    level: Level
+    temperature: float
+    span_length: int
+    span_mask: SpanMask
+    dropout: float
+    pooling: Pooling
+    loss: Loss
+    max_length: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        for name, expected in get_type_hints(Recipe).items():
+            object.__setattr__(self, name, _checked(name, getattr(self, name), expected))
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        for name, holds, wanted in [
+            ("temperature", self.temperature > 0, "greater than 0"),
+            ("span_length", self.span_length >= 0, "at least 0"),
+            ("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1"),
+            ("max_length", self.max_length >= 3, "at least 3"),
+            ("epochs", self.epochs >= 1, "at least 1"),
+            ("batch_size", self.batch_size >= 2, "at least 2: InfoNCE needs negatives"),
+            ("learning_rate", self.learning_rate > 0, "greater than 0"),
+            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+        ]:
+            if not holds:
+                raise ConfigError(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+    def replace(self, **changes: Any) -> Recipe:
+        """Return a copy with some fields changed and checked."""
+        return dataclasses.replace(self, **changes)
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the package."""
+    files = resources.files("mirror_train") / "recipes"
+    return sorted(Path(file.name).stem for file in files.iterdir() if file.name.endswith(".toml"))
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """Load a shipped recipe by name, or a TOML file by path.
+
+    Raises:
+        ConfigError: no such recipe, or a field is unknown, missing or out of range; a near name
+            is suggested.
+    """
+    name = str(name_or_path)
+    if name.endswith(".toml"):
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"recipe {name}: {error.strerror}") from error
+    elif name in recipe_names():
+        text = (resources.files("mirror_train") / "recipes" / f"{name}.toml").read_text("utf-8")
+    else:
+        near = _suggest(name, recipe_names())
+        raise ConfigError(f"no recipe {name!r}{near}; there are {', '.join(recipe_names())}")
+    try:
+        return _from_table(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ConfigError) as error:
+        raise ConfigError(f"recipe {name}: {error}") from error
+
+
+def _from_table(table: dict[str, Any]) -> Recipe:
+    fields = [field.name for field in dataclasses.fields(Recipe)]
+    for key in table:
+        if key not in fields:
+            raise ConfigError(f"unknown field {key!r}{_suggest(key, fields)}")
+    if missing := [name for name in fields if name not in table]:
+        raise ConfigError(f"missing {', '.join(missing)}")
+    return Recipe(**table)
+
+
+def _checked(name: str, value: Any, expected: Any) -> Any:
+    """Value as its declared type; int passes for float, bool for neither."""
+    choices = get_args(expected)
+    if choices:
+        if value not in choices:
+            raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        return value
+    if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ConfigError(f"{name} must be a finite number, got {value}")
+        return float(value)
+    if expected is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ConfigError(f"{name} must be {expected.__name__}, got {value!r}")
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,92 @@
+"""A Hugging Face model as an encoder in PyTorch: for evaluation in training and for parity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from mirror_rt.encoding import BatchEncoder, Vectors
+from mirror_rt.manifest import Pooling
+from mirror_rt.tokens import PaddedBatch
+from mirror_train.default_model import DEFAULT_MODEL
+from mirror_train.forward import embed_batch
+from mirror_train.pooling import declared_pad_to, declared_pooling
+from mirror_train.precision import resolve_device
+from mirror_train.pretrained import Pretrained, load_pretrained
+
+__all__ = ["TorchEncoder"]
+
+
+class TorchEncoder(BatchEncoder):
+    """The same `encode` as a bundle's, computed by PyTorch in float32.
+
+    Args:
+        pretrained: the model and its tokenizer.
+        pooling: how token vectors become one.
+        pad_to: pad (and cut) every text to this many tokens, for `mean-with-padding`.
+        device: where to compute; the model is moved there.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        *,
+        pooling: Pooling,
+        pad_to: int | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(
+            pretrained.text_tokenizer(pad_to or pretrained.max_length),
+            dimension=pretrained.dimension,
+            pad_to=pad_to,
+            mask_token=pretrained.mask_token,
+        )
+        self.pretrained = pretrained
+        self.pooling = pooling
+        self.device = device or torch.device("cpu")
+        self._model = pretrained.model.to(self.device)
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path = DEFAULT_MODEL,
+        *,
+        pooling: Pooling | Literal["auto"] = "auto",
+        revision: str | None = None,
+        offline: bool = False,
+        device: str = "auto",
+    ) -> TorchEncoder:
+        """Load a model folder or hub name.
+
+        Args:
+            name: folder, hub name, or the embedded default.
+            pooling: `auto` takes what the folder declares, else `mean`, which suits an untuned
+                masked language model best (EMNLP 2021, footnote 5).
+            revision: branch, tag or commit on the hub.
+            offline: never ask the network.
+            device: auto, cpu or cuda.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        pretrained = load_pretrained(name, revision=revision, offline=offline)
+        if pooling == "auto":
+            pooling = declared_pooling(pretrained.folder) or "mean"
+        return cls(
+            pretrained,
+            pooling=pooling,
+            pad_to=declared_pad_to(pretrained.folder),
+            device=resolve_device(device),
+        )
+
+    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        self._model.eval()
+        with torch.inference_mode():
+            vectors = embed_batch(self._model, batch, pooling=self.pooling, device=self.device)
+            if normalize:
+                vectors = functional.normalize(vectors, dim=1)
+        return np.asarray(vectors.float().cpu().numpy())

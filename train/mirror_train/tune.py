@@ -1,0 +1,250 @@
+"""Tuning, from strings and a base model to a folder that transformers loads."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+
+from mirror_rt import __version__
+from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.files import check_free, new_folder, sha256, write_json
+from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
+from mirror_train.checkpoint import Checkpoint, CheckpointStore
+from mirror_train.data import TrainingData
+from mirror_train.default_model import DEFAULT_MODEL
+from mirror_train.pooling import declared_pooling, write_sentence_transformers_modules
+from mirror_train.precision import Precision, resolve_device, resolve_precision
+from mirror_train.pretrained import Pretrained, load_pretrained, quiet_transformers
+from mirror_train.recipe import Recipe
+from mirror_train.trainer import Trainer, TrainingStats, pad_length
+
+__all__ = ["TuneConfig", "TuneReport", "tune"]
+
+
+@dataclass(frozen=True, slots=True)
+class TuneConfig:
+    """Everything of a run but its strings.
+
+    Attributes:
+        recipe: hyper-parameters.
+        out: folder to write.
+        model: base model: folder, hub name, or the embedded default.
+        revision: branch, tag or commit on the hub.
+        pooling: `auto` takes what the base model declares, else the recipe's.
+        precision: auto, fp32, bf16 or fp16.
+        device: auto, cpu, cuda or cuda:N.
+        seed: the same seed gives the same vectors on the same machine.
+        checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
+        resume: continue after the last checkpoint, if there is one.
+        overwrite: replace an existing `out`, and forget an earlier run's checkpoints.
+        offline: never ask the network.
+        show_progress_bar: None for a bar where standard error is a terminal.
+    """
+
+    recipe: Recipe
+    out: Path
+    model: str = DEFAULT_MODEL
+    revision: str | None = None
+    pooling: Pooling | Literal["auto"] = "auto"
+    precision: Precision = "auto"
+    device: str = "auto"
+    seed: int = 42
+    checkpoint_every: int = 0
+    resume: bool = False
+    overwrite: bool = False
+    offline: bool = False
+    show_progress_bar: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "checkpoint_every"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """What a run made.
+
+    Attributes:
+        out: the folder written.
+        manifest: its mirror.json.
+        stats: losses, time and padding.
+    """
+
+    out: Path
+    manifest: Manifest
+    stats: TrainingStats
+
+
+def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
+    """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
+
+    Raises:
+        ConfigError: an option cannot be used, or a checkpoint is of another run.
+        DataError: fewer strings than one batch.
+        ModelError: the base model cannot be loaded, or the loss diverges.
+        OutputExistsError: `out` or a checkpoint of an earlier run exists.
+        Interrupted: Ctrl-C; a checkpoint was written.
+    """
+    check_free(config.out, overwrite=config.overwrite)
+    _check_size(data, config.recipe)
+    device = resolve_device(config.device)
+    precision = resolve_precision(config.precision, device)
+    base = load_pretrained(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        dropout=config.recipe.dropout,
+    )
+    recipe = config.recipe.replace(pooling=_pooling(base, config))
+    _check_length(base, recipe)
+    run = _run_identity(data, base, recipe, config.seed, precision)
+    store = CheckpointStore(config.out, run)
+    if config.overwrite and not config.resume:
+        store.remove()
+    checkpoint = store.load() if config.resume else None
+    if not config.resume:
+        store.check_unused()
+    trainer = Trainer(base, data, recipe, seed=config.seed, precision=precision, device=device)
+    with _Progress(trainer, recipe, config.show_progress_bar, checkpoint) as progress:
+        stats = trainer.run(
+            store,
+            checkpoint_every=config.checkpoint_every,
+            resume_from=checkpoint,
+            on_step=progress,
+        )
+    manifest = _manifest(base, data, recipe, run, stats, device)
+    manifest = _write(base, manifest, config)
+    store.remove()
+    return TuneReport(config.out, manifest, stats)
+
+
+def _check_size(data: TrainingData, recipe: Recipe) -> None:
+    if len(data) < recipe.batch_size:
+        hint = f"pass --batch-size {len(data)} or less" if len(data) > 1 else "give at least 2"
+        raise DataError(
+            f"{data.source} has {len(data)} different strings, fewer than one batch of "
+            f"{recipe.batch_size}: {hint}"
+        )
+
+
+def _check_length(base: Pretrained, recipe: Recipe) -> None:
+    if recipe.max_length > base.max_length:
+        raise ConfigError(
+            f"max_length {recipe.max_length} is more than the {base.max_length} positions of "
+            f"{base.name}"
+        )
+
+
+def _pooling(base: Pretrained, config: TuneConfig) -> Pooling:
+    if config.pooling != "auto":
+        return config.pooling
+    return declared_pooling(base.folder) or config.recipe.pooling
+
+
+def _run_identity(
+    data: TrainingData, base: Pretrained, recipe: Recipe, seed: int, precision: Precision
+) -> dict[str, Any]:
+    """Everything that decides the result; a checkpoint of another identity is refused."""
+    weights = sorted(base.folder.glob("*.safetensors")) + sorted(base.folder.glob("*.bin"))
+    return {
+        "model": [sha256(path) for path in weights],
+        "data": data.sha256(),
+        "recipe": dataclasses.asdict(recipe),
+        "seed": seed,
+        "precision": precision,
+    }
+
+
+def _manifest(
+    base: Pretrained,
+    data: TrainingData,
+    recipe: Recipe,
+    run: dict[str, Any],
+    stats: TrainingStats,
+    device: torch.device,
+) -> Manifest:
+    strings = recipe.batch_size * len(stats.losses)
+    return Manifest(
+        dimension=base.dimension,
+        max_length=pad_length(recipe) or base.max_length,
+        pad_id=base.pad_id,
+        pad_to=pad_length(recipe),
+        pooling=recipe.pooling,
+        mask_token=base.mask_token,
+        language=data.language,
+        level=recipe.level,
+        base_model={
+            "name": base.name if not Path(base.name).exists() else Path(base.name).name,
+            "revision": base.revision,
+            "weights_sha256": run["model"],
+        },
+        recipe=dataclasses.asdict(recipe),
+        data=data.summary(),
+        training={
+            "seed": run["seed"],
+            "precision": run["precision"],
+            "device": device.type,
+            "steps": len(stats.losses),
+            "loss_first": stats.losses[0],
+            "loss_last": stats.losses[-1],
+            "seconds": round(stats.seconds, 2),
+            "strings_per_second": round(strings / stats.seconds, 1),
+            "padding_percent": round(stats.padding_percent, 2),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        generator=f"mirror-rt {__version__}",
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        format="mirror_rt encoder",
+    )
+
+
+def _write(base: Pretrained, manifest: Manifest, config: TuneConfig) -> Manifest:
+    with new_folder(config.out, overwrite=config.overwrite) as folder:
+        with quiet_transformers():
+            base.model.save_pretrained(folder)  # type: ignore[operator]
+            base.hf_tokenizer.save_pretrained(folder)
+        write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
+        limit = {"max_seq_length": manifest.max_length, "do_lower_case": False}
+        (folder / "sentence_bert_config.json").write_text(json.dumps(limit, indent=2) + "\n")
+        manifest = dataclasses.replace(manifest, files=record_files(folder))
+        write_json(folder / Layout.manifest, manifest.to_dict())
+    return manifest
+
+
+class _Progress:
+    """A bar with the loss and strings a second, on standard error."""
+
+    def __init__(
+        self, trainer: Trainer, recipe: Recipe, show: bool | None, resumed: Checkpoint | None
+    ) -> None:
+        from tqdm import tqdm
+
+        self._strings = recipe.batch_size
+        done = resumed.step if resumed is not None else 0
+        self._bar = tqdm(
+            total=trainer.total_steps * self._strings,
+            initial=done * self._strings,
+            disable=not (sys.stderr.isatty() if show is None else show),
+            unit="string",
+            desc="tune",
+        )
+
+    def __call__(self, loss: float) -> None:
+        self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+        self._bar.update(self._strings)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
