@@ -1,0 +1,11 @@
+"""mirror_export: tuned encoders to ONNX bundles, checked against PyTorch. Extra `export`."""
+
+from mirror_rt.errors import require as _require
+
+for _module in ("torch", "transformers", "onnx", "onnxscript"):
+    _require(_module, extra="export", purpose="exporting")
+
+from mirror_export.export import ExportConfig, export_bundle  # noqa: E402
+from mirror_export.parity import ParityReport, check_parity  # noqa: E402
+
+__all__ = ["ExportConfig", "ParityReport", "check_parity", "export_bundle"]

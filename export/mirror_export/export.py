@@ -1,0 +1,141 @@
+"""From a Hugging Face folder to a bundle: graph, tokenizer, manifest, parity."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mirror_export.graph import export_graph
+from mirror_export.parity import ParityReport, check_parity, parity_texts
+from mirror_rt import Encoder, Manifest, __version__
+from mirror_rt.errors import ConfigError, ModelError, require
+from mirror_rt.files import check_free, new_folder, write_json
+from mirror_rt.manifest import Layout, Pooling, record_files
+from mirror_train.pooling import (
+    declared_pad_to,
+    declared_pooling,
+    write_sentence_transformers_modules,
+)
+from mirror_train.pretrained import Pretrained, load_pretrained
+from mirror_train.torch_encoder import TorchEncoder
+
+__all__ = ["ExportConfig", "export_bundle"]
+
+# Families whose parity is tested; issue by issue this grows.
+_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportConfig:
+    """How to export.
+
+    Attributes:
+        model: tuned folder, or any BERT or RoBERTa folder or hub name.
+        out: bundle to write.
+        pooling: `auto` takes what the folder declares.
+        parity_texts: strings to compare over; None for the built-in multilingual sample.
+        opset: version of the ONNX operator set.
+        overwrite: replace an existing bundle.
+        offline: never ask the network.
+    """
+
+    model: str
+    out: Path
+    pooling: Pooling | Literal["auto"] = "auto"
+    parity_texts: list[str] | None = None
+    opset: int = 20
+    overwrite: bool = False
+    offline: bool = False
+
+
+def export_bundle(config: ExportConfig) -> ParityReport:
+    """Export a model as a bundle and compare it with PyTorch; refuse it where they differ.
+
+    Raises:
+        ModelError: the model cannot be loaded, or its family or pooling is not supported.
+        ParityError: the graph disagrees with PyTorch; nothing is written.
+        OutputExistsError: `out` exists.
+    """
+    require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
+    check_free(config.out, overwrite=config.overwrite)
+    pretrained = load_pretrained(config.model, offline=config.offline)
+    family = pretrained.model.config.model_type  # type: ignore[union-attr]
+    if family not in _FAMILIES:
+        raise ModelError(
+            f"{config.model} is of the family {family!r}; supported are {', '.join(_FAMILIES)}"
+        )
+    manifest = _manifest(pretrained, config)
+    with new_folder(config.out, overwrite=config.overwrite) as folder:
+        _write_graph(pretrained, manifest, folder, config.opset)
+        _write_tokenizer(pretrained, folder)
+        write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
+        report = _check(pretrained, manifest, folder, config)
+        manifest = dataclasses.replace(
+            manifest, parity=report.to_dict(), files=record_files(folder)
+        )
+        write_json(folder / Layout.manifest, manifest.to_dict())
+    return report
+
+
+def _manifest(pretrained: Pretrained, config: ExportConfig) -> Manifest:
+    pooling = declared_pooling(pretrained.folder) if config.pooling == "auto" else config.pooling
+    if pooling is None:
+        raise ModelError(
+            f"{config.model} declares no pooling: pass --pooling cls or --pooling mean"
+        )
+    pad_to = declared_pad_to(pretrained.folder)
+    if pooling == "mean-with-padding" and pad_to is None:
+        raise ConfigError("pooling mean-with-padding needs a folder that was tuned with it")
+    if (pretrained.folder / Layout.manifest).is_file():
+        manifest = Manifest.read(pretrained.folder, "mirror_rt encoder")
+    else:
+        manifest = Manifest(
+            dimension=pretrained.dimension,
+            max_length=pretrained.max_length,
+            pad_id=pretrained.pad_id,
+            pooling=pooling,
+            mask_token=pretrained.mask_token,
+            base_model={"name": pretrained.name, "revision": pretrained.revision},
+        )
+    return dataclasses.replace(
+        manifest,
+        pooling=pooling,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        generator=f"mirror-rt {__version__}",
+        format="mirror_rt bundle",
+    )
+
+
+def _write_graph(pretrained: Pretrained, manifest: Manifest, folder: Path, opset: int) -> None:
+    path = folder / Layout.model
+    path.parent.mkdir()
+    types = "token_type_ids" in pretrained.hf_tokenizer.model_input_names
+    names = ("input_ids", "attention_mask", *(("token_type_ids",) if types else ()))
+    export_graph(
+        pretrained.model,
+        path,
+        pooling=manifest.pooling,
+        input_names=names,
+        max_length=pretrained.max_length,
+        opset=opset,
+    )
+
+
+def _write_tokenizer(pretrained: Pretrained, folder: Path) -> None:
+    pretrained.hf_tokenizer.save_pretrained(folder)
+    pretrained.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+
+
+def _check(
+    pretrained: Pretrained, manifest: Manifest, folder: Path, config: ExportConfig
+) -> ParityReport:
+    """Compare the files just written, loaded as a user will load them."""
+    reference = TorchEncoder(pretrained, pooling=manifest.pooling, pad_to=manifest.pad_to)
+    exported = Encoder(folder, manifest, providers=["CPUExecutionProvider"])
+    texts = config.parity_texts or parity_texts(pretrained.text_tokenizer(manifest.max_length))
+    report = check_parity(reference, exported, texts)
+    report.check()
+    return report

@@ -1,0 +1,125 @@
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from mirror_export import ExportConfig, check_parity, export_bundle
+from mirror_export.parity import parity_texts
+from mirror_rt import Encoder, Manifest, ModelError, OutputExistsError, ParityError
+from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
+def test_parity_over_batch_sizes_and_all_lengths(fixture, pooling, request, tmp_path, words):
+    folder = request.getfixturevalue(fixture)
+    report = export_bundle(ExportConfig(str(folder), tmp_path / "bundle", pooling=pooling))
+    assert report.max_difference <= 1e-5
+    assert (report.min_tokens, report.max_tokens) <= (4, 128)
+    assert report.max_tokens > 115
+    encoder = Encoder.load(tmp_path / "bundle")
+    reference = TorchEncoder.load(folder, pooling=pooling, device="cpu")
+    texts = [" ".join(words[:k]) for k in range(1, 90)]
+    for batch_size in (1, 2, 33):
+        found = encoder.encode(texts, batch_size=batch_size)
+        np.testing.assert_allclose(found, reference.encode(texts), atol=1e-5)
+    plain = {"normalize_embeddings": False}
+    np.testing.assert_allclose(
+        encoder.encode(texts, **plain), reference.encode(texts, **plain), atol=1e-4
+    )
+
+
+def test_the_graph_is_valid_and_dynamic(bundle):
+    model = onnx.load(bundle / "onnx" / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    inputs = {node.name: node.type.tensor_type.shape.dim for node in model.graph.input}
+    assert list(inputs) == ["input_ids", "attention_mask", "token_type_ids"]
+    for dims in inputs.values():
+        assert [dim.dim_param for dim in dims] == ["batch", "length"]
+    assert [node.name for node in model.graph.output] == ["sentence_embedding", "pooled_embedding"]
+
+
+def test_roberta_takes_no_token_types(tiny_roberta, tmp_path):
+    export_bundle(ExportConfig(str(tiny_roberta), tmp_path / "bundle", pooling="cls"))
+    model = onnx.load(tmp_path / "bundle" / "onnx" / "model.onnx")
+    assert [node.name for node in model.graph.input] == ["input_ids", "attention_mask"]
+
+
+def test_the_bundle_tokenizer_has_no_cap(bundle):
+    tokenizer = json.loads((bundle / "tokenizer.json").read_text())
+    assert tokenizer["truncation"] is None
+    assert tokenizer["padding"] is None
+
+
+def test_the_manifest_carries_the_tuning(tiny_bert, words_file, tmp_path):
+    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+    for pooling in ("mean", "mean-with-padding"):
+        tuned, out = tmp_path / f"tuned-{pooling}", tmp_path / f"bundle-{pooling}"
+        config = TuneConfig(recipe, tuned, str(tiny_bert), pooling=pooling)
+        tune(load_training_data(words_file, language="en"), config)
+        export_bundle(ExportConfig(str(tuned), out))
+        manifest, before = Manifest.read(out), Manifest.read(tuned, "mirror_rt encoder")
+        for name in ("recipe", "data", "training", "language", "level", "base_model", "pooling"):
+            assert getattr(manifest, name) == getattr(before, name)
+        assert manifest.language == "en"
+        assert manifest.parity["max_difference"] <= 1e-4
+        alone, together = (Encoder.load(out).encode(x) for x in ("a", ["the old town", "a"]))
+        np.testing.assert_allclose(alone, together[1], atol=1e-5)
+
+
+def test_a_bundle_that_fails_parity_is_refused(tiny_bert, tmp_path, monkeypatch):
+    import mirror_export.export as module
+
+    original = module.export_graph
+
+    def wrong(encoder, path, **options):
+        original(encoder, path, **(options | {"pooling": "cls"}))
+
+    monkeypatch.setattr(module, "export_graph", wrong)
+    with pytest.raises(ParityError, match="differs from PyTorch by .* the bundle was not written"):
+        export_bundle(ExportConfig(str(tiny_bert), tmp_path / "bundle", pooling="mean"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parity_notices_nan(bundle, monkeypatch):
+    encoder = Encoder.load(bundle)
+    broken = Encoder.load(bundle)
+    monkeypatch.setattr(
+        broken, "_run_batch", lambda batch, normalize: np.full((len(batch[0]), 32), np.nan, "f4")
+    )
+    with pytest.raises(ParityError):
+        check_parity(encoder, broken, ["a", "b"]).check()
+
+
+def test_parity_texts_are_many_and_reach_the_limit(bundle):
+    encoder = Encoder.load(bundle)
+    texts = parity_texts(encoder._tokenizer)
+    lengths = [len(ids) for ids in encoder.tokenize(texts)]
+    assert len(texts) > 100
+    assert min(lengths) <= 6
+    assert 115 < max(lengths) <= 128
+
+
+def test_own_parity_texts(tiny_bert, tmp_path):
+    config = ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", parity_texts=["a", "b"])
+    assert export_bundle(config).texts == 2
+
+
+def test_refusals(tiny_bert, tmp_path):
+    with pytest.raises(ModelError, match="declares no pooling: pass --pooling"):
+        export_bundle(ExportConfig(str(tiny_bert), tmp_path / "bundle"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(OutputExistsError):
+        export_bundle(ExportConfig(str(tiny_bert), tmp_path / "full", pooling="mean"))
+
+
+def test_an_unsupported_family_is_named(tmp_path, tiny_bert):
+    from transformers import AutoModel, AutoTokenizer, XLNetConfig
+
+    config = XLNetConfig(vocab_size=900, d_model=16, n_layer=1, n_head=2, d_inner=16)
+    AutoModel.from_config(config).save_pretrained(tmp_path / "xlnet")
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "xlnet")
+    with pytest.raises(ModelError, match="family 'xlnet'; supported are bert, roberta"):
+        export_bundle(ExportConfig(str(tmp_path / "xlnet"), tmp_path / "bundle", pooling="mean"))
