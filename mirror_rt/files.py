@@ -46,7 +46,7 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
         OutputExistsError: `path` exists and `overwrite` is False.
     """
     check_free(path, overwrite=overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -68,7 +68,7 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         OutputExistsError: `path` exists and `overwrite` is False.
     """
     check_free(path, overwrite=overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(path)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
@@ -77,6 +77,13 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _make_parent(path: Path) -> None:
+    for parent in path.parents:
+        if parent.exists() and not parent.is_dir():
+            raise NotADirectoryError(f"cannot write {path}: {parent} is a file, not a folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _swap_in(temporary: Path, path: Path) -> None:

@@ -16,7 +16,7 @@ from mirror_rt.evaluation.geometry import isotropy_score, mean_vector_norm, unif
 @pytest.mark.parametrize("ties", [1, 5, 1000])
 def test_spearman_equals_scipy(rng, ties):
     a = np.round(rng.standard_normal(300) * ties)
-    b = np.round((a + rng.standard_normal(300) * ties))
+    b = np.round(a + rng.standard_normal(300) * ties)
     assert spearman(a, b) == pytest.approx(scipy.stats.spearmanr(a, b).statistic, abs=1e-12)
 
 

@@ -77,7 +77,7 @@ def test_a_bundle_that_fails_parity_is_refused(tiny_bert, tmp_path, monkeypatch)
         original(encoder, path, **(options | {"pooling": "cls"}))
 
     monkeypatch.setattr(module, "export_graph", wrong)
-    with pytest.raises(ParityError, match="differs from PyTorch by .* the bundle was not written"):
+    with pytest.raises(ParityError, match=r"differs from PyTorch by .* the bundle was not written"):
         export_bundle(ExportConfig(str(tiny_bert), tmp_path / "bundle", pooling="mean"))
     assert list(tmp_path.iterdir()) == []
 

@@ -228,7 +228,7 @@ def test_fewer_strings_than_a_batch(data, configure):
 
 def test_a_diverging_run_writes_nothing(data, configure):
     config = configure(recipe={"learning_rate": 1e30})
-    with pytest.raises(ModelError, match="the loss became .* lower --learning-rate"):
+    with pytest.raises(ModelError, match=r"the loss became .* lower --learning-rate"):
         tune(data, config)
     assert not config.out.exists()
 

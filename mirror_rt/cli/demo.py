@@ -19,7 +19,8 @@ from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.files import check_free
 
 if TYPE_CHECKING:
-    from mirror_rt.encoding import BatchEncoder
+    from mirror_rt.encoding import BatchEncoder, Vectors
+    from mirror_rt.evaluation.plots import Cosines
 
 __all__ = ["add_parser"]
 
@@ -86,11 +87,17 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"     largest difference {parity.max_difference:.1e} over {parity.texts} texts")
     print("3/4  encode the words with the bundle (no torch), and look")
     after = Encoder.load(out / "bundle")
-    _print_neighbours(before, after, data.first)
+    vectors = {"before": before.encode(data.first), "after": after.encode(data.first)}
+    _print_neighbours(data.first, vectors)
     _print_geometry(evaluate_geometry(before, data.first), evaluate_geometry(after, data.first))
     print("4/4  plot the cosines of synonyms and of random pairs")
-    panels = {"before": _cosines(before, data.first), "after": _cosines(after, data.first)}
-    plot_cosine_distributions(out / "cosines.png", panels)
+    plot_cosine_distributions(
+        out / "cosines.png",
+        {
+            "before": (_synonym_cosines(before), _random_cosines(vectors["before"])),
+            "after": (_synonym_cosines(after), _random_cosines(vectors["after"])),
+        },
+    )
     print(f"     {out / 'cosines.png'}")
     print(
         "\nUse it:\n\n"
@@ -100,19 +107,12 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
 
-def _print_neighbours(before: BatchEncoder, after: BatchEncoder, words: list[str]) -> None:
-    probes = [word for word in _PROBES if word in words]
-    tables = [_neighbours(model, words, probes) for model in (before, after)]
-    for probe, old, new in zip(probes, *tables, strict=True):
-        print(f"     {probe:<8} before: {', '.join(old)}")
-        print(f"     {'':<8} after:  {', '.join(new)}")
-
-
-def _neighbours(model: BatchEncoder, words: list[str], probes: list[str]) -> list[list[str]]:
-    vectors = model.encode(words)
-    queries = vectors[[words.index(probe) for probe in probes]]
-    nearest = np.argsort(-(queries @ vectors.T), axis=1)[:, 1:6]
-    return [[words[i] for i in row] for row in nearest]
+def _print_neighbours(words: list[str], vectors: dict[str, Vectors]) -> None:
+    for probe in (word for word in _PROBES if word in words):
+        for when, matrix in vectors.items():
+            nearest = np.argsort(-(matrix @ matrix[words.index(probe)]))[1:6]
+            name = probe if when == "before" else ""
+            print(f"     {name:<8} {when + ':':<8}{', '.join(words[i] for i in nearest)}")
 
 
 def _print_geometry(before: Geometry, after: Geometry) -> None:
@@ -122,10 +122,11 @@ def _print_geometry(before: Geometry, after: Geometry) -> None:
         print(f"     {field.name.replace('_', ' '):<28}{old:>9.3f}{new:>9.3f}")
 
 
-def _cosines(model: BatchEncoder, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines of the synonyms, and of as many random pairs as make a smooth histogram."""
+def _synonym_cosines(model: BatchEncoder) -> Cosines:
     table = (resources.files("mirror_rt") / "cli" / "demo_synonyms.tsv").read_text("utf-8")
     pairs = [line.split("\t") for line in table.splitlines()]
-    unit = model.encode(words).astype(np.float64)
-    positives = cosines(model, [a for a, _ in pairs], [b for _, b in pairs])
-    return positives, cosine_pairs(unit, pairs=20_000, seed=0)
+    return cosines(model, [a for a, _ in pairs], [b for _, b in pairs])
+
+
+def _random_cosines(vectors: Vectors) -> Cosines:
+    return cosine_pairs(vectors.astype(np.float64), pairs=20_000, seed=0)

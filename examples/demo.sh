@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The main job on a fresh machine: sets up .venv, then tunes, exports and embeds real words.
+# PYTHON chooses the interpreter (3.11 or newer), VENV the environment; further arguments go to
+# `mirror-rt demo`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
+[ -x "$venv/bin/python" ] || "${PYTHON:-python3.11}" -m venv "$venv"
+echo "installing into $venv (a few minutes the first time)" >&2
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+  --constraint constraints.txt '.[cpu,train,export,demo]'
+exec "$venv/bin/mirror-rt" demo --out demo --overwrite "$@"

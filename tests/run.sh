@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# All checks on a fresh machine: sets up .venv and .venv-run, then lint, types, build and tests.
+# PYTHON chooses the interpreter (3.11 or newer); further arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3.11}
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+step() { printf '\n== %s\n' "$*"; }
+
+step "install everything into .venv (compiler warnings are errors)"
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+.venv/bin/python -m pip install --quiet --constraint constraints.txt \
+  --config-settings=cmake.define.MIRROR_RT_WERROR=ON '.[cpu,train,export,demo,dev]'
+
+step "build the wheel; install it with the extra cpu alone into .venv-run"
+rm -rf .venv-run build/wheel
+.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+"$python" -m venv .venv-run
+.venv-run/bin/python -m pip install --quiet --constraint constraints.txt \
+  "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
+export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
+
+step "fetch the default model (the tests themselves are offline)"
+.venv/bin/python -I -c 'from mirror_train.default_model import default_model_folder as f; print(f())'
+
+step "lint and types"
+.venv/bin/ruff format --check .
+.venv/bin/ruff check .
+.venv/bin/clang-format --dry-run --Werror csrc/*.cpp csrc/*.h
+.venv/bin/mypy
+(cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core)
+
+step "tests"
+HF_HUB_OFFLINE=1 .venv/bin/pytest "$@"
+
+step "the demo, on fewer words"
+bash examples/demo.sh --top 2000 --quiet

@@ -1,0 +1,63 @@
+"""The figures the project promises, on real weights and real data, through the bundle."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mirror_rt import Encoder
+from mirror_train import TorchEncoder
+
+pytestmark = pytest.mark.slow
+
+
+def test_word_recipe_on_english(cli, default_model, data, tmp_path):
+    tuned, bundle = tmp_path / "tuned", tmp_path / "bundle"
+    base = cli("evaluate", "similarity", "--model", default_model,
+               "--pairs", data / "multisimlex" / "en.tsv", "--json")  # fmt: skip
+    assert json.loads(base.out)["spearman"] == pytest.approx(0.486, abs=0.001)
+    for arguments in (
+        ["tune", "--model", default_model, "--recipe", "word", "--data", data / "words" / "en.txt",
+         "--out", tuned],
+        ["export", tuned, "--out", bundle],
+    ):  # fmt: skip
+        result = cli(*arguments)
+        assert result.code == 0, result.err
+    result = cli("evaluate", "similarity", "--model", bundle,
+                 "--pairs", data / "multisimlex" / "en.tsv", "--json")  # fmt: skip
+    assert json.loads(result.out)["spearman"] >= 0.550
+
+
+@pytest.fixture(scope="module")
+def real_texts(data):
+    """Real strings of very different length: words, sentences, and passages of sentences."""
+    words = (data / "words" / "en.txt").read_text().splitlines()
+    sentences = [
+        line
+        for name in ("en", "ru", "ar")
+        for line in (data / "sentences" / f"{name}.txt").read_text().splitlines()[:80]
+    ]
+    passages = [" ".join(sentences[i : i + 2 + i % 14]) for i in range(220)]
+    return words[:160] + sentences + passages
+
+
+def test_default_bundle_against_pytorch(cli, default_model, real_texts, tmp_path):
+    result = cli("export", default_model, "--out", tmp_path / "bundle")
+    assert result.code == 0, result.err
+    encoder, reference = Encoder.load(tmp_path / "bundle"), TorchEncoder.load(default_model)
+    lengths = dict(zip(real_texts, map(len, encoder.tokenize(real_texts)), strict=True))
+    texts = [text for text in real_texts if lengths[text] <= 400][-500:]
+    assert len(texts) == 500
+    assert max(lengths[text] for text in texts) > 390
+    together = encoder.encode(texts)
+    assert np.abs(together - reference.encode(texts)).max() <= 1e-4
+    for text, vector in list(zip(texts, together, strict=True))[::7]:
+        assert np.abs(encoder.encode(text) - vector).max() <= 1e-5
+
+
+def test_default_model_against_sentence_transformers(default_model):
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["A man is playing a guitar.", "river", "Её дом стоит на берегу реки."]
+    theirs = SentenceTransformer(str(default_model), device="cpu").encode(texts)
+    np.testing.assert_allclose(TorchEncoder.load(default_model).encode(texts), theirs, atol=1e-5)

@@ -1,0 +1,47 @@
+"""Every command in the documents is run: fenced bash and python blocks, a folder a document."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_blocks_run(document, tmp_path, default_model):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for language, block in BLOCK.findall((ROOT / document).read_text(encoding="utf-8")):
+        if language == "text":  # needs a file or a model that only the reader has
+            continue
+        line = {
+            "bash": ["bash", "-euo", "pipefail", "-c", block],
+            "python": [sys.executable, "-c", block],
+        }[language]
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True,
+                              check=False)  # fmt: skip
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+
+
+def test_links_lead_somewhere():
+    for document in [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]:
+        path = ROOT / document
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+            assert target.startswith("https://") or (path.parent / target).exists(), target
+
+
+def test_the_map_matches_the_code():
+    """Every module has its place in ARCHITECTURE.md, and every module named there exists."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(?:\w+/)?(\w+)\.py`", text))
+    folders = ["mirror_rt", "train/mirror_train", "export/mirror_export"]
+    modules = {path.stem for folder in folders for path in (ROOT / folder).glob("*.py")} - {
+        "__init__"
+    }
+    assert modules <= named
+    assert named - modules <= {"main"}
