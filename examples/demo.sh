@@ -5,8 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
-[ -x "$venv/bin/python" ] || "${PYTHON:-python3.11}" -m venv "$venv"
+[ -x "$venv/bin/python" ] || "${PYTHON:-$(command -v python3.11 || command -v python3)}" -m venv "$venv"
 echo "installing into $venv (a few minutes the first time)" >&2
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-  --constraint constraints.txt '.[cpu,train,export,demo]'
+  --constraint constraints.txt --editable '.[cpu,train,export,demo]'
 exec "$venv/bin/mirror-rt" demo --out demo --overwrite "$@"

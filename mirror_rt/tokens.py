@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt import _core
+try:
+    from mirror_rt import _core
+except ImportError as error:
+    if importlib.util.find_spec("mirror_rt._core") is not None:
+        raise  # it is there, and broken
+    raise ImportError(
+        "mirror_rt._core, the native extension, is not built: this is the source folder. Install "
+        "it (pip install -e . from the clone, or pip install . and run elsewhere)"
+    ) from error
 
 __all__ = ["PaddedBatch", "RaggedTokens"]
 

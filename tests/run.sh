@@ -3,14 +3,14 @@
 # PYTHON chooses the interpreter (3.11 or newer); further arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=${PYTHON:-python3.11}
+python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 step() { printf '\n== %s\n' "$*"; }
 
 step "install everything into .venv (compiler warnings are errors)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --constraint constraints.txt \
-  --config-settings=cmake.define.MIRROR_RT_WERROR=ON '.[cpu,train,export,demo,dev]'
+  --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,dev]'
 
 step "build the wheel; install it with the extra cpu alone into .venv-run"
 rm -rf .venv-run build/wheel
@@ -21,7 +21,7 @@ rm -rf .venv-run build/wheel
 export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 
 step "fetch the default model (the tests themselves are offline)"
-.venv/bin/python -I -c 'from mirror_train.default_model import default_model_folder as f; print(f())'
+.venv/bin/python -c 'from mirror_train.default_model import default_model_folder as f; print(f())'
 
 step "lint and types"
 .venv/bin/ruff format --check .
@@ -31,7 +31,7 @@ step "lint and types"
 (cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core)
 
 step "tests"
-HF_HUB_OFFLINE=1 .venv/bin/pytest "$@"
+HF_HUB_OFFLINE=1 .venv/bin/pytest --durations=15 "$@"
 
 step "the demo, on fewer words"
 bash examples/demo.sh --top 2000 --quiet

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.encoder import Encoder
+from mirror_rt.errors import ConfigError
 from mirror_rt.manifest import declared_format
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ def add_subparser(
 def load_model(name: str, *, pooling: str = "auto", offline: bool = False) -> BatchEncoder:
     """Load a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
     if declared_format(Path(name)) == "mirror_rt bundle":
+        if pooling != "auto":
+            raise ConfigError(
+                f"--pooling {pooling}: {name} is a bundle, its pooling is in the graph"
+            )
         return Encoder.load(name)
     from mirror_train import TorchEncoder
 
