@@ -125,12 +125,7 @@ class BatchEncoder(ABC):
             ConfigError: `batch_size` or `truncate_dim` is out of range.
         """
         texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
-        if truncate_dim is not None and not 1 <= truncate_dim <= self.dimension:
-            raise ConfigError(f"truncate_dim must be in 1 .. {self.dimension}, got {truncate_dim}")
-        if errors not in ("raise", "nan"):
-            raise ConfigError(f"errors must be 'raise' or 'nan', got {errors!r}")
+        self._check_options(batch_size, truncate_dim, errors)
         if errors == "raise":
             _raise_invalid(texts)
         cut = truncate_dim or self.dimension
@@ -146,6 +141,14 @@ class BatchEncoder(ABC):
         if normalize_embeddings and cut < self.dimension:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors[0] if isinstance(inputs, str) else vectors
+
+    def _check_options(self, batch_size: int, truncate_dim: int | None, errors: str) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
+        if truncate_dim is not None and not 1 <= truncate_dim <= self.dimension:
+            raise ConfigError(f"truncate_dim must be in 1 .. {self.dimension}, got {truncate_dim}")
+        if errors not in ("raise", "nan"):
+            raise ConfigError(f"errors must be 'raise' or 'nan', got {errors!r}")
 
     def _run(
         self, texts: list[str], batch_size: int, *, normalize: bool

@@ -77,9 +77,9 @@ def _train_tokenizer(kind: str, texts: list[str]):
 
 
 def make_model(kind: str, folder: Path, texts: list[str], *, seed: int = 0) -> Path:
-    """Write a tiny BERT or RoBERTa of random weights and a trained tokenizer."""
+    """Write a tiny model of random weights and a trained tokenizer."""
     import torch
-    from transformers import AutoModel, BertConfig, PreTrainedTokenizerFast, RobertaConfig
+    from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
     tokenizer = _train_tokenizer(kind, texts + SENTENCES)
     size = {
@@ -91,14 +91,14 @@ def make_model(kind: str, folder: Path, texts: list[str], *, seed: int = 0) -> P
         "initializer_range": 0.2,
     }
     if kind == "bert":
-        config = BertConfig(**size, max_position_embeddings=128)
+        config = AutoConfig.for_model("bert", **size, max_position_embeddings=128)
         names = dict(zip(("pad", "unk", "cls", "sep", "mask"),
                          ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), strict=True))  # fmt: skip
         inputs = ["input_ids", "token_type_ids", "attention_mask"]
     else:
         # 130 positions, of which RoBERTa uses 128: they are numbered from padding_idx + 1 = 2.
-        config = RobertaConfig(**size, max_position_embeddings=130, type_vocab_size=1,
-                               pad_token_id=1, bos_token_id=0, eos_token_id=2)  # fmt: skip
+        config = AutoConfig.for_model(kind, **size, max_position_embeddings=130, type_vocab_size=1,
+                                      pad_token_id=1, bos_token_id=0, eos_token_id=2)  # fmt: skip
         names = dict(zip(("cls", "pad", "sep", "unk", "mask"),
                          ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), strict=True))  # fmt: skip
         inputs = ["input_ids", "attention_mask"]
@@ -126,6 +126,16 @@ def tiny_bert(tmp_path_factory, words) -> Path:
 @pytest.fixture(scope="session")
 def tiny_roberta(tmp_path_factory, words) -> Path:
     return make_model("roberta", tmp_path_factory.mktemp("models") / "tiny-roberta", words)
+
+
+@pytest.fixture(scope="session")
+def tiny_xlm_roberta(tmp_path_factory, words) -> Path:
+    return make_model("xlm-roberta", tmp_path_factory.mktemp("models") / "tiny-xlm-r", words)
+
+
+@pytest.fixture(scope="session")
+def tiny_camembert(tmp_path_factory, words) -> Path:
+    return make_model("camembert", tmp_path_factory.mktemp("models") / "tiny-camembert", words)
 
 
 @pytest.fixture(scope="session")

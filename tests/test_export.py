@@ -10,8 +10,17 @@ from mirror_rt import Encoder, Manifest, ModelError, OutputExistsError, ParityEr
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
+@pytest.mark.parametrize(
+    ("fixture", "pooling"),
+    [
+        ("tiny_bert", "cls"),
+        ("tiny_bert", "mean"),
+        ("tiny_roberta", "cls"),
+        ("tiny_roberta", "mean"),
+        ("tiny_xlm_roberta", "mean"),
+        ("tiny_camembert", "cls"),
+    ],
+)
 def test_parity_over_batch_sizes_and_all_lengths(fixture, pooling, request, tmp_path, words):
     folder = request.getfixturevalue(fixture)
     report = export_bundle(ExportConfig(str(folder), tmp_path / "bundle", pooling=pooling))

@@ -200,6 +200,13 @@ def test_supervised_pairs(tmp_path, words, configure):
     assert report.manifest.data["supervised_pairs"] is True
 
 
+def test_pairs_that_all_share_strings_have_no_negatives(tmp_path, configure):
+    path = tmp_path / "pairs.txt"
+    path.write_text("".join(f"a||{i}\n" for i in range(40)))
+    with pytest.raises(DataError, match="none is a negative: give more pairs"):
+        tune(load_training_data(path), configure())
+
+
 def test_pooling_auto_takes_what_the_folder_declares(data, configure, tiny_bert):
     first = tune(data, configure("first", recipe={"epochs": 1}))
     assert first.manifest.pooling == "cls"  # tiny BERT declares nothing: the recipe's

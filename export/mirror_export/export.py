@@ -37,6 +37,7 @@ class ExportConfig:
         out: bundle to write.
         pooling: `auto` takes what the folder declares.
         parity_texts: strings to compare over; None for the built-in multilingual sample.
+        revision: branch, tag or commit on the hub.
         opset: version of the ONNX operator set.
         overwrite: replace an existing bundle.
         offline: never ask the network.
@@ -46,6 +47,7 @@ class ExportConfig:
     out: Path
     pooling: Pooling | Literal["auto"] = "auto"
     parity_texts: list[str] | None = None
+    revision: str | None = None
     opset: int = 20
     overwrite: bool = False
     offline: bool = False
@@ -61,8 +63,8 @@ def export_bundle(config: ExportConfig) -> ParityReport:
     """
     require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
     check_free(config.out, overwrite=config.overwrite)
-    pretrained = load_pretrained(config.model, offline=config.offline)
-    family = pretrained.model.config.model_type  # type: ignore[union-attr]
+    pretrained = load_pretrained(config.model, revision=config.revision, offline=config.offline)
+    family = pretrained.model.config.model_type
     if family not in _FAMILIES:
         raise ModelError(
             f"{config.model} is of the family {family!r}; supported are {', '.join(_FAMILIES)}"
@@ -126,7 +128,7 @@ def _write_graph(pretrained: Pretrained, manifest: Manifest, folder: Path, opset
 
 def _write_tokenizer(pretrained: Pretrained, folder: Path) -> None:
     pretrained.hf_tokenizer.save_pretrained(folder)
-    pretrained.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+    pretrained.model.config.save_pretrained(folder)
 
 
 def _check(

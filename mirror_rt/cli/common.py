@@ -14,7 +14,7 @@ from mirror_rt.manifest import declared_format
 if TYPE_CHECKING:
     from mirror_rt.encoding import BatchEncoder
 
-__all__ = ["Subparsers", "add_subparser", "fill_table", "load_model", "progress"]
+__all__ = ["Subparsers", "add_hub_options", "add_subparser", "fill_table", "load_model", "progress"]
 
 Subparsers = Any  # argparse keeps the type of add_subparsers() private
 
@@ -33,8 +33,15 @@ def add_subparser(
     return parser
 
 
-def load_model(name: str, *, pooling: str = "auto", offline: bool = False) -> BatchEncoder:
-    """Load a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
+def add_hub_options(parser: argparse.ArgumentParser) -> None:
+    """Add --revision and --offline, for a model given by its hub name."""
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit of a hub name")
+    parser.add_argument("--offline", action="store_true", help="never ask the network")
+
+
+def load_model(arguments: argparse.Namespace) -> BatchEncoder:
+    """Load --model: a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
+    name, pooling = arguments.model, arguments.pooling
     if declared_format(Path(name)) == "mirror_rt bundle":
         if pooling != "auto":
             raise ConfigError(
@@ -43,7 +50,9 @@ def load_model(name: str, *, pooling: str = "auto", offline: bool = False) -> Ba
         return Encoder.load(name)
     from mirror_train import TorchEncoder
 
-    return TorchEncoder.load(name, pooling=pooling, offline=offline)  # type: ignore[arg-type]
+    return TorchEncoder.load(
+        name, pooling=pooling, revision=arguments.revision, offline=arguments.offline
+    )
 
 
 def progress(arguments: argparse.Namespace) -> bool:

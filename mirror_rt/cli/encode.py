@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
 from mirror_rt.encoder import Encoder
 from mirror_rt.errors import DataError, InvalidTextError, require
 from mirror_rt.textio import iter_jsonl, iter_lines
@@ -74,14 +74,19 @@ printf 'one text\\nanother\\n' | mirror-rt encode --model bundle --input - --out
     parser.add_argument("--no-normalize", action="store_true", help="vectors as pooled, not unit")
     parser.add_argument("--threads", type=int, metavar="N", help="default: all available")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
-    parser.add_argument("--offline", action="store_true", help="never ask the network")
+    add_hub_options(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    encoder = Encoder.load(arguments.model, offline=arguments.offline, threads=arguments.threads)
+    encoder = Encoder.load(
+        arguments.model,
+        revision=arguments.revision,
+        offline=arguments.offline,
+        threads=arguments.threads,
+    )
     dimension = arguments.truncate_dim or encoder.dimension
     began, invalid = time.perf_counter(), 0
     with (

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.cli.common import Subparsers, add_subparser, fill_table, load_model
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table, load_model
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
 from mirror_rt.textio import iter_lines
@@ -70,13 +70,13 @@ mirror-rt evaluate geometry --model bundle --texts texts.txt --json
             default="auto",
             help="of a Hugging Face model; auto: declared, else mean",
         )
-        kind.add_argument("--offline", action="store_true", help="never ask the network")
+        add_hub_options(kind)
         kind.add_argument("--json", action="store_true", help="JSON instead of a table")
 
 
 def _run_similarity(arguments: argparse.Namespace) -> None:
     pairs = read_scored_pairs(arguments.pairs)
-    model = load_model(arguments.model, pooling=arguments.pooling, offline=arguments.offline)
+    model = load_model(arguments)
     rho = evaluate_similarity(model, pairs)
     _print({"spearman": rho, "n": len(pairs.scores)}, arguments)
 
@@ -85,7 +85,7 @@ def _run_geometry(arguments: argparse.Namespace) -> None:
     texts = [line for line in iter_lines(arguments.texts) if line.strip()]
     if not texts:
         raise DataError(f"{arguments.texts} holds no texts")
-    model = load_model(arguments.model, pooling=arguments.pooling, offline=arguments.offline)
+    model = load_model(arguments)
     _print(dataclasses.asdict(evaluate_geometry(model, texts)), arguments)
 
 

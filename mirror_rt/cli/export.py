@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
 from mirror_rt.errors import DataError, MissingDependencyError
 from mirror_rt.textio import iter_lines
 
@@ -44,7 +44,7 @@ mirror-rt export bert-base-uncased --pooling mean --out bundle
     )
     parser.add_argument("--opset", type=int, default=20, help="ONNX operator set (default 20)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
-    parser.add_argument("--offline", action="store_true", help="never ask the network")
+    add_hub_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
             parity_texts=_texts(arguments.parity_texts),
             opset=arguments.opset,
             overwrite=arguments.overwrite,
+            revision=arguments.revision,
             offline=arguments.offline,
         )
     )

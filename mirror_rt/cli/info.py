@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.cli.common import Subparsers, add_subparser, fill_table
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Manifest, declared_format
 
@@ -29,13 +29,15 @@ mirror-rt info bundle --json
     )
     parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
     parser.add_argument("--json", action="store_true", help="mirror.json and the verdict as JSON")
-    parser.add_argument("--offline", action="store_true", help="never ask the network")
+    add_hub_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    folder = resolve_bundle(arguments.bundle, revision=None, offline=arguments.offline)
+    folder = resolve_bundle(
+        arguments.bundle, revision=arguments.revision, offline=arguments.offline
+    )
     tuned = declared_format(folder) == "mirror_rt encoder"
     manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else "mirror_rt bundle")
     manifest.verify(folder)

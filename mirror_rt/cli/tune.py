@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
 from mirror_rt.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ mirror-rt tune --recipe word --words en --out tuned --resume
         help="base model: folder or hub name (default: all-MiniLM-L6-v2, fetched "
         "once, checked and cached)",
     )
-    parser.add_argument("--revision", help="branch, tag or commit of a hub model")
+    add_hub_options(parser)
     _add_data_options(parser)
     _add_run_options(parser)
     overrides = parser.add_argument_group("overrides of the recipe")
@@ -115,7 +115,6 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--resume", action="store_true", help="continue after the last checkpoint")
     group.add_argument("--overwrite", action="store_true", help="replace --out, start afresh")
-    group.add_argument("--offline", action="store_true", help="never ask the network")
     group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from mirror_rt.errors import ModelError
@@ -46,14 +46,14 @@ class Pretrained:
     name: str
     revision: str | None
     folder: Path
-    model: torch.nn.Module
+    model: PreTrainedModel
     hf_tokenizer: Any
     max_length: int
 
     @property
     def dimension(self) -> int:
         """Length D of a hidden vector."""
-        return int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+        return int(self.model.config.hidden_size)
 
     @property
     def pad_id(self) -> int:

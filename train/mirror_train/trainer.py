@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirror_rt.errors import ModelError
+from mirror_rt.errors import DataError, ModelError
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.data import TrainingData
 from mirror_train.forward import embed
@@ -133,6 +133,7 @@ class Trainer:
         Raises:
             Interrupted: on Ctrl-C (or SIGTERM), after the running step, with a checkpoint written.
             ModelError: the loss is no longer finite.
+            DataError: all pairs of a batch share strings, so there are no negatives.
         """
         start = 0
         if resume_from is not None:
@@ -202,7 +203,14 @@ class Trainer:
     def _group_ids(self, rows: npt.NDArray[np.int64]) -> Tensor | None:
         if self._data.group_ids is None:
             return None
-        return torch.tensor([self._data.group_ids[row] for row in rows], device=self._device)
+        groups = [self._data.group_ids[row] for row in rows]
+        if len(set(groups)) == 1:
+            raise DataError(
+                f"{self._data.source}: the {len(rows)} pairs of a batch all share strings with one "
+                "another, directly or through others, so none is a negative: give more pairs, or a "
+                "larger --batch-size"
+            )
+        return torch.tensor(groups, device=self._device)
 
     def _state(self, step: int) -> Checkpoint:
         return Checkpoint(

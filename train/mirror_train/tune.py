@@ -211,7 +211,7 @@ def _manifest(
 def _write(base: Pretrained, manifest: Manifest, config: TuneConfig) -> Manifest:
     with new_folder(config.out, overwrite=config.overwrite) as folder:
         with quiet_transformers():
-            base.model.save_pretrained(folder)  # type: ignore[operator]
+            base.model.save_pretrained(folder)
             base.hf_tokenizer.save_pretrained(folder)
         write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
         limit = {"max_seq_length": manifest.max_length, "do_lower_case": False}
