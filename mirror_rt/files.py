@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from typing import IO, Any
 
 from mirror_rt.errors import OutputExistsError
 
-__all__ = ["check_free", "new_file", "new_folder", "sha256", "write_json"]
+__all__ = ["check_free", "check_space", "new_file", "new_folder", "sha256", "write_json"]
 
 
 def sha256(path: Path) -> str:
@@ -53,8 +54,9 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
             yield file
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        _name_path(error, path)
         raise
 
 
@@ -74,9 +76,27 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         yield temporary
         _share(temporary)
         _swap_in(temporary, path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        _name_path(error, path)
         raise
+
+
+def check_space(path: Path, needed: int) -> None:
+    """Raise OSError where the disk of `path` has fewer than `needed` bytes free."""
+    existing = next(parent for parent in path.absolute().parents if parent.exists())
+    if (free := shutil.disk_usage(existing).free) < needed:
+        raise OSError(
+            errno.ENOSPC,
+            f"{os.strerror(errno.ENOSPC)}: {needed / 1e6:.0f} MB are needed, {free / 1e6:.0f} free",
+            str(path),
+        )
+
+
+def _name_path(error: BaseException, path: Path) -> None:
+    """Say which output could not be written: a failed write() itself does not know."""
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        error.filename = str(path)
 
 
 def _make_parent(path: Path) -> None:

@@ -1,9 +1,10 @@
+import errno
 import os
 
 import pytest
 
 from mirror_rt import OutputExistsError
-from mirror_rt.files import new_file, new_folder
+from mirror_rt.files import check_space, new_file, new_folder
 
 
 def names(folder):
@@ -72,3 +73,17 @@ def current_umask():
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_a_failed_write_names_its_output(tmp_path):
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*out.bin'"),
+        new_file(tmp_path / "out.bin", overwrite=False),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_too_little_space_is_said_before_the_work(tmp_path):
+    check_space(tmp_path / "not" / "yet" / "there", 1)
+    with pytest.raises(OSError, match=r"No space left on device: 1000000000000 MB are needed"):
+        check_space(tmp_path / "out", 10**18)

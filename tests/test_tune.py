@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -238,6 +239,34 @@ def test_a_diverging_run_writes_nothing(data, configure):
     with pytest.raises(ModelError, match=r"the loss became .* lower --learning-rate"):
         tune(data, config)
     assert not config.out.exists()
+
+
+def test_a_full_disk_is_noticed_before_the_work(data, configure, monkeypatch):
+    usage = shutil.disk_usage(".")._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(Trainer, "run", lambda *_, **__: pytest.fail("worked in vain"))
+    with pytest.raises(OSError, match="No space left on device"):
+        tune(data, configure())
+
+
+def test_a_full_disk_is_one_clear_error(data, configure, monkeypatch):
+    from safetensors import SafetensorError
+    from transformers import PreTrainedModel
+
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    config = configure(checkpoint_every=15)
+    with pytest.raises(OSError, match=r"cannot write .*No space left"):
+        tune(data, config)
+    assert not config.out.exists()
+    monkeypatch.undo()  # room was made: the checkpoint saves the work
+    assert len(tune(data, configure(checkpoint_every=15, resume=True)).stats.losses) == 20
+
+    monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(RuntimeError("full")))
+    with pytest.raises(OSError, match="cannot write the checkpoint"):
+        tune(data, configure("other", checkpoint_every=15))
 
 
 def test_options_are_checked(data, configure):

@@ -59,8 +59,13 @@ class CheckpointStore:
         """Write a checkpoint whole, then remove the older ones."""
         path = self.folder / f"step-{checkpoint.step:08d}.pt"
         values = {f.name: getattr(checkpoint, f.name) for f in dataclasses.fields(checkpoint)}
-        with new_file(path, overwrite=True) as file:
-            torch.save({"run": self._run, **values}, file)
+        try:
+            with new_file(path, overwrite=True) as file:
+                torch.save({"run": self._run, **values}, file)
+        except RuntimeError as error:  # what torch.save makes of a full disk
+            raise OSError(
+                f"cannot write the checkpoint {path}: {error.__context__ or error}"
+            ) from error
         for older in self.folder.glob("step-*.pt"):
             if older.name < path.name:
                 older.unlink()

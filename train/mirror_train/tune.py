@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
 from mirror_rt import __version__
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.files import check_free, new_folder, sha256, write_json
+from mirror_rt.files import check_free, check_space, new_folder, sha256, write_json
 from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.data import TrainingData
@@ -93,6 +94,7 @@ def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
         ModelError: the base model cannot be loaded, or the loss diverges.
         OutputExistsError: `out` or a checkpoint of an earlier run exists.
         Interrupted: Ctrl-C; a checkpoint was written.
+        OSError: the disk cannot hold the result (checked before the work), or a write failed.
     """
     check_free(config.out, overwrite=config.overwrite)
     _check_size(data, config.recipe)
@@ -113,6 +115,7 @@ def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
     checkpoint = store.load() if config.resume else None
     if not config.resume:
         store.check_unused()
+    _check_space(base, config)
     trainer = Trainer(base, data, recipe, seed=config.seed, precision=precision, device=device)
     with _Progress(trainer, recipe, config.show_progress_bar, checkpoint) as progress:
         stats = trainer.run(
@@ -142,6 +145,12 @@ def _check_length(base: Pretrained, recipe: Recipe) -> None:
             f"max_length {recipe.max_length} is more than the {base.max_length} positions of "
             f"{base.name}"
         )
+
+
+def _check_space(base: Pretrained, config: TuneConfig) -> None:
+    """Before the work: weights for the result, three times as much for a checkpoint with AdamW."""
+    weights = sum(p.numel() * p.element_size() for p in base.model.parameters())
+    check_space(config.out, (5 if config.checkpoint_every else 1) * weights)
 
 
 def _pooling(base: Pretrained, config: TuneConfig) -> Pooling:
@@ -210,9 +219,12 @@ def _manifest(
 
 def _write(base: Pretrained, manifest: Manifest, config: TuneConfig) -> Manifest:
     with new_folder(config.out, overwrite=config.overwrite) as folder:
-        with quiet_transformers():
-            base.model.save_pretrained(folder)
-            base.hf_tokenizer.save_pretrained(folder)
+        try:
+            with quiet_transformers():
+                base.model.save_pretrained(folder)
+                base.hf_tokenizer.save_pretrained(folder)
+        except SafetensorError as error:  # what safetensors makes of a full disk
+            raise OSError(f"cannot write {config.out}: {error}") from error
         write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
         limit = {"max_seq_length": manifest.max_length, "do_lower_case": False}
         (folder / "sentence_bert_config.json").write_text(json.dumps(limit, indent=2) + "\n")
