@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from mirror_rt.errors import BundleError, MirrorError, require
@@ -11,8 +13,6 @@ __all__ = ["cache_folder", "download", "resolve_bundle"]
 
 def cache_folder() -> Path:
     """Return $MIRROR_RT_CACHE, else $XDG_CACHE_HOME/mirror_rt, else ~/.cache/mirror_rt."""
-    import os
-
     if own := os.environ.get("MIRROR_RT_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirror_rt"
@@ -32,11 +32,22 @@ def is_hub_name(name: str) -> bool:
     return bool(slash and owner and repository) and "/" not in repository and owner[0] not in ".~"
 
 
-def download(name: str, *, revision: str | None, offline: bool, error: type[MirrorError]) -> Path:
+def download(
+    name: str,
+    *,
+    revision: str | None,
+    offline: bool,
+    error: type[MirrorError],
+    ignore: Sequence[str] = (),
+) -> Path:
     """Download a model's files from the hub, or find them in its cache.
 
-    Raises:
-        `error`: the hub cannot be reached, or it has no such name or revision.
+    Args:
+        name: owner/name.
+        revision: branch, tag or commit.
+        offline: look in the cache alone.
+        error: what to raise where the hub cannot be reached, or has no such name or revision.
+        ignore: patterns of files to leave there.
     """
     hub = require("huggingface_hub", extra="cpu", purpose=f"loading {name!r} by name")
     try:
@@ -45,7 +56,7 @@ def download(name: str, *, revision: str | None, offline: bool, error: type[Mirr
                 name,
                 revision=revision,
                 local_files_only=offline,
-                ignore_patterns=["*.h5", "*.msgpack", "*.ot", "*.tflite", "openvino/*"],
+                ignore_patterns=list(ignore),
             )
         )
     except (OSError, ValueError) as cause:  # every error of huggingface_hub is one of these

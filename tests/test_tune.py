@@ -131,7 +131,9 @@ def test_a_checkpoint_of_another_run_is_refused(data, configure, monkeypatch):
     config = configure(checkpoint_every=5)
     monkeypatch.setattr(Trainer, "total_steps", 6)
     module = sys.modules["mirror_train.tune"]  # the package's own `tune` is the function
-    monkeypatch.setattr(module, "_write", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(
+        module, "write_folder", lambda *_, **__: (_ for _ in ()).throw(OSError("full"))
+    )
     with pytest.raises(OSError, match="full"):
         tune(data, config)
     monkeypatch.undo()

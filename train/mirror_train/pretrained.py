@@ -28,6 +28,8 @@ _WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+# What a hub repository may hold beside what torch needs, often several times its size.
+_OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot", "*.tflite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ def resolve_model(
         return default_model_folder(offline=offline), None
     if not is_hub_name(name) and ("/" in name or "\\" in name or name.startswith(".")):
         raise ModelError(f"{name}: no such folder")
-    folder = download(name, revision=revision, offline=offline, error=ModelError)
+    folder = download(
+        name, revision=revision, offline=offline, error=ModelError, ignore=_OTHER_FRAMEWORKS
+    )
     return folder, folder.name
 
 

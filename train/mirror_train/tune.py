@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-import transformers
-from safetensors import SafetensorError
-
-from mirror_rt import __version__
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.files import check_free, check_space, new_folder, sha256, write_json
-from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
+from mirror_rt.files import check_free, check_space, sha256
+from mirror_rt.manifest import Manifest, Pooling
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.data import TrainingData
 from mirror_train.default_model import DEFAULT_MODEL
-from mirror_train.pooling import declared_pooling, write_sentence_transformers_modules
+from mirror_train.output import describe, write_folder
+from mirror_train.pooling import declared_pooling
 from mirror_train.precision import Precision, resolve_device, resolve_precision
-from mirror_train.pretrained import Pretrained, load_pretrained, quiet_transformers
+from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.recipe import Recipe
-from mirror_train.trainer import Trainer, TrainingStats, pad_length
+from mirror_train.trainer import Trainer, TrainingStats
 
 __all__ = ["TuneConfig", "TuneReport", "tune"]
 
@@ -110,11 +104,7 @@ def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
     _check_length(base, recipe)
     run = _run_identity(data, base, recipe, config.seed, precision)
     store = CheckpointStore(config.out, run)
-    if config.overwrite and not config.resume:
-        store.remove()
-    checkpoint = store.load() if config.resume else None
-    if not config.resume:
-        store.check_unused()
+    checkpoint = _starting_point(store, config)
     _check_space(base, config)
     trainer = Trainer(base, data, recipe, seed=config.seed, precision=precision, device=device)
     with _Progress(trainer, recipe, config.show_progress_bar, checkpoint) as progress:
@@ -124,10 +114,19 @@ def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
             resume_from=checkpoint,
             on_step=progress,
         )
-    manifest = _manifest(base, data, recipe, run, stats, device)
-    manifest = _write(base, manifest, config)
+    manifest = describe(base, data, recipe, run, stats, device)
+    manifest = write_folder(base, manifest, config.out, overwrite=config.overwrite)
     store.remove()
     return TuneReport(config.out, manifest, stats)
+
+
+def _starting_point(store: CheckpointStore, config: TuneConfig) -> Checkpoint | None:
+    if config.resume:
+        return store.load()
+    if config.overwrite:
+        store.remove()
+    store.check_unused()
+    return None
 
 
 def _check_size(data: TrainingData, recipe: Recipe) -> None:
@@ -171,66 +170,6 @@ def _run_identity(
         "seed": seed,
         "precision": precision,
     }
-
-
-def _manifest(
-    base: Pretrained,
-    data: TrainingData,
-    recipe: Recipe,
-    run: dict[str, Any],
-    stats: TrainingStats,
-    device: torch.device,
-) -> Manifest:
-    strings = recipe.batch_size * len(stats.losses)
-    return Manifest(
-        dimension=base.dimension,
-        max_length=pad_length(recipe) or base.max_length,
-        pad_id=base.pad_id,
-        pad_to=pad_length(recipe),
-        pooling=recipe.pooling,
-        mask_token=base.mask_token,
-        language=data.language,
-        level=recipe.level,
-        base_model={
-            "name": base.name if not Path(base.name).exists() else Path(base.name).name,
-            "revision": base.revision,
-            "weights_sha256": run["model"],
-        },
-        recipe=dataclasses.asdict(recipe),
-        data=data.summary(),
-        training={
-            "seed": run["seed"],
-            "precision": run["precision"],
-            "device": device.type,
-            "steps": len(stats.losses),
-            "loss_first": stats.losses[0],
-            "loss_last": stats.losses[-1],
-            "seconds": round(stats.seconds, 2),
-            "strings_per_second": round(strings / stats.seconds, 1),
-            "padding_percent": round(stats.padding_percent, 2),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        generator=f"mirror-rt {__version__}",
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        format="mirror_rt encoder",
-    )
-
-
-def _write(base: Pretrained, manifest: Manifest, config: TuneConfig) -> Manifest:
-    with new_folder(config.out, overwrite=config.overwrite) as folder:
-        try:
-            with quiet_transformers():
-                base.model.save_pretrained(folder)
-                base.hf_tokenizer.save_pretrained(folder)
-        except SafetensorError as error:  # what safetensors makes of a full disk
-            raise OSError(f"cannot write {config.out}: {error}") from error
-        write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
-        limit = {"max_seq_length": manifest.max_length, "do_lower_case": False}
-        (folder / "sentence_bert_config.json").write_text(json.dumps(limit, indent=2) + "\n")
-        manifest = dataclasses.replace(manifest, files=record_files(folder))
-        write_json(folder / Layout.manifest, manifest.to_dict())
-    return manifest
 
 
 class _Progress:

@@ -1,0 +1,99 @@
+"""The folder a run leaves: an ordinary Hugging Face model, plus mirror.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from mirror_rt import __version__
+from mirror_rt.files import new_folder, write_json
+from mirror_rt.manifest import Layout, Manifest, record_files
+from mirror_train.data import TrainingData
+from mirror_train.pooling import write_sentence_transformers_modules
+from mirror_train.pretrained import Pretrained, quiet_transformers
+from mirror_train.recipe import Recipe
+from mirror_train.trainer import TrainingStats, pad_length
+
+__all__ = ["describe", "write_folder"]
+
+
+def describe(
+    base: Pretrained,
+    data: TrainingData,
+    recipe: Recipe,
+    run: dict[str, Any],
+    stats: TrainingStats,
+    device: torch.device,
+) -> Manifest:
+    """Say in a manifest what was tuned, on what, and how it went.
+
+    Args:
+        base: the tuned model.
+        data: what it was tuned on.
+        recipe: hyper-parameters, with the pooling that was used.
+        run: seed, precision and the hashes of the base weights (see `tune`).
+        stats: losses, time and padding.
+        device: where it ran.
+    """
+    strings = recipe.batch_size * len(stats.losses)
+    return Manifest(
+        dimension=base.dimension,
+        max_length=pad_length(recipe) or base.max_length,
+        pad_id=base.pad_id,
+        pad_to=pad_length(recipe),
+        pooling=recipe.pooling,
+        mask_token=base.mask_token,
+        language=data.language,
+        level=recipe.level,
+        base_model={
+            "name": base.name if not Path(base.name).exists() else Path(base.name).name,
+            "revision": base.revision,
+            "weights_sha256": run["model"],
+        },
+        recipe=dataclasses.asdict(recipe),
+        data=data.summary(),
+        training={
+            "seed": run["seed"],
+            "precision": run["precision"],
+            "device": device.type,
+            "steps": len(stats.losses),
+            "loss_first": stats.losses[0],
+            "loss_last": stats.losses[-1],
+            "seconds": round(stats.seconds, 2),
+            "strings_per_second": round(strings / stats.seconds, 1),
+            "padding_percent": round(stats.padding_percent, 2),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        generator=f"mirror-rt {__version__}",
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        format="mirror_rt encoder",
+    )
+
+
+def write_folder(base: Pretrained, manifest: Manifest, out: Path, *, overwrite: bool) -> Manifest:
+    """Write the tuned model as `out`, whole or not at all; return the manifest with its files.
+
+    Raises:
+        OutputExistsError: `out` exists and `overwrite` is False.
+        OSError: the disk is full.
+    """
+    with new_folder(out, overwrite=overwrite) as folder:
+        try:
+            with quiet_transformers():
+                base.model.save_pretrained(folder)
+                base.hf_tokenizer.save_pretrained(folder)
+        except SafetensorError as error:  # what safetensors makes of a full disk
+            raise OSError(f"cannot write {out}: {error}") from error
+        write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
+        limit = {"max_seq_length": manifest.max_length, "do_lower_case": False}
+        write_json(folder / "sentence_bert_config.json", limit)
+        manifest = dataclasses.replace(manifest, files=record_files(folder))
+        write_json(folder / Layout.manifest, manifest.to_dict())
+    return manifest
