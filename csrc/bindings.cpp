@@ -18,8 +18,17 @@ using IdArray = py::array_t<std::int32_t, py::array::c_style>;
 using IndexArray = py::array_t<std::int64_t, py::array::c_style>;
 
 std::int32_t checked_id(PyObject* value, py::ssize_t sequence) {
-  const long id = PyLong_AsLong(value);
-  if (id == -1 && PyErr_Occurred()) throw py::error_already_set();
+  // Only true ints: __index__ of another object could run code that changes the list.
+  if (!PyLong_Check(value)) {
+    throw py::type_error("a token id in sequence " + std::to_string(sequence) +
+                         " must be int, not " + Py_TYPE(value)->tp_name);
+  }
+  int overflow = 0;
+  const long id = PyLong_AsLongAndOverflow(value, &overflow);
+  if (overflow != 0) {
+    throw py::value_error("a token id in sequence " + std::to_string(sequence) +
+                          " is outside 0 .. 2^31 - 1");
+  }
   if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
     throw py::value_error("token id " + std::to_string(id) + " in sequence " +
                           std::to_string(sequence) + " is outside 0 .. 2^31 - 1");

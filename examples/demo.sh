@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 [ -x "$venv/bin/python" ] || "${PYTHON:-$(command -v python3.11 || command -v python3)}" -m venv "$venv"
 echo "installing into $venv (a few minutes the first time)" >&2
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-  --constraint constraints.txt --editable '.[cpu,train,export,demo]'
+# For the build's own environment too, which --constraint does not reach.
+export PIP_CONSTRAINT=$PWD/constraints.txt PIP_BUILD_CONSTRAINT=$PWD/constraints.txt
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[cpu,train,export,demo]'
 exec "$venv/bin/mirror-rt" demo --out demo --overwrite "$@"

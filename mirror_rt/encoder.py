@@ -10,7 +10,7 @@ from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import BundleError
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
-from mirror_rt.session import Providers, make_session
+from mirror_rt.session import Providers, make_session, onnxruntime_errors
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
 
@@ -87,7 +87,19 @@ class Encoder(BatchEncoder):
         output = "sentence_embedding" if normalize else "pooled_embedding"
         arrays = batch._asdict()
         feeds = {name: arrays[name] for name in self._input_names}
-        return np.asarray(self._session.run([output], feeds)[0])
+        try:
+            vectors = np.asarray(self._session.run([output], feeds)[0])
+        except onnxruntime_errors() as error:
+            rows, length = batch.input_ids.shape
+            raise BundleError(
+                f"{self.folder / Layout.model} failed on {rows} texts of {length} tokens: {error}"
+            ) from error
+        if vectors.shape != (len(batch.input_ids), self.dimension):
+            raise BundleError(
+                f"{self.folder / Layout.model} gave {vectors.shape[-1]} dimensions, its manifest "
+                f"says {self.dimension}"
+            )
+        return vectors
 
     def _check_graph(self) -> None:
         unknown = set(self._input_names) - set(PaddedBatch._fields)

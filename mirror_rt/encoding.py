@@ -135,7 +135,11 @@ class BatchEncoder(ABC):
                 window = range(start, min(start + _WINDOW, len(texts)))
                 rows = [i for i in window if errors == "raise" or why_invalid(texts[i]) is None]
                 good = [texts[i] for i in rows]
-                for batch, result in self._run(good, batch_size, normalize=normalize_embeddings):
+                tokens = self._tokenize(good)
+                if errors == "raise" and not tokens.lengths.all():
+                    empty = np.flatnonzero(tokens.lengths == 0)
+                    raise InvalidTextError([(rows[i], "it has no tokens") for i in empty])
+                for batch, result in self._run(tokens, batch_size, normalize_embeddings):
                     vectors[np.take(rows, batch)] = result[:, :cut]
                     bar.update(len(batch))
         if normalize_embeddings and cut < self.dimension:
@@ -150,10 +154,7 @@ class BatchEncoder(ABC):
         if errors not in ("raise", "nan"):
             raise ConfigError(f"errors must be 'raise' or 'nan', got {errors!r}")
 
-    def _run(
-        self, texts: list[str], batch_size: int, *, normalize: bool
-    ) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
-        """Tokenise a window of texts; yield (rows int64 [b], vectors float32 [b, D]) by batch."""
+    def _tokenize(self, texts: list[str]) -> RaggedTokens:
         tokenized = self._tokenizer(texts)
         if (cut := int(tokenized.truncated.sum())) and not self._told_of_truncation:
             self._told_of_truncation = True
@@ -163,11 +164,19 @@ class BatchEncoder(ABC):
                 len(texts),
                 self.max_length,
             )
-        tokens: RaggedTokens = tokenized.tokens
+        return tokenized.tokens
+
+    def _run(
+        self, tokens: RaggedTokens, batch_size: int, normalize: bool
+    ) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
+        """Yield (rows int64 [b], vectors float32 [b, D]) by batch, without rows of no token."""
         lengths = tokens.lengths if self._pad_to is None else np.full(len(tokens), self._pad_to)
         for rows in plan_batches(lengths, token_budget=_TOKENS_PER_TEXT * batch_size):
-            batch = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self._pad_to)
-            yield rows, self._run_batch(batch, normalize=normalize)
+            filled = rows[tokens.lengths[rows] > 0]
+            if len(filled) == 0:
+                continue
+            batch = tokens.pad(filled, pad_id=self._tokenizer.pad_id, length=self._pad_to)
+            yield filled, self._run_batch(batch, normalize=normalize)
 
 
 def _as_list(inputs: Any) -> list[Any]:

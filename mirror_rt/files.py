@@ -31,12 +31,27 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:
-    """Raise OutputExistsError where `path` exists (an empty folder counts as free)."""
-    if overwrite or not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    raise OutputExistsError(
-        f"{path} already exists: choose another output, or pass --overwrite (overwrite=True)"
-    )
+    """Check, before any work, that `path` can be written later.
+
+    An existing empty folder counts as free.
+
+    Raises:
+        OutputExistsError: it exists, and `overwrite` is False.
+        OSError: it is the working folder or a mount point, which cannot be replaced; or its
+            parent is a file, or may not be written to.
+    """
+    if path.exists():
+        if not (overwrite or (path.is_dir() and not any(path.iterdir()))):
+            raise OutputExistsError(
+                f"{path} already exists: choose another output, or pass --overwrite "
+                "(overwrite=True)"
+            )
+        if path.is_dir() and (path.resolve() == Path.cwd() or path.is_mount()):
+            raise OSError(f"cannot replace {path}, in use as a folder: name a new folder inside it")
+    parent = _existing_parent(path)
+    if not parent.is_dir():
+        raise NotADirectoryError(f"cannot write {path}: {parent} is a file, not a folder")
+    Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=parent)).rmdir()
 
 
 @contextlib.contextmanager
@@ -46,8 +61,10 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     Raises:
         OutputExistsError: `path` exists and `overwrite` is False.
     """
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write the file {path}: a folder has that name")
     check_free(path, overwrite=overwrite)
-    _make_parent(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -70,7 +87,7 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         OutputExistsError: `path` exists and `overwrite` is False.
     """
     check_free(path, overwrite=overwrite)
-    _make_parent(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
@@ -84,8 +101,7 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def check_space(path: Path, needed: int) -> None:
     """Raise OSError where the disk of `path` has fewer than `needed` bytes free."""
-    existing = next(parent for parent in path.absolute().parents if parent.exists())
-    if (free := shutil.disk_usage(existing).free) < needed:
+    if (free := shutil.disk_usage(_existing_parent(path)).free) < needed:
         raise OSError(
             errno.ENOSPC,
             f"{os.strerror(errno.ENOSPC)}: {needed / 1e6:.0f} MB are needed, {free / 1e6:.0f} free",
@@ -99,11 +115,8 @@ def _name_path(error: BaseException, path: Path) -> None:
         error.filename = str(path)
 
 
-def _make_parent(path: Path) -> None:
-    for parent in path.parents:
-        if parent.exists() and not parent.is_dir():
-            raise NotADirectoryError(f"cannot write {path}: {parent} is a file, not a folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _existing_parent(path: Path) -> Path:
+    return next(parent for parent in path.absolute().parents if parent.exists())
 
 
 def _swap_in(temporary: Path, path: Path) -> None:
@@ -111,9 +124,12 @@ def _swap_in(temporary: Path, path: Path) -> None:
         temporary.rename(path)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    path.rename(old / path.name)
-    temporary.rename(path)
-    shutil.rmtree(old)
+    try:
+        path.rename(old / path.name)
+        temporary.rename(path)
+    finally:
+        if path.exists():
+            shutil.rmtree(old)
 
 
 def _share(folder: Path) -> None:

@@ -6,7 +6,8 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from mirror_rt.errors import BundleError, BundleIntegrityError, BundleVersionError
 from mirror_rt.files import sha256
@@ -132,12 +133,12 @@ class Manifest:
             size = path.stat().st_size
             if size != record.bytes:
                 raise BundleIntegrityError(
-                    f"{path} has {size} bytes, its manifest says {record.bytes}: export it again"
+                    f"{path} has {size} bytes, its manifest says {record.bytes}: make it again"
                 )
             if (found := sha256(path)) != record.sha256:
                 raise BundleIntegrityError(
                     f"{path} has SHA-256 {found[:16]}..., its manifest says "
-                    f"{record.sha256[:16]}...: export it again"
+                    f"{record.sha256[:16]}...: make it again"
                 )
 
 
@@ -152,11 +153,10 @@ def record_files(folder: Path) -> dict[str, FileRecord]:
 
 
 def declared_format(folder: Path) -> str | None:
-    """What `folder`/mirror.json says the folder is; None without a readable one."""
-    try:
-        values = _read_json(folder)
-    except BundleError:
+    """What `folder`/mirror.json says the folder is; None where there is no such file."""
+    if not (folder / Layout.manifest).is_file():
         return None
+    values = _read_json(folder)
     return values.get("format") if isinstance(values, dict) else None
 
 
@@ -168,21 +168,40 @@ def _read_json(folder: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BundleError(f"{folder} is not a bundle: it has no {Layout.manifest}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path} is not valid JSON: {error}") from error
 
 
 def _from_dict(values: dict[str, Any]) -> Manifest:
-    known = {f.name for f in dataclasses.fields(Manifest)}
-    values = {name: value for name, value in values.items() if name in known}
-    values["files"] = {name: FileRecord(**record) for name, record in values["files"].items()}
+    hints = get_type_hints(Manifest)
+    values = {name: value for name, value in values.items() if name in hints}
+    values["files"] = {name: _file_record(record) for name, record in values["files"].items()}
+    for name, value in values.items():
+        if name != "files" and not _is_a(value, hints[name]):
+            raise ValueError(f"{name} is {value!r}, expected {hints[name]}")
     manifest = Manifest(**values)
-    for name in ("dimension", "max_length"):
-        if not isinstance(getattr(manifest, name), int) or getattr(manifest, name) < 1:
-            raise ValueError(f"{name} is {getattr(manifest, name)!r}, expected a positive integer")
-    if manifest.pooling not in get_args(Pooling):
-        raise ValueError(f"pooling is {manifest.pooling!r}, expected one of {get_args(Pooling)}")
+    if manifest.dimension < 1 or manifest.max_length < 1 or not 0 <= manifest.pad_id < 2**31:
+        raise ValueError("dimension and max_length must be at least 1, pad_id at least 0")
+    if manifest.pad_to not in (None, manifest.max_length):
+        raise ValueError(f"pad_to is {manifest.pad_to}, expected max_length or null")
     for required in (Layout.model, Layout.tokenizer):
         if manifest.format == "mirror_rt bundle" and required not in manifest.files:
             raise ValueError(f"no record of {required}")
     return manifest
+
+
+def _file_record(record: dict[str, Any]) -> FileRecord:
+    made = FileRecord(**record)
+    if not (_is_a(made.bytes, int) and isinstance(made.sha256, str)):
+        raise ValueError(f"{record!r} is not a size and a SHA-256")
+    return made
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    """Whether a JSON value has a field's declared type."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return any(_is_a(value, part) for part in get_args(hint))
+    kind = get_origin(hint) or hint
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mirror_rt.errors import BundleError, ProviderError, require
+from mirror_rt.errors import BundleError, ConfigError, ProviderError, require
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["Providers", "available_cpus", "make_session"]
+__all__ = ["Providers", "available_cpus", "make_session", "onnxruntime_errors"]
 
 Providers = Literal["auto"] | Sequence[str]
 
@@ -32,25 +33,31 @@ def make_session(model: Path, *, providers: Providers, threads: int | None) -> o
 
     Raises:
         MissingDependencyError: no onnxruntime is installed.
-        ProviderError: a provider was named that this onnxruntime lacks or could not start.
+        ProviderError: a provider was named that this onnxruntime lacks or could not start; with
+            `"auto"` a CUDA that cannot start is a warning.
+        ConfigError: `threads` is out of range.
         BundleError: the file is not a model that onnxruntime can load.
     """
+    if threads is not None and not 1 <= threads <= 1024:
+        raise ConfigError(f"threads must be in 1 .. 1024, got {threads}")
     onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     wanted = _choose(providers, onnxruntime.get_available_providers())
     try:
         session: ort.InferenceSession = onnxruntime.InferenceSession(
             str(model), _options(onnxruntime, threads), providers=wanted
         )
-    except _load_errors(onnxruntime) as error:
+    except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot load {model}: {error}") from error
     if wanted[0] not in session.get_providers():
         # onnxruntime drops a provider that fails to start and goes on without it.
-        raise ProviderError(
-            f"{wanted[0]} was asked for but could not start (are CUDA and cuDNN installed in the "
-            f"versions that onnxruntime {onnxruntime.__version__} needs?); "
-            f"pass providers=['{_CPU}'] to run on the CPU"
+        problem = (
+            f"{wanted[0]} could not start (are CUDA and cuDNN installed in the versions that "
+            f"onnxruntime {onnxruntime.__version__} needs?)"
         )
-    logger.debug("%s runs on %s", model, wanted[0])
+        if providers != "auto":
+            raise ProviderError(f"{problem}; pass providers=['{_CPU}'] to run on the CPU")
+        logger.warning("%s; running on the CPU", problem)
+    logger.debug("%s runs on %s", model, session.get_providers()[0])
     return session
 
 
@@ -67,7 +74,19 @@ def available_cpus() -> int:
     return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
 
 
+def onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """Classes that onnxruntime raises for a graph it cannot load or run."""
+    state = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle").capi
+    values = vars(state.onnxruntime_pybind11_state).values()
+    return tuple(v for v in values if isinstance(v, type) and issubclass(v, Exception))
+
+
 def _choose(providers: Providers, available: list[str]) -> list[str]:
+    if _CUDA not in available and _installed("onnxruntime") and _installed("onnxruntime-gpu"):
+        logger.warning(
+            "onnxruntime and onnxruntime-gpu are both installed, and overwrote each other, so CUDA "
+            "is gone: pip uninstall -y onnxruntime onnxruntime-gpu, then install one of them"
+        )
     if providers == "auto":
         return [name for name in (_CUDA, _CPU) if name in available]
     wanted = [providers] if isinstance(providers, str) else list(providers)
@@ -80,23 +99,18 @@ def _choose(providers: Providers, available: list[str]) -> list[str]:
     return wanted
 
 
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _options(onnxruntime: Any, threads: int | None) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or available_cpus()
     # Shapes vary from batch to batch: a memory pattern for each would only grow the process.
     options.enable_mem_pattern = False
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # its errors are raised, and shown once, by us
     return options
-
-
-def _load_errors(onnxruntime: Any) -> tuple[type[Exception], ...]:
-    state = onnxruntime.capi.onnxruntime_pybind11_state
-    return (
-        state.Fail,
-        state.InvalidArgument,
-        state.InvalidGraph,
-        state.InvalidProtobuf,
-        state.NoSuchFile,
-        state.NotImplemented,
-        state.RuntimeException,
-    )

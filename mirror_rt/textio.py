@@ -48,7 +48,7 @@ def iter_jsonl(path: Path | str, field: str) -> Iterator[Any]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not JSON: {error}") from error
         if not isinstance(record, dict) or field not in record:
             raise DataError(f"{path}, line {number}: expected an object with the field {field!r}")
@@ -57,11 +57,19 @@ def iter_jsonl(path: Path | str, field: str) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A tab-separated table: a header, and rows of as many cells (no quoting)."""
+    """A tab-separated table: a header, and rows of as many cells (no quoting).
+
+    Attributes:
+        path: the file.
+        header: column names, all different.
+        rows: the cells.
+        lines: the line of the file that each row stands on.
+    """
 
     path: Path
     header: list[str]
     rows: list[list[str]]
+    lines: list[int]
 
     def column(self, name: str) -> list[str]:
         """The cells of one column; DataError if the header lacks it."""
@@ -72,27 +80,31 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a TSV file with a header; DataError where a row has too few or too many cells."""
+    """Read a TSV file with a header; empty lines are left out.
+
+    Raises:
+        DataError: no header, a column name twice, or a row with too few or too many cells.
+    """
     lines = iter_lines(path)
     header = next(lines, "").split("\t")
     if header == [""]:
         raise DataError(f"{path} is empty: expected a header and rows")
-    rows = []
-    for number, line in enumerate(lines, 2):
-        cells = line.split("\t")
-        if not line.strip():
-            continue
+    if repeated := {name for name in header if header.count(name) > 1}:
+        raise DataError(f"{path} has the column {min(repeated)!r} more than once")
+    rows = [(number, line.split("\t")) for number, line in enumerate(lines, 2) if line]
+    for number, cells in rows:
         if len(cells) != len(header):
             raise DataError(
                 f"{path}, line {number}: {len(cells)} cells, the header has {len(header)}"
             )
-        rows.append(cells)
-    return Table(path, header, rows)
+    return Table(path, header, [cells for _, cells in rows], [number for number, _ in rows])
 
 
 @contextlib.contextmanager
 def _open(path: Path | str) -> Iterator[IO[bytes]]:
     if str(path) == "-":
+        if sys.stdin is None:
+            raise DataError("standard input is closed")
         yield sys.stdin.buffer
         return
     path = Path(path)

@@ -91,7 +91,11 @@ class TextTokenizer:
         10 MB costs no more than a long one; it counts as truncated.
         """
         clip = _CLIP_CHARACTERS_PER_TOKEN * self.max_length
-        encodings = self._tokenizer.encode_batch_fast([text[:clip] for text in texts])
+        try:
+            encodings = self._tokenizer.encode_batch_fast([text[:clip] for text in texts])
+        except Exception as error:
+            # The library raises bare Exception, where its own file is inconsistent.
+            raise BundleError(f"the tokenizer failed: {error}") from error
         truncated = [
             bool(encoding.overflowing) or len(text) > clip
             for encoding, text in zip(encodings, texts, strict=True)

@@ -5,18 +5,20 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+# For the build's own environment too, which --constraint does not reach.
+export PIP_CONSTRAINT=$PWD/constraints.txt PIP_BUILD_CONSTRAINT=$PWD/constraints.txt
 step() { printf '\n== %s\n' "$*"; }
 
 step "install everything into .venv (compiler warnings are errors)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --constraint constraints.txt \
+.venv/bin/python -m pip install --quiet \
   --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,dev]'
 
 step "build the wheel; install it with the extra cpu alone into .venv-run"
 rm -rf .venv-run build/wheel
 .venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 "$python" -m venv .venv-run
-.venv-run/bin/python -m pip install --quiet --constraint constraints.txt \
+.venv-run/bin/python -m pip install --quiet \
   "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
 export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 

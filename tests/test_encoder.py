@@ -166,6 +166,42 @@ def test_providers(bundle):
         Encoder.load(bundle, providers=["NoSuchExecutionProvider"])
 
 
+@pytest.mark.parametrize("threads", [0, -1, 10**12])
+def test_threads(bundle, threads):
+    with pytest.raises(ConfigError, match=r"threads must be in 1 .. 1024"):
+        Encoder.load(bundle, threads=threads)
+
+
+def test_auto_goes_on_without_a_cuda_that_cannot_start(bundle, monkeypatch, caplog):
+    import onnxruntime
+
+    cuda = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: cuda)
+    session = onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda path, options, providers: session(path, options, providers=cuda[1:]),
+    )
+    assert Encoder.load(bundle).providers == cuda[1:]
+    assert "CUDAExecutionProvider could not start" in caplog.text
+    with pytest.raises(ProviderError, match="CUDAExecutionProvider could not start"):
+        Encoder.load(bundle, providers=cuda)
+
+
+def test_a_text_of_no_tokens(bundle_copy):
+    import json
+
+    path = bundle_copy / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
+    encoder = Encoder.load(bundle_copy, verify=False)
+    texts = ["river", "\x01\x02", "town"]
+    with pytest.raises(InvalidTextError, match="item 1: it has no tokens"):
+        encoder.encode(texts)
+    vectors = encoder.encode(texts, errors="nan")
+    assert np.isnan(vectors).all(axis=1).tolist() == [False, True, False]
+
+
 def test_a_graph_without_pooled_outputs_is_refused(bundle_copy):
     import onnx
 

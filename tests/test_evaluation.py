@@ -96,8 +96,11 @@ def test_similarity_orders_pairs(tmp_path, bundle):
         ("id\ta\tb\tscore\n", "expected 'score' and two text columns"),
         ("text1\ttext2\tother\n1\t2\t3\n", "has no column 'score'"),
         ("text1\ttext2\tscore\n", "a header but no pairs"),
-        ("text1\ttext2\tscore\na\tb\thigh\n", "row 1: the score 'high' is not a finite number"),
-        ("text1\ttext2\tscore\na\tb\tnan\n", "'nan' is not a finite number"),
+        ("text1\ttext2\tscore\na\tb\thigh\n", "line 2: the score is not a finite number"),
+        ("text1\ttext2\tscore\na\tb\tnan\n", "line 2: the score is not a finite number"),
+        ("text1\ttext2\tscore\na\tb\t1\n\nc\t\t2\n", "line 4, column 'text2': the string is empty"),
+        ("text1\ttext1\tscore\na\tb\t1\n", "the column 'text1' more than once"),
+        ("text1\ttext2\tscore\n\t\t\n", "line 2: the score is not"),
         ("", "is empty"),
     ],
 )

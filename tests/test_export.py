@@ -6,7 +6,15 @@ import pytest
 
 from mirror_export import ExportConfig, check_parity, export_bundle
 from mirror_export.parity import parity_texts
-from mirror_rt import Encoder, Manifest, ModelError, OutputExistsError, ParityError
+from mirror_rt import (
+    BundleIntegrityError,
+    ConfigError,
+    Encoder,
+    Manifest,
+    ModelError,
+    OutputExistsError,
+    ParityError,
+)
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
 
 
@@ -122,6 +130,27 @@ def test_refusals(tiny_bert, tmp_path):
     (tmp_path / "full" / "x").touch()
     with pytest.raises(OutputExistsError):
         export_bundle(ExportConfig(str(tiny_bert), tmp_path / "full", pooling="mean"))
+
+
+def test_the_model_itself_is_never_replaced(tiny_bert, tmp_path):
+    import shutil
+
+    model = shutil.copytree(tiny_bert, tmp_path / "m" / "model")
+    for out in (model, model.parent):
+        with pytest.raises(ConfigError, match="would replace the model"):
+            export_bundle(ExportConfig(str(model), out, pooling="mean", overwrite=True))
+    assert (model / "model.safetensors").exists()
+
+
+def test_a_tuned_folder_that_was_changed_is_refused(tiny_bert, words_file, tmp_path):
+    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+    tuned = tune(load_training_data(words_file), TuneConfig(recipe, tmp_path / "t", str(tiny_bert)))
+    path = tuned.out / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(BundleIntegrityError, match=r"model.safetensors has SHA-256"):
+        export_bundle(ExportConfig(str(tuned.out), tmp_path / "bundle"))
 
 
 def test_an_unsupported_family_is_named(tmp_path, tiny_bert):

@@ -1,10 +1,11 @@
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from mirror_rt import OutputExistsError
-from mirror_rt.files import check_space, new_file, new_folder
+from mirror_rt.files import check_free, check_space, new_file, new_folder
 
 
 def names(folder):
@@ -87,3 +88,17 @@ def test_too_little_space_is_said_before_the_work(tmp_path):
     check_space(tmp_path / "not" / "yet" / "there", 1)
     with pytest.raises(OSError, match=r"No space left on device: 1000000000000 MB are needed"):
         check_space(tmp_path / "out", 10**18)
+
+
+def test_what_cannot_be_replaced_is_said_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match="in use as a folder"):
+        check_free(Path(), overwrite=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="is a file, not a folder"):
+        check_free(tmp_path / "file" / "x" / "y", overwrite=False)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError), new_file(tmp_path / "folder", overwrite=True):
+        pass
+    check_free(tmp_path / "not" / "yet", overwrite=False)
+    assert names(tmp_path) == ["file", "folder"]

@@ -68,6 +68,15 @@ def test_unknown_fields_of_the_same_version_are_ignored(bundle_copy):
         {"dimension": 0},
         {"max_length": None},
         {"pooling": "max"},
+        {"dimension": True},
+        {"pad_id": "x"},
+        {"pad_id": -1},
+        {"pad_to": 2},
+        {"pad_to": "128"},
+        {"data": "x"},
+        {"parity": []},
+        {"base_model": None},
+        {"files": {"tokenizer.json": {"bytes": 1, "sha256": 5}}},
         {"files": {}},
         {"files": None},
         {"files": {"tokenizer.json": 3}},
@@ -95,3 +104,26 @@ def test_not_a_bundle(tmp_path, tiny_bert):
         Encoder.load(tmp_path / "nowhere")
     with pytest.raises(BundleError, match=r"it has no mirror.json"):
         Encoder.load(tiny_bert)
+
+
+def test_a_dimension_that_is_not_the_graphs(bundle_copy):
+    edit(bundle_copy, dimension=7)
+    with pytest.raises(BundleError, match="gave 32 dimensions, its manifest says 7"):
+        Encoder.load(bundle_copy).encode("a")
+
+
+def test_a_limit_the_model_has_no_positions_for(bundle_copy):
+    edit(bundle_copy, max_length=4000)
+    with pytest.raises(BundleError, match="failed on 1 texts of 3000 tokens"):
+        Encoder.load(bundle_copy).encode("a " * 2998)
+
+
+def test_nested_too_deep(bundle_copy):
+    (bundle_copy / "mirror.json").write_text("[" * 200_000)
+    with pytest.raises(BundleError, match="not valid JSON"):
+        Encoder.load(bundle_copy)
+
+
+def test_info_of_a_manifest_with_sparse_details(bundle_copy, cli):
+    edit(bundle_copy, data={}, parity={"a": 1}, recipe={"a": 1}, base_model={})
+    assert cli("info", bundle_copy).code == 0

@@ -87,6 +87,29 @@ def test_a_tokenizer_of_another_model(model):
         load_pretrained(model)
 
 
+def test_what_is_no_encoder(model):
+    (model / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(ModelError, match=r"is an encoder-decoder \(t5\), not an encoder"):
+        load_pretrained(model)
+    (model / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.raises(ModelError, match=r"\(clip\) is not a text encoder"):
+        load_pretrained(model)
+
+
+def test_garbage_for_weights(model):
+    (model / "model.safetensors").unlink()
+    (model / "pytorch_model.bin").write_bytes(b"garbage")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_pretrained(model)
+
+
+@pytest.mark.parametrize("modules", ["5", "[null]", '[{"idx": 0}]', '{"a": 1}', "{"])
+def test_unreadable_modules(model, modules):
+    (model / "modules.json").write_text(modules)
+    with pytest.raises(ModelError, match=r"modules.json"):
+        declared_pooling(model)
+
+
 def declare(folder, *types, **pooling):
     module = "sentence_transformers.models."
     (folder / "modules.json").write_text(

@@ -61,8 +61,10 @@ def test_id_out_of_range(bad):
 def test_wrong_types_raise_and_do_not_crash():
     with pytest.raises(TypeError, match="sequence 0 must be a list of int, not tuple"):
         _core.flatten([(1, 2)])
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="a token id in sequence 0 must be int, not str"):
         _core.flatten([["a"]])
+    with pytest.raises(ValueError, match="a token id in sequence 1 is outside"):
+        _core.flatten([[1], [2**70]])
     with pytest.raises(ValueError, match="offsets must rise"):
         _core.pad_rows(np.zeros(2, np.int32), np.array([0, 5]), np.array([0]), pad_id=0)
     with pytest.raises(TypeError):

@@ -141,6 +141,11 @@ def test_a_checkpoint_of_another_run_is_refused(data, configure, monkeypatch):
         tune(data, configure(resume=True, seed=1))
     path = next(config.out.parent.glob("tuned.checkpoints/*.pt"))
     path.write_bytes(path.read_bytes()[:1000])
+    for content in (path.read_bytes(), b"garbage"):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            tune(data, configure(resume=True))
+    torch.save([1, 2], path)
     with pytest.raises(ConfigError, match="cannot be read"):
         tune(data, configure(resume=True))
     assert tune(data, configure(overwrite=True)).out.exists()
@@ -276,8 +281,11 @@ def test_options_are_checked(data, configure):
         tune(data, configure(recipe={"max_length": 200}))
     with pytest.raises(ConfigError, match="seed must be at least 0"):
         configure(seed=-1)
-    with pytest.raises(ConfigError, match="device must be auto"):
-        tune(data, configure(device="tpu"))
+    with pytest.raises(ConfigError, match="choose one"):
+        configure(resume=True, overwrite=True)
+    for device in ("tpu", "cuda:x", "cuda:"):
+        with pytest.raises(ConfigError, match="device must be auto"):
+            tune(data, configure(device=device))
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="finds no CUDA device"):
             tune(data, configure(device="cuda"))

@@ -38,7 +38,6 @@ class ExportConfig:
         pooling: `auto` takes what the folder declares.
         parity_texts: strings to compare over; None for the built-in multilingual sample.
         revision: branch, tag or commit on the hub.
-        opset: version of the ONNX operator set.
         overwrite: replace an existing bundle.
         offline: never ask the network.
     """
@@ -48,7 +47,6 @@ class ExportConfig:
     pooling: Pooling | Literal["auto"] = "auto"
     parity_texts: list[str] | None = None
     revision: str | None = None
-    opset: int = 20
     overwrite: bool = False
     offline: bool = False
 
@@ -60,9 +58,16 @@ def export_bundle(config: ExportConfig) -> ParityReport:
         ModelError: the model cannot be loaded, or its family or pooling is not supported.
         ParityError: the graph disagrees with PyTorch; nothing is written.
         OutputExistsError: `out` exists.
+        ConfigError: `out` is the model's own folder.
+        BundleIntegrityError: a tuned folder was changed since it was written.
     """
     require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
     check_free(config.out, overwrite=config.overwrite)
+    if config.out.resolve() in (
+        Path(config.model).resolve(),
+        *Path(config.model).resolve().parents,
+    ):
+        raise ConfigError(f"--out {config.out} would replace the model {config.model} itself")
     pretrained = load_pretrained(config.model, revision=config.revision, offline=config.offline)
     family = pretrained.model.config.model_type
     if family not in _FAMILIES:
@@ -71,7 +76,7 @@ def export_bundle(config: ExportConfig) -> ParityReport:
         )
     manifest = _manifest(pretrained, config)
     with new_folder(config.out, overwrite=config.overwrite) as folder:
-        _write_graph(pretrained, manifest, folder, config.opset)
+        _write_graph(pretrained, manifest, folder)
         _write_tokenizer(pretrained, folder)
         write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
         report = _check(pretrained, manifest, folder, config)
@@ -93,6 +98,7 @@ def _manifest(pretrained: Pretrained, config: ExportConfig) -> Manifest:
         raise ConfigError("pooling mean-with-padding needs a folder that was tuned with it")
     if (pretrained.folder / Layout.manifest).is_file():
         manifest = Manifest.read(pretrained.folder, "mirror_rt encoder")
+        manifest.verify(pretrained.folder)  # or the bundle would name a history that is not its own
     else:
         manifest = Manifest(
             dimension=pretrained.dimension,
@@ -100,7 +106,7 @@ def _manifest(pretrained: Pretrained, config: ExportConfig) -> Manifest:
             pad_id=pretrained.pad_id,
             pooling=pooling,
             mask_token=pretrained.mask_token,
-            base_model={"name": pretrained.name, "revision": pretrained.revision},
+            base_model={"name": pretrained.public_name, "revision": pretrained.revision},
         )
     return dataclasses.replace(
         manifest,
@@ -111,7 +117,7 @@ def _manifest(pretrained: Pretrained, config: ExportConfig) -> Manifest:
     )
 
 
-def _write_graph(pretrained: Pretrained, manifest: Manifest, folder: Path, opset: int) -> None:
+def _write_graph(pretrained: Pretrained, manifest: Manifest, folder: Path) -> None:
     path = folder / Layout.model
     path.parent.mkdir()
     types = "token_type_ids" in pretrained.hf_tokenizer.model_input_names
@@ -122,7 +128,6 @@ def _write_graph(pretrained: Pretrained, manifest: Manifest, folder: Path, opset
         pooling=manifest.pooling,
         input_names=names,
         max_length=pretrained.max_length,
-        opset=opset,
     )
 
 

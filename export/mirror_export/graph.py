@@ -18,6 +18,8 @@ from mirror_train.pooling import pool
 
 __all__ = ["PooledEncoder", "export_graph"]
 
+# The exporter's own set since torch 2.9; onnxruntime has it since 1.17.
+OPSET = 20
 OUTPUT_NAMES = ("sentence_embedding", "pooled_embedding")
 
 
@@ -52,7 +54,6 @@ def export_graph(
     pooling: Pooling,
     input_names: tuple[str, ...],
     max_length: int,
-    opset: int,
 ) -> None:
     """Write `encoder` with pooling and normalisation as ONNX.
 
@@ -62,7 +63,6 @@ def export_graph(
         pooling: see `mirror_train.pooling.pool`.
         input_names: input_ids, attention_mask and, where the model has types, token_type_ids.
         max_length: most tokens of a text.
-        opset: version of the ONNX operator set.
     """
     example = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
@@ -74,7 +74,7 @@ def export_graph(
             inputs,
             path,
             dynamo=True,
-            opset_version=opset,
+            opset_version=OPSET,
             input_names=list(input_names),
             output_names=list(OUTPUT_NAMES),
             dynamic_shapes=tuple(axes for _ in inputs),

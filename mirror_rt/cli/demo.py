@@ -62,19 +62,21 @@ def run(arguments: argparse.Namespace) -> None:
 
     out: Path = arguments.out
     check_free(out, overwrite=arguments.overwrite)
+    check_free(out / "tuned", overwrite=True)  # --out may be a file
     data = mirror_train.word_list("en", top=arguments.top)
     before = mirror_train.TorchEncoder.load(offline=arguments.offline)
     print(f"1/4  tune {mirror_train.DEFAULT_MODEL} on {len(data)} English words, without labels")
-    report = mirror_train.tune(
-        data,
-        mirror_train.TuneConfig(
-            recipe=mirror_train.load_recipe("word"),
-            out=out / "tuned",
-            overwrite=True,
-            offline=arguments.offline,
-            show_progress_bar=progress(arguments),
-        ),
+    config = mirror_train.TuneConfig(
+        recipe=mirror_train.load_recipe("word"),
+        out=out / "tuned",
+        overwrite=True,
+        offline=arguments.offline,
+        show_progress_bar=progress(arguments),
     )
+    try:
+        report = mirror_train.tune(data, config)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("interrupted; start again with --overwrite") from error
     stats = report.stats
     print(
         f"     {len(stats.losses)} steps in {stats.seconds:.0f} s, "

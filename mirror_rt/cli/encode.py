@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
 from mirror_rt.encoder import Encoder
 from mirror_rt.errors import DataError, InvalidTextError, require
@@ -60,7 +62,7 @@ printf 'one text\\nanother\\n' | mirror-rt encode --model bundle --input - --out
         "--errors",
         choices=["raise", "nan"],
         default="raise",
-        help="a line that cannot be encoded (empty, say): stop and write nothing, "
+        help="a line that cannot be encoded (empty, say): stop (and leave no output file), "
         "or give it NaN (null in JSON) and go on",
     )
     parser.add_argument(
@@ -99,7 +101,6 @@ def run(arguments: argparse.Namespace) -> None:
             ]
             if bad and arguments.errors == "raise":
                 raise _invalid_lines(arguments.input, bad)
-            invalid += len(bad)
             vectors = encoder.encode(
                 window,
                 batch_size=arguments.batch_size,
@@ -107,6 +108,13 @@ def run(arguments: argparse.Namespace) -> None:
                 truncate_dim=arguments.truncate_dim,
                 errors="nan",
             )
+            lost = [
+                (sink.rows + int(i), "it has no tokens")
+                for i in np.flatnonzero(np.isnan(vectors[:, 0]))
+            ]
+            if lost and arguments.errors == "raise":
+                raise _invalid_lines(arguments.input, lost)
+            invalid += len(lost)
             sink.write(vectors)
             bar.update(len(window))
         if sink.rows == 0:

@@ -42,7 +42,6 @@ mirror-rt export bert-base-uncased --pooling mean --out bundle
         metavar="FILE",
         help="strings to compare on, one a line (default: a built-in sample in many languages)",
     )
-    parser.add_argument("--opset", type=int, default=20, help="ONNX operator set (default 20)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
     add_hub_options(parser)
     parser.set_defaults(run=run)
@@ -61,7 +60,6 @@ def run(arguments: argparse.Namespace) -> None:
             out=arguments.out,
             pooling=arguments.pooling,
             parity_texts=_texts(arguments.parity_texts),
-            opset=arguments.opset,
             overwrite=arguments.overwrite,
             revision=arguments.revision,
             offline=arguments.offline,

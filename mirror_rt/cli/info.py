@@ -57,21 +57,18 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("embedding", f"{manifest.dimension} dimensions, pooling {manifest.pooling}"),
         ("max length", f"{manifest.max_length} tokens"),
     ]
-    if manifest.data:
-        rows.append(("tuned on", f"{manifest.data['strings']} strings, {manifest.data['source']}"))
-    if manifest.recipe:
+    if data := manifest.data:
+        rows.append(("tuned on", f"{data.get('strings')} strings, {data.get('source')}"))
+    if recipe := manifest.recipe:
         shown = ("temperature", "span_length", "dropout", "epochs", "batch_size", "learning_rate")
-        rows.append(("recipe", ", ".join(f"{name} {manifest.recipe[name]}" for name in shown)))
-    if manifest.parity:
-        parity = manifest.parity
-        rows.append(
-            (
-                "parity",
-                f"differs from PyTorch by {parity['max_difference']:.1e} at most, "
-                f"over {parity['texts']} texts of {parity['min_tokens']} to "
-                f"{parity['max_tokens']} tokens",
-            )
+        rows.append(("recipe", ", ".join(f"{name} {recipe.get(name)}" for name in shown)))
+    if parity := manifest.parity:
+        compared = (
+            f"differs from PyTorch by {parity.get('max_difference')} at most, over "
+            f"{parity.get('texts')} texts of {parity.get('min_tokens')} to "
+            f"{parity.get('max_tokens')} tokens"
         )
+        rows.append(("parity", compared))
     rows += [
         ("written", f"{manifest.created} by {manifest.generator}"),
         ("files", f"{len(manifest.files)} files, {size:.1f} MB, every SHA-256 verified"),

@@ -13,6 +13,7 @@ from mirror_rt.encoding import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.statistics import spearman
 from mirror_rt.textio import Table, read_table
+from mirror_rt.tokenization import why_invalid
 
 __all__ = ["ScoredPairs", "cosines", "evaluate_similarity", "read_scored_pairs"]
 
@@ -35,13 +36,22 @@ def read_scored_pairs(path: Path) -> ScoredPairs:
     columns beside `score`.
 
     Raises:
-        DataError: a column is missing, a score is not a finite number, or there are no rows.
+        DataError: a column is missing, a text is empty, a score is not a finite number (the line
+            is named), or there are no rows.
     """
     table = read_table(path)
     first, second = _text_columns(table)
-    scores = [_score(table, row, cell) for row, cell in enumerate(table.column("score"))]
+    scores = list(map(_score, table.column("score")))
     if not scores:
         raise DataError(f"{path} has a header but no pairs")
+    for line, score, *texts in zip(
+        table.lines, scores, table.column(first), table.column(second), strict=True
+    ):
+        if not math.isfinite(score):
+            raise DataError(f"{path}, line {line}: the score is not a finite number")
+        for name, text in zip((first, second), texts, strict=True):
+            if reason := why_invalid(text):
+                raise DataError(f"{path}, line {line}, column {name!r}: {reason}")
     return ScoredPairs(table.column(first), table.column(second), np.array(scores))
 
 
@@ -73,11 +83,8 @@ def _text_columns(table: Table) -> tuple[str, str]:
     return others[0], others[1]
 
 
-def _score(table: Table, row: int, cell: str) -> float:
+def _score(cell: str) -> float:
     try:
-        score = float(cell)
+        return float(cell)
     except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise DataError(f"{table.path}, row {row + 1}: the score {cell!r} is not a finite number")
-    return score
+        return math.nan

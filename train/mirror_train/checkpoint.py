@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,13 @@ class CheckpointStore:
             return None
         try:
             values = torch.load(path, map_location="cpu", weights_only=True)
-            run = values.pop("run")
-        except (OSError, RuntimeError, KeyError, EOFError) as error:
+            run = dict(values.pop("run"))
+            checkpoint = Checkpoint(**values)
+        except (OSError, RuntimeError, KeyError, EOFError, TypeError, AttributeError, ValueError,
+                pickle.UnpicklingError) as error:  # fmt: skip
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
             raise ConfigError(
-                f"{path} cannot be read: {error}; remove it to start again"
+                f"{path} cannot be read: {reason}; remove it to start again"
             ) from error
         if differing := sorted(k for k in run | self._run if run.get(k) != self._run.get(k)):
             name = differing[0]
@@ -94,7 +98,7 @@ class CheckpointStore:
                 f"{path} is of another run: {name} was {run.get(name)!r}, now "
                 f"{self._run.get(name)!r}; use the same settings, or --overwrite to start again"
             )
-        return Checkpoint(**values)
+        return checkpoint
 
     def remove(self) -> None:
         """Delete all checkpoints of the run."""

@@ -104,7 +104,7 @@ def word_list(language: str, *, top: int = 10_000) -> TrainingData:
     wordfreq = require("wordfreq", extra="demo", purpose="--words")
     try:
         words = wordfreq.top_n_list(language, top)
-    except LookupError as error:
+    except (LookupError, ValueError) as error:
         known = ", ".join(sorted(wordfreq.available_languages()))
         raise ConfigError(f"no word list for language {language!r}; there are {known}") from error
     return TrainingData(words, words, None, f"wordfreq {language} top {top}", language)

@@ -52,7 +52,7 @@ def describe(
         language=data.language,
         level=recipe.level,
         base_model={
-            "name": base.name if not Path(base.name).exists() else Path(base.name).name,
+            "name": base.public_name,
             "revision": base.revision,
             "weights_sha256": run["model"],
         },

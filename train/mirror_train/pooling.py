@@ -43,6 +43,10 @@ def declared_pooling(folder: Path) -> Pooling | None:
     if not (folder / _MODULES_FILE).is_file():
         return None
     modules = _read_json(folder / _MODULES_FILE)
+    if not isinstance(modules, list) or not all(
+        isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules
+    ):
+        raise ModelError(f"{folder / _MODULES_FILE} is not a list of modules")
     types = [str(module["type"]).rpartition(".")[2] for module in modules]
     if extra := [name for name in types if name not in ("Transformer", "Pooling", "Normalize")]:
         raise ModelError(f"{folder}: the module {extra[0]} of modules.json is not supported")
@@ -91,6 +95,8 @@ def _read_manifest(folder: Path) -> Manifest:
 
 def _pooling_mode(path: Path) -> Pooling:
     config = _read_json(path)
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} is not a pooling configuration")
     on = [
         key.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens")
         for key, value in config.items()

@@ -23,7 +23,12 @@ def resolve_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name != "cpu" and name.partition(":")[0] != "cuda":
         raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count() > 0:
+        raise ConfigError(f"device {name!r}: there are {torch.cuda.device_count()} CUDA devices")
     if device.type == "cuda" and not torch.cuda.is_available():
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
         raise ConfigError(

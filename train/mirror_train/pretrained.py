@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from mirror_rt.errors import ModelError
+from mirror_rt.errors import MirrorError, ModelError
 from mirror_rt.hub import download, is_hub_name
 from mirror_rt.tokenization import TextTokenizer
 from mirror_train.default_model import DEFAULT_MODEL, default_model_folder, is_default_model
@@ -51,6 +51,11 @@ class Pretrained:
     model: PreTrainedModel
     hf_tokenizer: Any
     max_length: int
+
+    @property
+    def public_name(self) -> str:
+        """Hub name, or the last part of a path: what may stand in a manifest."""
+        return Path(self.name).name if Path(self.name).exists() else self.name
 
     @property
     def dimension(self) -> int:
@@ -116,12 +121,17 @@ def load_pretrained(
     folder, commit = resolve_model(str(name), revision=revision, offline=offline)
     _check_folder(folder)
     with quiet_transformers(), _as_model_error(folder):
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        _check_architecture(folder, config)
         if dropout is not None:
             set_dropout(config, dropout)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model, report = AutoModel.from_pretrained(
-            folder, config=config, dtype=torch.float32, output_loading_info=True
+            folder,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
         )
     _check_weights(folder, report)
     _check_tokenizer(folder, tokenizer, config)
@@ -158,6 +168,13 @@ def _check_folder(folder: Path) -> None:
     )
     if not any((folder / name).is_file() for name in names):
         raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
+
+
+def _check_architecture(folder: Path, config: Any) -> None:
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{folder} is an encoder-decoder ({config.model_type}), not an encoder")
+    if not (hasattr(config, "vocab_size") and hasattr(config, "hidden_size")):
+        raise ModelError(f"{folder} ({config.model_type}) is not a text encoder")
 
 
 def _check_weights(folder: Path, report: dict[str, Any]) -> None:
@@ -198,29 +215,17 @@ def _positions(model: Any, tokenizer: Any) -> int:
 
 @contextlib.contextmanager
 def _as_model_error(folder: Path) -> Iterator[None]:
-    """Turn what transformers raises for a folder it cannot load into one line."""
+    """Turn whatever the libraries raise for a folder they cannot load into one line.
+
+    transformers, huggingface_hub, safetensors, tokenizers, pickle: each has classes of its own.
+    """
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        ImportError,
-        RuntimeError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        lines = str(error).strip().splitlines() or [repr(error)]
-        raise ModelError(f"{folder} cannot be loaded: {lines[0]}") from error
+    except MirrorError:
+        raise
     except Exception as error:
-        # safetensors and tokenizers raise classes of their own, straight under Exception.
-        if type(error).__module__.split(".")[0] not in (
-            "builtins",
-            "safetensors_rust",
-            "safetensors",
-        ):
-            raise
-        raise ModelError(f"{folder} cannot be loaded: {error}") from error
+        reason = " ".join(str(error).split()[:40]) or repr(error)
+        raise ModelError(f"{folder} cannot be loaded: {reason}") from error
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ class Recipe:
 
     def _check_ranges(self) -> None:
         for name, holds, wanted in [
-            ("temperature", self.temperature > 0, "greater than 0"),
+            ("temperature", self.temperature > 1e-30, "greater than 0"),
             ("span_length", self.span_length >= 0, "at least 0"),
             ("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1"),
             ("max_length", self.max_length >= 3, "at least 3"),
@@ -94,8 +94,9 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     if name.endswith(".toml"):
         try:
             text = Path(name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"recipe {name}: {error.strerror}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise ConfigError(f"recipe {name}: {reason}") from error
     elif name in recipe_names():
         text = (resources.files("mirror_train") / "recipes" / f"{name}.toml").read_text("utf-8")
     else:

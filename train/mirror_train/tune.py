@@ -62,6 +62,8 @@ class TuneConfig:
         for name in ("seed", "checkpoint_every"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.resume and self.overwrite:
+            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
 
 
 @dataclass(frozen=True, slots=True)
