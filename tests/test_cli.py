@@ -222,6 +222,14 @@ def test_bad_training_data(cli, tiny_bert, tmp_path, content, options, code, con
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_options_of_the_other_source_are_refused(cli, words_file, tmp_path):
+    out = ("--out", tmp_path / "out")
+    result = cli(*TUNE, "--data", words_file, "--top", 5, *out)
+    one_line_error(result, code=2, contains="--top goes with --words")
+    result = cli(*TUNE, "--words", "en", "--language", "en", *out)
+    one_line_error(result, code=2, contains="go with --data, not with --words")
+
+
 def test_bad_models(cli, words_file, tmp_path):
     def run(model):
         return cli(*TUNE, "--model", model, "--data", words_file, "--out", tmp_path / "out")

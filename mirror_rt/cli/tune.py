@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
-from mirror_rt.errors import MissingDependencyError
+from mirror_rt.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     from mirror_train import Recipe, TrainingData
@@ -78,14 +78,11 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
         help="UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV",
     )
     source.add_argument("--words", metavar="LANG", help="the most frequent words of a language")
-    group.add_argument(
-        "--top", type=int, default=10_000, help="with --words: how many (default 10000)"
-    )
+    group.add_argument("--top", type=int, help="with --words: how many (default 10000)")
     group.add_argument(
         "--data-format",
         choices=["auto", "text", "pairs", "tsv"],
-        default="auto",
-        help="form of --data (default: by name and content)",
+        help="form of --data (default auto: by name and content)",
     )
     group.add_argument("--language", metavar="TAG", help="with --data: language, for mirror.json")
 
@@ -165,9 +162,15 @@ def _data(arguments: argparse.Namespace) -> TrainingData:
     from mirror_train import load_training_data, word_list
 
     if arguments.words is not None:
-        return word_list(arguments.words, top=arguments.top)
+        if arguments.data_format or arguments.language:
+            raise ConfigError("--data-format and --language go with --data, not with --words")
+        return word_list(arguments.words, top=10_000 if arguments.top is None else arguments.top)
+    if arguments.top is not None:
+        raise ConfigError("--top goes with --words, not with --data")
     data = load_training_data(
-        arguments.data, data_format=arguments.data_format, language=arguments.language
+        arguments.data,
+        data_format=arguments.data_format or "auto",
+        language=arguments.language,
     )
     print(
         f"{arguments.data}: {len(data)} strings ({data.blank} blank and {data.duplicates} "
