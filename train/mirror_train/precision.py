@@ -42,7 +42,8 @@ def resolve_precision(name: str, device: torch.device) -> Precision:
     """Resolve `auto` to what the processor computes fastest; other names pass unchanged.
 
     16-bit matrix products need hardware for them: on a CPU without AVX512-BF16 or AMX, bf16 is
-    over a hundred times slower than fp32.
+    far slower than fp32 (a 2048 x 384 x 1536 product on two AMD EPYC cores with AVX2 alone,
+    torch 2.13: 1.3 against 147 GFLOP/s).
 
     Raises:
         ConfigError: unknown name.
