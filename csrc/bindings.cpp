@@ -1,4 +1,6 @@
 // Binds csrc/ to Python as mirror_rt._core. Validates, allocates, releases the GIL; no algorithms.
+#include "bindings.h"
+
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -121,4 +123,5 @@ PYBIND11_MODULE(_core, m) {
         py::arg("pad_id"), py::arg("length") = -1,
         "Right-pad chosen sequences: (input_ids, attention_mask, token_type_ids), "
         "each int64 [len(rows), length]; length -1 means the longest chosen row.");
+  bind_infonce(m);
 }

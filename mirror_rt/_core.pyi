@@ -1,5 +1,7 @@
 """Native hot loops of mirror_rt (csrc/bindings.cpp)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,3 +22,79 @@ def pad_rows(
 
     Each is int64 [len(rows), length]; length -1 means the longest chosen row.
     """
+
+class InfonceRows:
+    """Rows of up to three tensors, one after another; addresses as integers."""
+
+    def __init__(
+        self, blocks: Sequence[tuple[int, int]], dim: int, dtype: str, inverse_norms: int
+    ) -> None: ...
+
+class InfonceNegatives:
+    """See mirror_train.loss.kernel.Negatives; 0 for no ids."""
+
+    def __init__(
+        self, n_rows: int, n_columns: int, period: int, row_ids: int, column_ids: int
+    ) -> None: ...
+
+class InfoncePairs:
+    """See mirror_train.loss.kernel.Pairs."""
+
+    def __init__(self, count: int, shift: int, mutual: bool) -> None: ...
+
+class InfonceExecution:
+    """Instruction set and threads; ValueError where the processor lacks it."""
+
+    def __init__(self, instruction_set: str, threads: int) -> None: ...
+    def padded_dim(self, dim: int) -> int: ...
+    def padded_rows(self, rows: int) -> int: ...
+
+def instruction_sets() -> list[str]:
+    """Instruction sets compiled in that this processor has, the most capable last."""
+
+def best_instruction_set(pairs: bool) -> str | None:
+    """The most capable one for float32 operands, or for bfloat16 pairs (None for none)."""
+
+def infonce_inverse_norms(rows: InfonceRows, execution: InfonceExecution, out: int) -> None: ...
+def infonce_logsumexp(
+    rows: InfonceRows,
+    columns: InfonceRows | None,
+    negatives: InfonceNegatives,
+    scale: float,
+    execution: InfonceExecution,
+    n: int,
+) -> None: ...
+def infonce_objective(
+    rows: InfonceRows,
+    partners: InfonceRows,
+    pairs: InfoncePairs,
+    n: int,
+    scale: float,
+    decoupled: bool,
+    factor: float,
+    execution: InfonceExecution,
+    weights: int,
+    log_weights: int,
+) -> float: ...
+def infonce_contract(
+    rows: InfonceRows,
+    columns: InfonceRows | None,
+    negatives: InfonceNegatives,
+    a: int,
+    b: int,
+    scale: float,
+    execution: InfonceExecution,
+    sums: int,
+    column_sums: int,
+) -> None: ...
+def infonce_finish(
+    sums: int,
+    sums_stride: int,
+    rows: InfonceRows,
+    partners: InfonceRows,
+    pairs: InfoncePairs,
+    weights: int,
+    factor: float,
+    execution: InfonceExecution,
+    gradients: Sequence[int],
+) -> None: ...

@@ -28,9 +28,15 @@ step "fetch the default model (the tests themselves are offline)"
 step "lint and types"
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
-.venv/bin/clang-format --dry-run --Werror csrc/*.cpp csrc/*.h
+.venv/bin/clang-format --dry-run --Werror csrc/*.{cpp,h,cu,cuh} tests/native/*.cpp \
+  tests/cuda_emulation/*.h
 .venv/bin/mypy
-(cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core)
+(cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core --allowlist stubtest_allowlist.txt)
+
+if command -v nvcc > /dev/null; then
+  step "compile the CUDA kernels for every architecture (warnings are errors)"
+  PYTHON=.venv/bin/python bash tests/compile_cuda.sh
+fi
 
 step "tests"
 HF_HUB_OFFLINE=1 .venv/bin/pytest --durations=15 "$@"

@@ -6,6 +6,8 @@ from torch.nn import functional
 
 from mirror_train import infonce
 
+CPU = {"impl": "cpu"}
+HARD = {"hard_negatives": torch.ones(2, 4)}
 SHAPES = [(2, 1), (3, 64), (97, 24), (200, 384)]
 
 
@@ -104,6 +106,46 @@ def test_scale_of_the_rows_does_not_matter_and_zero_rows_are_finite():
     assert infonce(ones, ones, temperature=0.01).item() == pytest.approx(math.log(9), rel=1e-5)
 
 
+def test_one_pair_with_hard_negatives_and_one_group_with_them():
+    z1, z2 = views(1, 4)
+    hard = views(3, 4)[0]
+    got = infonce(z1, z2, temperature=0.1, hard_negatives=hard)
+    rows = [functional.normalize(z, dim=1) for z in (z1, z2, hard)]
+    losses = []
+    for query, positive in ((rows[0], rows[1]), (rows[1], rows[0])):
+        logits = torch.cat([query @ positive.T, query @ rows[2].T], 1) / 0.1
+        losses.append(functional.cross_entropy(logits, torch.tensor([0])))
+    torch.testing.assert_close(got, torch.stack(losses).mean(), rtol=1e-12, atol=1e-12)
+    z1, z2 = views(3, 4)
+    one_group = torch.zeros(3, dtype=torch.int64)
+    assert infonce(z1, z2, temperature=0.1, hard_negatives=hard, group_ids=one_group).isfinite()
+
+
+def test_one_way_is_cross_entropy_over_the_other_view():
+    z1, z2 = views(9, 12)
+    logits = functional.normalize(z1, dim=1) @ functional.normalize(z2, dim=1).T / 0.05
+    expected = functional.cross_entropy(logits, torch.arange(9))
+    got = infonce(z1, z2, temperature=0.05, variant="one_way")
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_auto_takes_the_kernel_of_the_device():
+    from mirror_train.loss.dispatch import choose_kernel
+
+    assert choose_kernel("auto", torch.ones(2, 2)) == "cpu"
+    assert choose_kernel("auto", torch.ones(2, 2).double()) == "torch"
+
+
+def test_instruction_set_from_the_environment(monkeypatch):
+    from mirror_train.loss.cpu_kernel import CpuKernel
+
+    monkeypatch.setenv("MIRROR_RT_INSTRUCTION_SET", "portable")
+    CpuKernel()
+    monkeypatch.setenv("MIRROR_RT_INSTRUCTION_SET", "mmx")
+    with pytest.raises(ValueError, match=r"this processor runs portable.*, not 'mmx'"):
+        CpuKernel()
+
+
 def test_nan_propagates():
     z1, z2 = views(5, 4)
     z1[2, 1] = math.nan
@@ -126,6 +168,28 @@ def test_nan_propagates():
         (lambda: (*views(3, 4), {"temperature": 1e-40}), "got 1e-40"),
         (lambda: (*views(3, 4), {"variant": "triplet"}), "variant must be one of .* 'triplet'"),
         (lambda: (*views(3, 4), {"impl": "magic"}), "impl must be .* got 'magic'"),
+        (lambda: (*views(3, 4), {"impl": "cuda"}), "impl='cuda' cannot run: "),
+        (
+            lambda: (*views(3, 4), {"impl": "cpu"}),
+            r"impl='cpu' cannot run: it has no torch.float64",
+        ),
+        (
+            lambda: (torch.ones(3, 4, device="meta"), torch.ones(3, 4, device="meta"), CPU),
+            "impl='cpu' cannot run: the embeddings are on meta",
+        ),
+        (
+            lambda: (*views(3, 4), {"hard_negatives": torch.ones(2, 5).double()}),
+            r"hard_negatives must be \[H, 4\] like z1, got \(2, 5\)",
+        ),
+        (
+            lambda: (*views(3, 4), {"hard_negatives": torch.ones(2, 4)}),
+            "z1 and hard_negatives must share .* torch.float64, torch.float32",
+        ),
+        (
+            lambda: (*views(3, 4), {"hard_negatives": torch.ones(2, 4, device="meta").double()}),
+            "z1 is on cpu but hard_negatives is on meta",
+        ),
+        (lambda: (torch.ones(0, 4), torch.ones(0, 4), HARD), "got N = 0"),
         (lambda: (*views(3, 4), {"group_ids": torch.zeros(2).long()}), r"int64 \[3\]"),
         (lambda: (*views(3, 4), {"group_ids": torch.arange(3.0)}), "got torch.float32"),
         (lambda: (*views(3, 4), {"group_ids": torch.zeros(3).long()}), "leaves no negatives"),

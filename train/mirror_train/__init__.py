@@ -7,7 +7,7 @@ _require("transformers", extra="train", purpose="tuning")
 
 from mirror_train.data import TrainingData, load_training_data, word_list  # noqa: E402
 from mirror_train.default_model import DEFAULT_MODEL  # noqa: E402
-from mirror_train.infonce import infonce  # noqa: E402
+from mirror_train.loss import infonce  # noqa: E402
 from mirror_train.recipe import Recipe, load_recipe, recipe_names  # noqa: E402
 from mirror_train.torch_encoder import TorchEncoder  # noqa: E402
 from mirror_train.tune import TuneConfig, TuneReport, tune  # noqa: E402

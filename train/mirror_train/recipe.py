@@ -18,7 +18,7 @@ from mirror_rt.masking import SpanMask
 __all__ = ["Level", "Loss", "Recipe", "load_recipe", "recipe_names"]
 
 Level = Literal["word", "phrase", "sentence"]
-Loss = Literal["ntxent", "decoupled"]
+Loss = Literal["ntxent", "decoupled", "one_way"]
 
 
 @dataclass(frozen=True, slots=True)

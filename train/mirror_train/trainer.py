@@ -21,7 +21,7 @@ from mirror_rt.errors import DataError, ModelError
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.data import TrainingData
 from mirror_train.forward import embed
-from mirror_train.infonce import infonce
+from mirror_train.loss import infonce
 from mirror_train.precision import Precision
 from mirror_train.pretrained import Pretrained
 from mirror_train.recipe import Recipe

@@ -1,0 +1,200 @@
+"""Time and memory of the loss against unfused PyTorch and the libraries people use.
+
+    python benchmarks/infonce.py [--device cpu|cuda] [--out DIR]
+
+All contenders of a size run in turn on the same embeddings, between them one rows x rows x dim
+matrix product in the same dtype, and medians are printed, also as multiples of that product.
+Memory is the peak of one pass in a process of its own. A contender that would take longer than
+--max-seconds, or more memory than there is, is left out and the table says so. With --out, writes
+infonce-DATE-MACHINE .json, .md and .png there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from infonce_contenders import CONTENDERS, make_views, why_not
+
+ROWS = (400, 2_000, 8_192, 32_768, 65_536, 262_144)
+DIMS = (384, 768, 1_024)
+
+
+def available_bytes(device):
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    text = Path("/proc/meminfo").read_text()
+    return 1024 * int(re.search(r"MemAvailable:\s+(\d+)", text)[1])
+
+
+def timed(device, function):
+    """(result, seconds) of a call, to the end of its work on the device."""
+    if device == "cpu":
+        began = time.perf_counter()
+        result = function()
+        return result, time.perf_counter() - began
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    result = function()
+    end.record()
+    end.synchronize()
+    return result, start.elapsed_time(end) / 1e3
+
+
+def one_pass(device, contender, views):
+    """(forward, backward) seconds."""
+    loss, forward = timed(device, lambda: contender(*views))
+    _, backward = timed(device, loss.backward)
+    for view in views:
+        view.grad = None
+    return forward, backward
+
+
+class Cell:
+    """One size: which contenders run, and their times."""
+
+    def __init__(self, arguments, rows, dim, slowest):
+        self.a, self.rows, self.dim = arguments, rows, dim
+        self.views = make_views(arguments.device, getattr(torch, arguments.dtype), rows, dim)
+        self.left_out = {}
+        self.runners = [name for name in CONTENDERS if self._may_run(name, slowest)]
+
+    def _may_run(self, name, slowest):
+        """`slowest`: (rows, seconds) of the last size each contender ran at this dimension."""
+        reason = why_not(name, self.a.device, self.rows, self.dim, available_bytes(self.a.device))
+        rows, seconds = slowest.get(name, (self.rows, 0))
+        expected = seconds * (self.rows / rows) ** (3 if "metric" in name else 2)
+        if reason is None and expected > self.a.max_seconds:
+            reason = f"about {expected:.0f} s a pass"
+        if reason is not None:
+            self.left_out[name] = reason
+        return reason is None
+
+    def measure(self):
+        """Medians by name, in seconds, and peak memory."""
+        unit = torch.nn.functional.normalize(torch.cat(self.views).detach(), dim=1)
+        times = {name: [] for name in self.runners}
+        products = []
+        began = time.perf_counter()
+        for turn in range(self.a.repeats + 1):  # the first is a warm-up
+            products.append(timed(self.a.device, lambda: unit @ unit.T)[1])
+            for name in self.runners:
+                gc.collect()
+                times[name].append(one_pass(self.a.device, CONTENDERS[name], self.views))
+            if turn >= 1 and time.perf_counter() - began > self.a.cell_seconds:
+                break
+        product = statistics.median(products[1:])
+        return {
+            "rows": self.rows,
+            "dim": self.dim,
+            "repeats": len(products) - 1,
+            "product_ms": 1e3 * product,
+            "left_out": self.left_out,
+            "contenders": {name: self._summary(name, t[1:], product) for name, t in times.items()},
+        }
+
+    def _summary(self, name, times, product):
+        forward, backward = (statistics.median(values) for values in zip(*times, strict=True))
+        total = statistics.median(sum(pair) for pair in times)
+        return {
+            "forward_ms": 1e3 * forward,
+            "backward_ms": 1e3 * backward,
+            "total_ms": 1e3 * total,
+            "forward_products": forward / product,
+            "total_products": total / product,
+            "peak_mb": self._peak(name),
+        }
+
+    def _peak(self, name):
+        script = Path(__file__).with_name("infonce_contenders.py")
+        size = ["--rows", str(self.rows), "--dim", str(self.dim)]
+        where = ["--device", self.a.device, "--dtype", self.a.dtype]
+        done = subprocess.run(
+            [sys.executable, str(script), name, *size, *where], capture_output=True, text=True
+        )
+        return float(done.stdout) if done.returncode == 0 else None
+
+
+HEADER = (
+    f"{'rows':>7} {'dim':>5} {'':<27}{'forward ms':>12}{'total ms':>12}{'products':>10}{'MB':>9}"
+)
+
+
+def show(result):
+    print(f"{result['rows']:>7} {result['dim']:>5} {'one product':<27}{'':>12}"
+          f"{result['product_ms']:>12.2f}{1:>10.2f}")  # fmt: skip
+    for name, c in result["contenders"].items():
+        peak = "?" if c["peak_mb"] is None else f"{c['peak_mb']:.0f}"
+        print(f"{'':>13} {name:<27}{c['forward_ms']:>12.2f}{c['total_ms']:>12.2f}"
+              f"{c['total_products']:>10.2f}{peak:>9}")  # fmt: skip
+    for name, reason in result["left_out"].items():
+        print(f"{'':>13} {name:<27} left out: {reason}")
+    sys.stdout.flush()
+
+
+def machine(device):
+    about = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    if device == "cuda":
+        return about | {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    from mirror_rt import _core
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    best = _core.best_instruction_set(False)
+    return about | {
+        "name": f"{len(names)} x {names[0]}" if names else platform.processor(),
+        "instruction_set": best,
+    }
+
+
+def arguments_of_command():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", help="default: float32 on cpu, bfloat16 on cuda")
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--dims", type=int, nargs="+", default=DIMS)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--cell-seconds", type=float, default=30, help="time for a size, at least")
+    parser.add_argument("--max-seconds", type=float, default=60, help="most for one pass")
+    parser.add_argument("--out", type=Path, metavar="DIR")
+    arguments = parser.parse_args()
+    arguments.dtype = arguments.dtype or ("float32" if arguments.device == "cpu" else "bfloat16")
+    return arguments
+
+
+def main():
+    arguments = arguments_of_command()
+    about = machine(arguments.device) | {"dtype": arguments.dtype, "command": " ".join(sys.argv)}
+    about["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+    print(json.dumps(about))
+    print(HEADER)
+    results = []
+    for dim in arguments.dims:
+        slowest = {}
+        for rows in arguments.rows:
+            result = Cell(arguments, rows, dim, slowest).measure()
+            slowest |= {
+                name: (rows, c["total_ms"] / 1e3) for name, c in result["contenders"].items()
+            }
+            show(result)
+            results.append(result)
+    if arguments.out is not None:
+        from infonce_report import write_report
+
+        write_report(arguments.out, about, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Table and plot of what benchmarks/infonce.py measured."""
+
+from __future__ import annotations
+
+import json
+import re
+
+
+def write_report(folder, machine, results):
+    """Write infonce-DATE-MACHINE .json, .md and .png to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    slug = re.sub(r"[^a-z0-9]+", "-", machine["name"].lower()).strip("-")
+    stem = folder / f"infonce-{machine['date']}-{slug}-{machine['dtype']}"
+    stem.with_suffix(".json").write_text(
+        json.dumps({"machine": machine, "results": results}, indent=1) + "\n"
+    )
+    stem.with_suffix(".md").write_text(table(machine, results))
+    plot(stem.with_suffix(".png"), machine, results)
+    print(f"written: {stem}.json, .md, .png")
+
+
+def table(machine, results):
+    about = ", ".join(f"{key} {value}" for key, value in machine.items())
+    lines = [
+        "# InfoNCE: forward, forward + backward, peak memory",
+        "",
+        f"{about}.",
+        "",
+        "Products: time over that of one rows x rows x dim matrix product in the same run. "
+        "Peak MB: beside the input, gradients included, in a process of its own.",
+        "",
+        "| rows | dim | | forward ms | total ms | forward, products | total, products | peak MB |",
+        "|--:|--:|---|--:|--:|--:|--:|--:|",
+    ]
+    for r in results:
+        size = f"| {r['rows']} | {r['dim']} |"
+        lines.append(f"{size} one product | | {r['product_ms']:.2f} | | 1.00 | |")
+        for name, c in r["contenders"].items():
+            peak = "?" if c["peak_mb"] is None else f"{c['peak_mb']:.0f}"
+            lines.append(
+                f"{size} {name} | {c['forward_ms']:.2f} | {c['total_ms']:.2f} "
+                f"| {c['forward_products']:.2f} | {c['total_products']:.2f} | {peak} |"
+            )
+        lines += [f"{size} {name} | {why} | | | | |" for name, why in r["left_out"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def plot(path, machine, results):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    dims = sorted({r["dim"] for r in results})
+    names = list(dict.fromkeys(name for r in results for name in r["contenders"]))
+    figure, axes = plt.subplots(
+        2, len(dims), figsize=(5 * len(dims), 8), squeeze=False, layout="constrained"
+    )
+    panels = [("total_products", "time / one matrix product"), ("peak_mb", "peak memory, MB")]
+    for column, dim in enumerate(dims):
+        for row, (key, label) in enumerate(panels):
+            axis = axes[row][column]
+            for name in names:
+                points = [
+                    (r["rows"], r["contenders"][name][key])
+                    for r in results
+                    if r["dim"] == dim and r["contenders"].get(name, {}).get(key)
+                ]
+                if points:
+                    axis.plot(*zip(*points, strict=True), marker="o", label=name)
+            axis.set(xscale="log", yscale="log", xlabel="rows (2N)", ylabel=label)
+            axis.set_title(f"dim {dim}")
+            axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle(f"InfoNCE, forward + backward: {machine['name']}, {machine['dtype']}")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,115 @@
+// InfoNCE on an NVIDIA GPU: the host interface. All pointers are to device memory except inside
+// the structs; nothing here allocates, waits for the device, or knows of Python.
+//
+// The five steps are those of mirror_train.loss.kernel, which defines every symbol used here.
+#pragma once
+
+#include <cstdint>
+
+namespace mirror_train {
+
+/// Rows and columns of one tile, the unit in which all buffers are padded.
+constexpr int kTile = 128;
+
+enum class Dtype { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+/// Up to three row-major matrices [rows[b], dim] of one dtype, taken one after another.
+struct Blocks {
+  static constexpr int kMax = 3;
+  void* data[kMax];
+  std::int64_t rows[kMax];
+  Dtype dtype;
+};
+
+/// Unit rows in fp16, each element times 2^15: [count rounded up to kTile, parts * stride], zero
+/// outside [count, dim]. With `split` a row holds its high parts and then its low parts, whose
+/// sum has the precision of fp32.
+struct Rows {
+  std::uint16_t* unit;
+  float* norms;  ///< [count], what the row was divided by
+  std::int64_t count;
+  std::int64_t dim;
+  std::int64_t stride;  ///< dim rounded up to kTile
+  bool split;
+
+  std::int64_t parts() const { return split ? 2 : 1; }
+  int tiles() const { return static_cast<int>((count + kTile - 1) / kTile); }
+};
+
+/// Which columns are negatives of which rows; see mirror_train.loss.kernel.Negatives.
+struct Negatives {
+  std::int64_t n_rows;
+  std::int64_t n_columns;
+  std::int64_t period;
+  const std::int64_t* row_ids;     ///< [n_rows], or null
+  const std::int64_t* column_ids;  ///< [n_columns], null exactly when row_ids is
+};
+
+/// The positive of row i < count is row (i + shift) % count of the partners.
+struct Pairs {
+  std::int64_t count;
+  std::int64_t shift;
+  bool mutual;
+};
+
+/// The maximum of some scores, and the sum of exp(score - max).
+struct alignas(8) Partial {
+  float max;
+  float sum;
+};
+
+/// At most this many tiles are in work at once; the caller sizes the workspaces by it.
+struct WaveSize {
+  int row_tiles;
+  int column_tiles;
+};
+
+struct LogsumexpWork {
+  WaveSize wave;
+  Partial* row_partials;     ///< [column_tiles, row_tiles * kTile]
+  Partial* column_partials;  ///< [row_tiles, column_tiles * kTile], symmetric problems only
+  Partial* state;            ///< [n_rows]
+};
+
+struct ContractWork {
+  WaveSize wave;
+  std::uint16_t* panel;  ///< [parts, row_tiles * kTile, column_tiles * kTile]
+};
+
+struct ObjectiveResult {
+  float* loss;         ///< scalar
+  float* weights;      ///< [count]
+  float* log_weights;  ///< [count]
+  double* work;        ///< [count / kRowsPerBlock rounded up]
+};
+
+/// Rows that one block of the O(rows * dim) kernels takes.
+constexpr int kRowsPerBlock = 8;
+
+/// Makes a device current for this thread. The CUDA runtime is linked into the extension, so that
+/// it does not see what the caller's copy of the runtime has chosen.
+void set_device(int device);
+
+/// Writes `rows` from `blocks`.
+void normalize(const Blocks& blocks, const Rows& rows, void* stream);
+
+/// Writes n [negatives.n_rows]. The problem is symmetric if both sides are one buffer.
+void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives, double scale,
+               const LogsumexpWork& work, float* n, void* stream);
+
+void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const float* n,
+               double scale, bool decoupled, double factor, const ObjectiveResult& result,
+               void* stream);
+
+/// Writes row_sums [rows rounded up to kTile, stride] and, unless it is null, column_sums
+/// likewise. Null log weights stand for -inf.
+void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
+              const float* row_log_weights, const float* column_log_weights, double scale,
+              const ContractWork& work, float* row_sums, float* column_sums, void* stream);
+
+/// Writes the gradients of the blocks that `rows` came from. `grad_output` is read on the device.
+void finish(const float* sums, const Rows& rows, const Rows& partners, const Pairs& pairs,
+            const float* weights, double factor, const float* grad_output, const Blocks& gradients,
+            void* stream);
+
+}  // namespace mirror_train

@@ -1,0 +1,95 @@
+// One tile of the cosine matrix: what is compiled once for each instruction set.
+//
+// A block of rows is packed three ways, so that every product below reads its operands in order.
+// With panels of P columns (P = Isa::panel), T = rows of a block, unit = a float, or a pair of
+// bfloat16 along the summed index:
+//
+//   by_dim     [D / P][T][P]   rows, a panel of dimensions at a time: left operand of the cosines
+//   transposed [T / P][D][P]   the same block transposed: right operand of the cosines
+//   by_row     [D / P][T][P]   right operand of both weighted sums (for floats this is by_dim)
+//
+//                       columns J                    S_IJ  = X_I X_J^T       by_dim, transposed
+//                  +--------+--------+               W_IJ  = epilogue(S_IJ)
+//          rows I  | S_II   | S_IJ   |               sums_I += W_IJ X_J      by_row of J
+//                  +--------+--------+               sums_J += W_IJ^T X_I    by_row of I
+//                           | S_JJ   |
+//                           +--------+               tiles under the diagonal are never computed
+#pragma once
+
+#include <cstdint>
+
+namespace mirror_rt::infonce {
+
+/// A packed block; pointers into one allocation of the caller.
+struct PackedBlock {
+  const void* by_dim;
+  const void* transposed;
+  const void* by_row;
+  std::int64_t rows;   // real rows, at most T
+  std::int64_t first;  // index of the first row among all rows
+};
+
+/// Sizes common to all blocks of a call.
+struct Geometry {
+  std::int64_t block;  // T, a multiple of Isa::panel
+  std::int64_t dim;    // D rounded up to a multiple of Isa::panel
+};
+
+/// Running logsumexp of rows: m + ln(sum) / ln 2 in base 2.
+struct LogSumExp {
+  float* maxima;  // base 2
+  double* sums;
+};
+
+/// Exponents in base 2 of the two terms of W, or their factors where one exponential is enough.
+struct LogWeights {
+  const float* rows;     // [T]
+  const float* columns;  // [T]
+};
+
+/// One instruction set. All buffers are 64-byte aligned. `scores` is [T / P][T][P] floats.
+struct Isa {
+  const char* name;
+  bool (*supported)();
+  int panel;     // P
+  int row_step;  // rows of a register tile; divides `panel`
+  int pair;      // values in a unit: 1 for floats, 2 for bfloat16 pairs
+
+  /// Dot product of two rows of n floats, summed in float64; they need not be aligned.
+  double (*dot)(const float* x, const float* y, std::int64_t n);
+
+  /// Packs float32 unit rows [rows, dim] (row-major, zero rows up to T) into three layouts.
+  void (*pack)(const Geometry&, const float* unit, void* by_dim, void* transposed, void* by_row);
+
+  /// scores = X_I X_J^T for the real rows and columns, rounded up to register tiles.
+  void (*scores)(const Geometry&, const PackedBlock& rows, const PackedBlock& columns,
+                 float* scores);
+
+  /// Adds the tile to the rows' logsumexp and, unless `columns.sums` is null, to the columns'.
+  /// `scale` is in base 2. With `fixed_maximum` every maximum is `scale`, as no cosine exceeds 1.
+  void (*logsumexp)(const Geometry&, std::int64_t n_rows, std::int64_t n_columns, float* scores,
+                    float scale, bool fixed_maximum, const LogSumExp& rows,
+                    const LogSumExp& columns);
+
+  /// scores -> W. With `one_exponential` W = 2^(scale (s - 1)) (a_i + b_j), the log weights being
+  /// factors then; else W = 2^(scale s + a_i) + 2^(scale s + b_j).
+  void (*weights)(const Geometry&, std::int64_t n_rows, std::int64_t n_columns, float* scores,
+                  float scale, bool one_exponential, const LogWeights& log_weights);
+
+  /// sums_I += W X_J and, unless `column_sums` is null, sums_J += W^T X_I; row-major with rows of
+  /// Geometry::dim floats, each allocated up to a multiple of row_step. `scratch` is as large as
+  /// two tiles; `scores` is overwritten.
+  void (*accumulate)(const Geometry&, const PackedBlock& rows, const PackedBlock& columns,
+                     float* scores, void* scratch, float* row_sums, float* column_sums);
+};
+
+/// Every instruction set that was compiled, the most capable last; ends with null.
+extern const Isa* const kIsas[];
+
+/// The named one if this processor has it; null for none.
+const Isa* find_isa(const char* name);
+
+/// The most capable one for float32 operands, or with `pairs` for bfloat16 ones (null for none).
+const Isa* best_isa(bool pairs);
+
+}  // namespace mirror_rt::infonce

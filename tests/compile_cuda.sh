@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Compiles the CUDA extension for every architecture we build for; nothing needs a GPU.
+#
+#   bash tests/compile_cuda.sh [OUTPUT_FOLDER]
+#
+# Warnings are errors. Leaves in the folder (default: build/compile_cuda) the module and the logs of
+# ptxas,
+# and prints registers and spills of every kernel; a spill beyond SPILL_LIMIT bytes fails.
+# PYTHON names the interpreter that has pybind11 (default: python3).
+set -euo pipefail
+
+if [[ "${1:-}" == "--help" || "${1:-}" == "-h" ]]; then
+  sed -n '2,10s/^# \{0,1\}//p' "$0"
+  exit 0
+fi
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly out="${1:-build/compile_cuda}"
+readonly python="${PYTHON:-python3}"
+readonly spill_limit="${SPILL_LIMIT:-32}"
+# As in cmake/cuda.cmake.
+readonly architectures=(75 80 86 89 90 100 120)
+mkdir -p "$out"
+
+targets=()
+for architecture in "${architectures[@]}"; do
+  targets+=(-gencode "arch=compute_$architecture,code=sm_$architecture")
+done
+newest="${architectures[-1]}"
+targets+=(-gencode "arch=compute_$newest,code=compute_$newest")
+
+# compile SOURCE TARGETS...: to an object, what ptxas reports to SOURCE.log.
+compile() {
+  local source="$1"
+  shift
+  nvcc -std=c++17 -O3 --threads 0 "$@" -Werror all-warnings -Xptxas -v -DMIRROR_TRAIN_WGMMA \
+    -Xcompiler=-fPIC,-Wall,-Wextra,-Werror,-fvisibility=hidden \
+    -c "csrc/$source.cu" -o "$out/$source.o" 2> "$out/$source.log" || {
+    cat "$out/$source.log" >&2
+    exit 1
+  }
+}
+compile infonce_gpu "${targets[@]}"
+compile infonce_gpu_wgmma -gencode arch=compute_90a,code=sm_90a
+
+# As system headers: their warnings are not ours.
+read -r -a includes < <("$python" -m pybind11 --includes | sed 's/-I/-isystem /g')
+suffix="$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')"
+"${CXX:-c++}" -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -Wpedantic -Werror \
+  "${includes[@]}" -c csrc/bindings_cuda.cpp -o "$out/bindings_cuda.o"
+nvcc -shared -cudart static "$out"/{infonce_gpu,infonce_gpu_wgmma,bindings_cuda}.o \
+  -o "$out/_cuda$suffix"
+
+# ptxas names the kernel, then its spills, then its registers, once an architecture.
+cat "$out"/infonce_gpu{,_wgmma}.log | c++filt | awk -v limit="$spill_limit" '
+  /Compiling entry function/ {
+    split($0, quoted, "\047")
+    name = quoted[2]
+    sub(/\(.*/, "", name)
+    gsub(/void |mirror_train::/, "", name)
+    architecture = quoted[4]
+  }
+  /spill stores/ { stored = $5 }
+  /Used [0-9]+ registers/ {
+    registers = $0; sub(/.*Used /, "", registers); sub(/ .*/, "", registers)
+    printf "%-8s %-44s %4d registers, %3d bytes spilled\n", architecture, name, registers, stored
+    if (stored > limit) failed = 1
+  }
+  END { if (failed) { print "a kernel spills more than " limit " bytes"; exit 1 } }
+'

@@ -1,0 +1,104 @@
+"""InfoNCE on an NVIDIA GPU (csrc/bindings_cuda.cpp).
+
+Tensors are addresses of device memory, 0 for none; `stream` is a cudaStream_t. Nothing is checked
+here and nothing waits for the device: `mirror_train.loss.cuda_kernel` is the caller. A CUDA call
+that fails raises a RuntimeError that names it.
+"""
+
+from enum import Enum
+
+TILE: int
+ROWS_PER_BLOCK: int
+
+_Blocks = list[tuple[int, int]]  # (address, rows)
+
+class Dtype(Enum):
+    """Of the embeddings."""
+
+    float32 = 0
+    float16 = 1
+    bfloat16 = 2
+
+class Rows:
+    """Unit rows: fp16 [count rounded up to TILE, (1 or, split, 2) * stride], norms fp32 [count]."""
+
+    def __init__(
+        self, unit: int, norms: int, count: int, dim: int, stride: int, split: bool
+    ) -> None: ...
+
+class Negatives:
+    """See `mirror_train.loss.kernel.Negatives`."""
+
+    def __init__(
+        self, n_rows: int, n_columns: int, period: int, row_ids: int, column_ids: int
+    ) -> None: ...
+
+class Pairs:
+    """See `mirror_train.loss.kernel.Pairs`."""
+
+    def __init__(self, count: int, shift: int, mutual: bool) -> None: ...
+
+def set_device(device: int) -> None:
+    """Make a device current for this thread."""
+
+def normalize(blocks: _Blocks, dtype: Dtype, rows: Rows, stream: int) -> None:
+    """Write `rows` from at most three blocks."""
+
+def logsumexp(
+    rows: Rows,
+    columns: Rows,
+    negatives: Negatives,
+    scale: float,
+    wave: tuple[int, int],
+    row_partials: int,
+    column_partials: int,
+    state: int,
+    n: int,
+    stream: int,
+) -> None:
+    """Write n; `wave` is how many tiles of rows and columns the workspaces hold."""
+
+def objective(
+    rows: Rows,
+    partners: Rows,
+    pairs: Pairs,
+    n: int,
+    scale: float,
+    decoupled: bool,
+    factor: float,
+    loss: int,
+    weights: int,
+    log_weights: int,
+    work: int,
+    stream: int,
+) -> None:
+    """Write the loss, weights and log weights."""
+
+def contract(
+    rows: Rows,
+    columns: Rows,
+    negatives: Negatives,
+    row_log_weights: int,
+    column_log_weights: int,
+    scale: float,
+    wave: tuple[int, int],
+    panel: int,
+    row_sums: int,
+    column_sums: int,
+    stream: int,
+) -> None:
+    """Write the weighted sums; `wave` is how many tiles of rows and columns the panel holds."""
+
+def finish(
+    sums: int,
+    rows: Rows,
+    partners: Rows,
+    pairs: Pairs,
+    weights: int,
+    factor: float,
+    grad_output: int,
+    gradients: _Blocks,
+    dtype: Dtype,
+    stream: int,
+) -> None:
+    """Write the gradients of the blocks of `rows`."""

@@ -1,0 +1,66 @@
+"""Which kernel computes the loss."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from mirror_train.loss import cpu_kernel, cuda_kernel
+from mirror_train.loss.kernel import Kernel
+from mirror_train.loss.torch_kernel import TorchKernel
+
+__all__ = ["Impl", "choose_kernel", "kernel_named"]
+
+Impl = Literal["auto", "torch", "cpu", "cuda"]
+
+_log = logging.getLogger("mirror_train")
+
+
+def choose_kernel(impl: str, z: Tensor) -> str:
+    """Name of the kernel for embeddings like `z`.
+
+    `auto` is the C++ or CUDA kernel of the device of `z`, at every size: benchmarks/infonce.py
+    measures from the smallest batches on. Where there is none, plain PyTorch.
+
+    Raises:
+        ValueError: `impl` is unknown, or cannot run; says why.
+        ImportError: the CUDA extension is there, and broken.
+    """
+    if impl == "auto":
+        return _best_kernel(z)
+    if impl not in get_args(Impl):
+        raise ValueError(f"impl must be one of {', '.join(get_args(Impl))}, got {impl!r}")
+    if impl == "cpu" and (reason := cpu_kernel.unavailable_reason(z)):
+        raise ValueError(f"impl='cpu' cannot run: {reason}")
+    if impl == "cuda" and (reason := cuda_kernel.unavailable_reason(z)):
+        raise ValueError(f"impl='cuda' cannot run: {reason}")
+    return impl
+
+
+def _best_kernel(z: Tensor) -> str:
+    if z.is_cuda:
+        reason = cuda_kernel.unavailable_reason(z)
+        if reason is None:
+            return "cuda"
+        _say_once(reason)
+        return "torch"
+    return "torch" if cpu_kernel.unavailable_reason(z) else "cpu"
+
+
+@cache
+def _say_once(reason: str) -> None:
+    _log.warning("InfoNCE runs in plain PyTorch, not by its CUDA kernel: %s", reason)
+
+
+@cache
+def kernel_named(name: str) -> Kernel[Any]:
+    """The kernel that `choose_kernel` named."""
+    kernels: dict[str, type[Kernel[Any]]] = {
+        "torch": TorchKernel,
+        "cpu": cpu_kernel.CpuKernel,
+        "cuda": cuda_kernel.CudaKernel,
+    }
+    return kernels[name]()

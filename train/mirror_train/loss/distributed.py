@@ -1,0 +1,119 @@
+"""Negatives across processes: every process contrasts its own rows with the rows of all.
+
+One all-gather of the embeddings and one of the row weights; then each process has the complete
+gradient of its own rows, and nothing is scattered back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mirror_train.loss.kernel import Negatives, Objective
+
+__all__ = ["Gathered", "gather"]
+
+# The name since torch 2.13; the older one warns there.
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_checked: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()
+
+
+@dataclass(slots=True)
+class Gathered:
+    """The inputs of all processes of a group, and which of them are this process's.
+
+    Attributes:
+        group: the process group.
+        world_size: W.
+        z1: [W * N, D].
+        z2: [W * N, D].
+        hard: [W * H, D] or None.
+        ids: int64 [W * N], the string or group of every pair.
+        own_ids: int64 [N], of this process.
+        log_weights: of all processes once `share` has run: [W * 2N] as z1 then z2 of all, or
+            [W * N] where only z1 has losses.
+    """
+
+    group: dist.ProcessGroup
+    world_size: int
+    z1: Tensor
+    z2: Tensor
+    hard: Tensor | None
+    ids: Tensor
+    own_ids: Tensor
+    log_weights: Tensor = field(init=False)
+
+    def columns(self, *, one_way: bool) -> list[Tensor]:
+        """Blocks that rows are contrasted with."""
+        blocks = [self.z2] if one_way else [self.z1, self.z2]
+        return blocks if self.hard is None else [*blocks, self.hard]
+
+    def negatives(self, *, one_way: bool) -> Negatives:
+        """Rows of this process against `columns`."""
+        rows, columns = self.own_ids, self.ids
+        if not one_way:
+            rows, columns = torch.cat([rows, rows]), torch.cat([columns, columns])
+        return Negatives(len(rows), len(columns), len(self.ids), rows, columns)
+
+    def share(self, own: Objective) -> Objective:
+        """Sum the losses, and gather the log weights of all processes for the backward pass."""
+        loss = own.loss.clone()
+        dist.all_reduce(loss, group=self.group)
+        views = own.log_weights.view(-1, len(self.own_ids))
+        parts = [_all_gather(view.contiguous(), self.group) for view in views]
+        self.log_weights = torch.cat(parts)
+        return own._replace(loss=loss)
+
+
+def gather(
+    z1: Tensor, z2: Tensor, hard: Tensor | None, ids: Tensor | None, group: dist.ProcessGroup
+) -> Gathered:
+    """All-gather the inputs of a group.
+
+    Raises:
+        ValueError: the processes do not have the same shapes and dtype; raised in all of them.
+    """
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    _check_alike(z1, hard, ids, group)
+    n = len(z1)
+    own_ids = torch.arange(rank * n, (rank + 1) * n, device=z1.device) if ids is None else ids
+    return Gathered(
+        group,
+        world_size,
+        _all_gather(z1.detach().contiguous(), group),
+        _all_gather(z2.detach().contiguous(), group),
+        None if hard is None else _all_gather(hard.detach().contiguous(), group),
+        _all_gather(own_ids.contiguous(), group),
+        own_ids,
+    )
+
+
+def _all_gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    parts = tensor.new_empty(dist.get_world_size(group) * len(tensor), *tensor.shape[1:])
+    _all_gather_single(parts, tensor, group=group)
+    return parts
+
+
+def _check_alike(
+    z1: Tensor, hard: Tensor | None, ids: Tensor | None, group: dist.ProcessGroup
+) -> None:
+    """The shapes travel first: a collective over tensors of unequal size hangs or corrupts.
+
+    On a GPU this waits for the device, so there only the first call of a group does it.
+    """
+    if z1.is_cuda and group in _checked:
+        return
+    _checked.add(group)
+    own = {
+        "z1": (str(z1.dtype), *z1.shape),
+        "hard_negatives": None if hard is None else tuple(hard.shape),
+        "group_ids": ids is not None,
+    }
+    everyone: list[object] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, own, group=group)
+    if any(other != own for other in everyone):
+        raise ValueError(f"all processes must give the same shapes and dtype, got {everyone}")

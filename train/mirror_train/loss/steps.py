@@ -1,0 +1,181 @@
+"""The loss and its gradient from the five steps of a kernel, on one process or several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from mirror_train.loss.dispatch import kernel_named
+from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
+
+if TYPE_CHECKING:
+    from mirror_train.loss.distributed import Gathered
+
+__all__ = ["Inputs", "Options", "backward", "forward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is no tensor.
+
+    Attributes:
+        temperature: tau.
+        variant: of the loss.
+        kernel: name of the implementation, never "auto".
+    """
+
+    temperature: float
+    variant: Variant
+    kernel: str
+
+    @property
+    def scale(self) -> float:
+        """1 / temperature."""
+        return 1 / self.temperature
+
+
+class Inputs(NamedTuple):
+    """z1, z2 [N, D], hard negatives [H, D] or None, int64 ids [N] or None; this process's own."""
+
+    z1: Tensor
+    z2: Tensor
+    hard: Tensor | None
+    ids: Tensor | None
+
+
+def _blocks(*tensors: Tensor | None) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def _twice(ids: Tensor | None) -> Tensor | None:
+    return None if ids is None else torch.cat([ids, ids])
+
+
+def forward(inputs: Inputs, options: Options, gathered: Gathered | None) -> Objective:
+    """The loss, and what `backward` needs of it. Inputs must be contiguous.
+
+    With `gathered` the loss is this process's share of the joined batch's.
+    """
+    kernel = kernel_named(options.kernel)
+    n = len(inputs.z1)
+    one_way = options.variant == "one_way"
+    with torch.autocast(inputs.z1.device.type, enabled=False):
+        if one_way:
+            rows = kernel.normalize([inputs.z1])
+            partners = kernel.normalize(_blocks(inputs.z2, inputs.hard))
+            columns = partners
+        else:
+            rows = partners = columns = kernel.normalize(_blocks(*inputs[:3]))
+        if gathered is not None:
+            columns = kernel.normalize(gathered.columns(one_way=one_way))
+        negatives = _negatives(inputs, one_way, gathered)
+        scores = kernel.logsumexp(rows, columns, negatives, scale=options.scale)
+        count = negatives.n_rows * (1 if gathered is None else gathered.world_size)
+        return kernel.objective(
+            rows,
+            partners,
+            Pairs(negatives.n_rows, 0 if one_way else n, mutual=not one_way),
+            scores,
+            scale=options.scale,
+            variant=options.variant,
+            factor=1 / count,
+        )
+
+
+def _negatives(inputs: Inputs, one_way: bool, gathered: Gathered | None) -> Negatives:
+    n = len(inputs.z1)
+    if gathered is not None:
+        return gathered.negatives(one_way=one_way)
+    if one_way:
+        return Negatives(n, n, n, inputs.ids, inputs.ids)
+    ids = _twice(inputs.ids)
+    return Negatives(2 * n, 2 * n, n, ids, ids)
+
+
+def backward(
+    inputs: Inputs,
+    weights: Tensor,
+    log_weights: Tensor,
+    grad_output: Tensor,
+    options: Options,
+    gathered: Gathered | None,
+) -> list[Tensor]:
+    """Gradients of z1, z2 and, where there are any, of the hard negatives."""
+    with torch.autocast(inputs.z1.device.type, enabled=False):
+        step = _backward_one_way if options.variant == "one_way" else _backward_square
+        return step(inputs, weights, log_weights, grad_output, options, gathered)
+
+
+def _backward_square(
+    inputs: Inputs,
+    weights: Tensor,
+    log_weights: Tensor,
+    grad_output: Tensor,
+    options: Options,
+    gathered: Gathered | None,
+) -> list[Tensor]:
+    kernel = kernel_named(options.kernel)
+    rows = columns = kernel.normalize(_blocks(*inputs[:3]))
+    b = log_weights
+    if gathered is not None:
+        columns, b = kernel.normalize(gathered.columns(one_way=False)), gathered.log_weights
+    sums, _ = kernel.contract(
+        rows,
+        columns,
+        _negatives(inputs, False, gathered),
+        log_weights,
+        b,
+        scale=options.scale,
+        both=False,
+    )
+    pairs = Pairs(len(weights), len(inputs.z1), mutual=True)
+    # Each process returns world_size times its share, for DDP divides by world_size: so the
+    # factor of one process is right for all.
+    factor = options.scale / len(weights)
+    return kernel.finish(sums, rows, rows, pairs, weights, factor=factor, grad_output=grad_output)
+
+
+def _backward_one_way(
+    inputs: Inputs,
+    weights: Tensor,
+    log_weights: Tensor,
+    grad_output: Tensor,
+    options: Options,
+    gathered: Gathered | None,
+) -> list[Tensor]:
+    kernel = kernel_named(options.kernel)
+    queries = kernel.normalize([inputs.z1])
+    keys = kernel.normalize(_blocks(inputs.z2, inputs.hard))
+    negatives, scale = _negatives(inputs, True, gathered), options.scale
+    if gathered is None:
+        query_sums, key_sums = kernel.contract(
+            queries, keys, negatives, log_weights, None, scale=scale, both=True
+        )
+    else:
+        all_keys = kernel.normalize(gathered.columns(one_way=True))
+        all_queries = kernel.normalize([gathered.z1])
+        query_sums, _ = kernel.contract(
+            queries, all_keys, negatives, log_weights, None, scale=scale, both=False
+        )
+        key_sums, _ = kernel.contract(
+            keys, all_queries, negatives, None, gathered.log_weights, scale=scale, both=False
+        )
+    pairs = Pairs(len(weights), 0, mutual=False)
+    factor = scale / len(weights)
+    return [
+        *kernel.finish(
+            query_sums, queries, keys, pairs, weights, factor=factor, grad_output=grad_output
+        ),
+        *kernel.finish(
+            cast(Tensor, key_sums),
+            keys,
+            queries,
+            pairs,
+            weights,
+            factor=factor,
+            grad_output=grad_output,
+        ),
+    ]
