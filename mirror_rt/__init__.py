@@ -21,6 +21,7 @@ from mirror_rt.errors import (
     ModelError,
     OutputExistsError,
     ParityError,
+    ProcessGroupError,
     ProviderError,
 )
 from mirror_rt.manifest import Manifest
@@ -41,6 +42,7 @@ __all__ = [
     "ModelError",
     "OutputExistsError",
     "ParityError",
+    "ProcessGroupError",
     "ProviderError",
     "__version__",
 ]

@@ -8,6 +8,7 @@ MirrorError
 |-- BundleError                          a bundle is incomplete or not one
 |   |-- BundleVersionError               it comes from a newer mirror_rt
 |   `-- BundleIntegrityError             a file of it is missing or was changed
+|-- ProcessGroupError                    another process of a run on several has failed
 |-- ParityError                          an exported graph disagrees with PyTorch
 |-- OutputExistsError (FileExistsError)  the output is already there
 |-- ProviderError                        an execution provider was asked for and is not there
@@ -31,6 +32,7 @@ __all__ = [
     "ModelError",
     "OutputExistsError",
     "ParityError",
+    "ProcessGroupError",
     "ProviderError",
     "require",
 ]
@@ -76,6 +78,10 @@ class BundleVersionError(BundleError):
 
 class BundleIntegrityError(BundleError):
     """A file of a bundle is missing, or differs from the hash in its manifest."""
+
+
+class ProcessGroupError(MirrorError):
+    """Another process of the same run has failed or ended; its own message says why."""
 
 
 class ParityError(MirrorError):

@@ -10,7 +10,8 @@ import pytest
 PUBLIC = [
     "BundleError", "BundleIntegrityError", "BundleVersionError", "ConfigError", "DataError",
     "Encoder", "InvalidTextError", "Manifest", "MirrorError", "MissingDependencyError",
-    "ModelError", "OutputExistsError", "ParityError", "ProviderError", "__version__",
+    "ModelError", "OutputExistsError", "ParityError", "ProcessGroupError",
+    "ProviderError", "__version__",
 ]  # fmt: skip
 
 

@@ -21,10 +21,10 @@ _RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
     "span_length": (int, "characters masked in one of the two copies (k); 0 for none"),
     "span_mask": (str, "mask-token (the tokenizer's own) or reference (as the authors' code)"),
     "dropout": (float, "rate of every dropout of the model"),
-    "loss": (str, "InfoNCE variant: ntxent or decoupled"),
+    "loss": (str, "InfoNCE variant: ntxent, decoupled or one_way"),
     "max_length": (int, "most tokens of a training string"),
     "epochs": (int, "passes over the strings"),
-    "batch_size": (int, "strings in a batch"),
+    "batch_size": (int, "strings in a batch; with --loss-batch, strings encoded at a time"),
     "learning_rate": (float, "of AdamW"),
     "weight_decay": (float, "of AdamW"),
 }
@@ -43,6 +43,8 @@ mirror-rt tune --recipe word --words en --out tuned
 mirror-rt tune --model bert-base-uncased --recipe sentence --data lines.txt --out tuned
 mirror-rt tune --recipe word --words en --out tuned --checkpoint-every 20
 mirror-rt tune --recipe word --words en --out tuned --resume
+mirror-rt tune --recipe word --words en --out tuned --loss-batch 2000
+torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out tuned
 """,
     )
     parser.add_argument(
@@ -104,6 +106,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     group.add_argument("--seed", type=int, default=42, help="default 42")
     group.add_argument(
+        "--loss-batch",
+        type=int,
+        metavar="N",
+        help="contrast N strings in a step, more than fit in memory: --batch-size of them are "
+        "encoded at a time, for one more forward pass (default: the batch size)",
+    )
+    group.add_argument(
         "--checkpoint-every",
         type=int,
         default=0,
@@ -122,6 +131,8 @@ def run(arguments: argparse.Namespace) -> None:
     except MissingDependencyError as error:
         raise MissingDependencyError(f"mirror-rt tune: {error}") from error
 
+    from mirror_train.processes import is_first_process
+
     recipe = _recipe(arguments)
     data = _data(arguments)
     config = mirror_train.TuneConfig(
@@ -133,6 +144,7 @@ def run(arguments: argparse.Namespace) -> None:
         precision=arguments.precision,
         device=arguments.device,
         seed=arguments.seed,
+        loss_batch=arguments.loss_batch,
         checkpoint_every=arguments.checkpoint_every,
         resume=arguments.resume,
         overwrite=arguments.overwrite,
@@ -141,6 +153,8 @@ def run(arguments: argparse.Namespace) -> None:
     )
     report = mirror_train.tune(data, config)
     training = report.manifest.training or {}
+    if not is_first_process():
+        return
     print(
         f"{report.out}: {training['steps']} steps in {training['seconds']} s "
         f"({training['strings_per_second']} strings/s, {training['precision']}, "
@@ -160,6 +174,7 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
 
 def _data(arguments: argparse.Namespace) -> TrainingData:
     from mirror_train import load_training_data, word_list
+    from mirror_train.processes import is_first_process
 
     if arguments.words is not None:
         if arguments.data_format or arguments.language:
@@ -172,8 +187,9 @@ def _data(arguments: argparse.Namespace) -> TrainingData:
         data_format=arguments.data_format or "auto",
         language=arguments.language,
     )
-    print(
-        f"{arguments.data}: {len(data)} strings ({data.blank} blank and {data.duplicates} "
-        "repeated lines dropped)"
-    )
+    if is_first_process():
+        print(
+            f"{arguments.data}: {len(data)} strings ({data.blank} blank and {data.duplicates} "
+            "repeated lines dropped)"
+        )
     return data

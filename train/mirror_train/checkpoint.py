@@ -17,6 +17,10 @@ from mirror_rt.files import new_file
 __all__ = ["Checkpoint", "CheckpointStore"]
 
 
+# What a checkpoint means that was written before these settings were.
+_ABSENT = {"loss_batch": None, "processes": 1}
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """State after a step; the data order and all randomness follow from seed and step.
@@ -84,7 +88,7 @@ class CheckpointStore:
             return None
         try:
             values = torch.load(path, map_location="cpu", weights_only=True)
-            run = dict(values.pop("run"))
+            run = _ABSENT | dict(values.pop("run"))
             checkpoint = Checkpoint(**values)
         except (OSError, RuntimeError, KeyError, EOFError, TypeError, AttributeError, ValueError,
                 pickle.UnpicklingError) as error:  # fmt: skip

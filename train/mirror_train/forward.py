@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +15,16 @@ from mirror_rt.manifest import Pooling
 from mirror_rt.tokens import PaddedBatch, RaggedTokens
 from mirror_train.pooling import pool
 
-__all__ = ["Embedded", "embed", "embed_batch", "length_groups"]
+__all__ = ["Forward", "Rows", "embed_batch", "in_order", "length_groups"]
+
+Rows: TypeAlias = npt.NDArray[np.int64]
 
 # What one more pass through the layers costs, in tokens: its kernel launches and small matrices.
 # CPU: with all-MiniLM-L6-v2 on words and two AMD EPYC cores, anything from 32 to 512 is as fast.
 _PASS_COST = {"cpu": 128, "cuda": 8192}
 
 
-class Embedded(NamedTuple):
-    """Embeddings [n, D] in input order, and how many tokens were computed for them."""
-
-    embeddings: Tensor
-    real_tokens: int
-    padded_tokens: int
-
-
-def length_groups(lengths: npt.NDArray[np.int64], *, pass_cost: int) -> list[npt.NDArray[np.int64]]:
+def length_groups(lengths: Rows, *, pass_cost: int) -> list[Rows]:
     """Split rows, sorted by length, into the groups that are cheapest to run one by one.
 
     A group of r rows of at most L tokens costs r * L + `pass_cost`; the split with the least sum
@@ -67,32 +63,77 @@ def embed_batch(
     return pool(hidden, mask, pooling)
 
 
-def embed(
-    model: torch.nn.Module,
-    tokens: RaggedTokens,
-    *,
-    pooling: Pooling,
-    pad_id: int,
-    pad_to: int | None,
-    device: torch.device,
-) -> Embedded:
-    """Embed all of `tokens` in one differentiable pass, grouped by length.
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """From token ids to embeddings: which rows go through the model together, and how.
 
-    Args:
+    Attributes:
         model: a transformers encoder on `device`.
-        tokens: n sequences.
         pooling: see `mirror_train.pooling.pool`.
         pad_id: token id to pad with.
-        pad_to: pad every row to this many tokens instead of grouping; None to group.
+        pad_to: pad every row to this many tokens; None for as few as its chunk needs.
         device: where to compute.
+        dtype: of autocast, None for float32.
     """
-    lengths = tokens.lengths
-    if pad_to is None:
-        groups = length_groups(lengths, pass_cost=_PASS_COST.get(device.type, 8192))
-    else:
-        groups = [np.arange(len(tokens))]
-    batches = [tokens.pad(rows, pad_id=pad_id, length=pad_to) for rows in groups]
-    parts = [embed_batch(model, batch, pooling=pooling, device=device) for batch in batches]
-    inverse = torch.from_numpy(np.argsort(np.concatenate(groups))).to(device)
-    padded = sum(batch.input_ids.size for batch in batches)
-    return Embedded(torch.cat(parts)[inverse], int(lengths.sum()), padded)
+
+    model: torch.nn.Module
+    pooling: Pooling
+    pad_id: int
+    pad_to: int | None
+    device: torch.device
+    dtype: torch.dtype | None = None
+
+    def chunks(self, tokens: RaggedTokens, *, max_rows: int | None = None) -> list[Rows]:
+        """Rows to run together: those of similar length.
+
+        Args:
+            tokens: n sequences.
+            max_rows: let no chunk hold more tokens than so many rows of average length do (a row
+                less than a whole one over); None for as many as are cheapest.
+
+        Returns:
+            Row indices of each chunk, for `embed_chunk`; every row is in exactly one.
+        """
+        lengths = self._lengths(tokens)
+        if self.pad_to is None:
+            pass_cost = _PASS_COST.get(self.device.type, 8192)
+            groups = length_groups(lengths, pass_cost=pass_cost)
+        else:
+            groups = [np.arange(len(tokens))]
+        if max_rows is None:
+            return groups
+        budget = max_rows * lengths.mean()
+        chunks: list[Rows] = []
+        for rows in groups:
+            parts = math.ceil(len(rows) * lengths[rows].max() / budget)
+            chunks += np.array_split(rows, min(parts, len(rows)))
+        return chunks
+
+    def embed_chunk(self, tokens: RaggedTokens, rows: Rows) -> Tensor:
+        """Embeddings [len(rows), D] of some rows, in their order, under autocast."""
+        batch = tokens.pad(rows, pad_id=self.pad_id, length=self.pad_to)
+        with self.autocast():
+            return embed_batch(self.model, batch, pooling=self.pooling, device=self.device)
+
+    def embed(self, tokens: RaggedTokens, chunks: list[Rows]) -> Tensor:
+        """Embeddings [n, D] of all rows, in their order, in one differentiable pass."""
+        with self.autocast():  # around all chunks: each weight is cast to 16 bits once
+            return in_order([self.embed_chunk(tokens, rows) for rows in chunks], chunks)
+
+    def autocast(self) -> torch.autocast:
+        """A context for the model, in `dtype`."""
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None)
+
+    def padded_tokens(self, tokens: RaggedTokens, chunks: list[Rows]) -> int:
+        """Tokens computed for `chunks`, padding included."""
+        lengths = self._lengths(tokens)
+        return sum(len(rows) * int(lengths[rows].max()) for rows in chunks)
+
+    def _lengths(self, tokens: RaggedTokens) -> Rows:
+        return tokens.lengths if self.pad_to is None else np.full(len(tokens), self.pad_to)
+
+
+def in_order(parts: list[Tensor], chunks: list[Rows]) -> Tensor:
+    """Join the embeddings of chunks: row i of the result is that of token row i."""
+    inverse = torch.from_numpy(np.argsort(np.concatenate(chunks)))
+    return torch.cat(parts)[inverse.to(parts[0].device)]

@@ -17,6 +17,7 @@ from mirror_rt.manifest import Layout, Manifest, record_files
 from mirror_train.data import TrainingData
 from mirror_train.pooling import write_sentence_transformers_modules
 from mirror_train.pretrained import Pretrained, quiet_transformers
+from mirror_train.processes import Processes
 from mirror_train.recipe import Recipe
 from mirror_train.trainer import TrainingStats, pad_length
 
@@ -29,7 +30,7 @@ def describe(
     recipe: Recipe,
     run: dict[str, Any],
     stats: TrainingStats,
-    device: torch.device,
+    processes: Processes,
 ) -> Manifest:
     """Say in a manifest what was tuned, on what, and how it went.
 
@@ -37,11 +38,12 @@ def describe(
         base: the tuned model.
         data: what it was tuned on.
         recipe: hyper-parameters, with the pooling that was used.
-        run: seed, precision and the hashes of the base weights (see `tune`).
+        run: what decided the result (see `tune`).
         stats: losses, time and padding.
-        device: where it ran.
+        processes: where it ran.
     """
-    strings = recipe.batch_size * len(stats.losses)
+    loss_batch = run["loss_batch"] or recipe.batch_size
+    strings = loss_batch * len(stats.losses)
     return Manifest(
         dimension=base.dimension,
         max_length=pad_length(recipe) or base.max_length,
@@ -61,7 +63,9 @@ def describe(
         training={
             "seed": run["seed"],
             "precision": run["precision"],
-            "device": device.type,
+            "device": processes.device.type,
+            "processes": processes.count,
+            "loss_batch": loss_batch,
             "steps": len(stats.losses),
             "loss_first": stats.losses[0],
             "loss_last": stats.losses[-1],

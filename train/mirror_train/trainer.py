@@ -1,33 +1,32 @@
-"""The training loop: views, one forward pass of 2N, InfoNCE, AdamW; resumable and interruptible."""
+"""The training loop: views, embeddings, InfoNCE, AdamW; resumable and interruptible."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
+from functools import partial
+from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mirror_rt.errors import DataError, ModelError
+from mirror_rt.errors import ModelError
+from mirror_rt.tokens import RaggedTokens
+from mirror_train.batches import Batches, StepBatch
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.data import TrainingData
-from mirror_train.forward import embed
+from mirror_train.forward import Forward, Rows, in_order
+from mirror_train.gradcache import GradCache
+from mirror_train.interruption import Interrupted, deferred_interrupt
 from mirror_train.loss import infonce
 from mirror_train.precision import Precision
 from mirror_train.pretrained import Pretrained
+from mirror_train.processes import Processes
 from mirror_train.recipe import Recipe
-from mirror_train.views import epoch_order, make_views, step_rng
 
-__all__ = ["Interrupted", "Trainer", "TrainingStats", "pad_length"]
+__all__ = ["Trainer", "TrainingStats", "pad_length"]
 
 _AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -35,16 +34,6 @@ _AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch
 def pad_length(recipe: Recipe) -> int | None:
     """Tokens to pad every text to: fixed for `mean-with-padding`, else as few as possible."""
     return recipe.max_length if recipe.pooling == "mean-with-padding" else None
-
-
-class Interrupted(KeyboardInterrupt):
-    """Training was interrupted after a step; the checkpoint holds everything up to there."""
-
-    def __init__(self, step: int, total: int, checkpoint: str) -> None:
-        super().__init__(
-            f"interrupted after step {step} of {total}; continue with --resume "
-            f"(checkpoint {checkpoint})"
-        )
 
 
 @dataclass(slots=True)
@@ -70,49 +59,56 @@ class TrainingStats:
 
 
 class Trainer:
-    """One Mirror-BERT run over `data`.
+    """One Mirror-BERT run, alone or as one of several processes.
+
+    The weights and the optimiser's state are the same in all processes at every step: each adds its
+    share of a batch, and the gradients are averaged before the step.
 
     Args:
         pretrained: the model; it is trained in place.
-        data: n positive pairs, at least one batch of them.
+        batches: what to train on. Where a process's share of a batch is more than the recipe's
+            batch size, gradients are cached.
         recipe: hyper-parameters, its pooling the one to train with.
-        seed: of the data order, the masked spans and dropout.
         precision: fp32, or bf16 / fp16 for mixed precision.
-        device: where to train.
+        processes: where to train, and with whom.
     """
 
     def __init__(
         self,
         pretrained: Pretrained,
-        data: TrainingData,
+        batches: Batches,
         recipe: Recipe,
         *,
-        seed: int,
         precision: Precision,
-        device: torch.device,
+        processes: Processes,
     ) -> None:
-        self._pretrained, self._data, self._recipe = pretrained, data, recipe
-        self._seed, self._device = seed, device
-        self._dtype = _AUTOCAST.get(precision)
-        self._model = pretrained.model.to(device)
+        self._recipe, self._processes = recipe, processes
+        self._device = processes.device
+        self._model = pretrained.model.to(self._device)
         self._tokenizer = pretrained.text_tokenizer(recipe.max_length)
+        self._batches = batches
+        self._cached = batches.share > recipe.batch_size
+        self._forward = Forward(
+            self._model,
+            pooling=recipe.pooling,
+            pad_id=pretrained.pad_id,
+            pad_to=pad_length(recipe),
+            device=self._device,
+            dtype=_AUTOCAST.get(precision),
+        )
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             fused=True,
         )
-        self._scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self._scaler = torch.amp.GradScaler(self._device.type, enabled=precision == "fp16")
         self.stats = TrainingStats()
 
     @property
     def total_steps(self) -> int:
         """Optimiser steps of the whole run; the strings over the last full batch are left out."""
-        return self._recipe.epochs * self._steps_per_epoch
-
-    @property
-    def _steps_per_epoch(self) -> int:
-        return len(self._data) // self._recipe.batch_size
+        return len(self._batches)
 
     def run(
         self,
@@ -132,85 +128,86 @@ class Trainer:
 
         Raises:
             Interrupted: on Ctrl-C (or SIGTERM), after the running step, with a checkpoint written.
+                Where one process is interrupted, all are.
             ModelError: the loss is no longer finite.
             DataError: all pairs of a batch share strings, so there are no negatives.
+            ProcessGroupError: another process cannot go on.
         """
         start = 0
         if resume_from is not None:
             self._restore(resume_from)
             start = resume_from.step
         devices = [self._device] if self._device.type == "cuda" else []
-        with _deferred_interrupt() as interrupted, torch.random.fork_rng(devices=devices):
+        with deferred_interrupt() as interrupted, torch.random.fork_rng(devices=devices):
             self._model.train()
             for step in range(start, self.total_steps):
                 on_step(self._step(step))
                 done = step + 1
-                if interrupted.is_set() and done < self.total_steps:
-                    raise Interrupted(done, self.total_steps, str(store.save(self._state(done))))
+                (stop,) = self._processes.total(interrupted.is_set())
+                if stop and done < self.total_steps:
+                    raise Interrupted(done, self.total_steps, str(self._save(store, done)))
                 if checkpoint_every and done % checkpoint_every == 0:
-                    store.save(self._state(done))
+                    self._save(store, done)
         self._model.eval()
         return self.stats
 
     def _step(self, step: int) -> float:
         began = time.perf_counter()
-        rng = step_rng(seed=self._seed, step=step)
+        batch = self._batches[step]
         # Dropout draws from torch's generators: seeded by the step, a resumed run repeats them.
-        torch.manual_seed(int(rng.integers(2**63)))
-        loss = self._loss(step, rng)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise ModelError(
-                f"the loss became {value} at step {step + 1}: try a lower --learning-rate, a "
-                "higher --temperature, or --precision fp32"
-            )
+        torch.manual_seed(batch.dropout_seed)
         self._optimizer.zero_grad(set_to_none=True)
-        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        value = self._backward(batch, step)
+        self._processes.average_gradients(self._model.parameters())
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self.stats.losses.append(value)
         self.stats.seconds += time.perf_counter() - began
         return value
 
-    def _loss(self, step: int, rng: np.random.Generator) -> Tensor:
-        epoch, batch = divmod(step, self._steps_per_epoch)
-        size = self._recipe.batch_size
-        order = epoch_order(len(self._data), seed=self._seed, epoch=epoch)
-        rows = order[batch * size : (batch + 1) * size]
-        texts = make_views(
-            self._data, rows, self._recipe, mask_token=self._pretrained.mask_token, rng=rng
-        )
-        with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):
-            embedded = embed(
-                self._model,
-                self._tokenizer(texts).tokens,
-                pooling=self._recipe.pooling,
-                pad_id=self._pretrained.pad_id,
-                pad_to=pad_length(self._recipe),
-                device=self._device,
-            )
-        self.stats.real_tokens += embedded.real_tokens
-        self.stats.padded_tokens += embedded.padded_tokens
-        z1, z2 = embedded.embeddings.chunk(2)
-        return infonce(
+    def _backward(self, batch: StepBatch, step: int) -> float:
+        """Leave the gradient in the parameters, scaled where there is a scaler; the loss."""
+        tokens = self._tokenizer(batch.texts).tokens
+        max_rows = 2 * self._recipe.batch_size if self._cached else None
+        chunks = self._forward.chunks(tokens, max_rows=max_rows)
+        self._count(tokens, chunks)
+        if not self._cached:
+            return self._backward_loss(self._forward.embed(tokens, chunks), batch, step)
+        cache = GradCache(partial(self._forward.embed_chunk, tokens), device=self._device)
+        value = self._backward_loss(in_order(cache.first_pass(chunks), chunks), batch, step)
+        cache.second_pass()
+        return value
+
+    def _backward_loss(self, z: Tensor, batch: StepBatch, step: int) -> float:
+        """Backpropagate the loss of this process's 2n embeddings [2n, D] and the others'."""
+        z1, z2 = z.chunk(2)
+        ids = batch.group_ids
+        loss = infonce(
             z1,
             z2,
             temperature=self._recipe.temperature,
             variant=self._recipe.loss,
-            group_ids=self._group_ids(rows),
+            group_ids=None if ids is None else torch.from_numpy(ids).to(z.device),
+            process_group=self._processes.group,
         )
-
-    def _group_ids(self, rows: npt.NDArray[np.int64]) -> Tensor | None:
-        if self._data.group_ids is None:
-            return None
-        groups = [self._data.group_ids[row] for row in rows]
-        if len(set(groups)) == 1:
-            raise DataError(
-                f"{self._data.source}: the {len(rows)} pairs of a batch all share strings with one "
-                "another, directly or through others, so none is a negative: give more pairs, or a "
-                "larger --batch-size"
+        value = loss.item()
+        if not math.isfinite(value):
+            raise ModelError(
+                f"the loss became {value} at step {step + 1}: try a lower --learning-rate, a "
+                "higher --temperature, or --precision fp32"
             )
-        return torch.tensor(groups, device=self._device)
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return value
+
+    def _count(self, tokens: RaggedTokens, chunks: list[Rows]) -> None:
+        real, padded = self._processes.total(
+            int(tokens.lengths.sum()), self._forward.padded_tokens(tokens, chunks)
+        )
+        self.stats.real_tokens += real
+        self.stats.padded_tokens += padded
+
+    def _save(self, store: CheckpointStore, step: int) -> Path:
+        return self._processes.in_first(lambda: store.save(self._state(step)))
 
     def _state(self, step: int) -> Checkpoint:
         return Checkpoint(
@@ -226,29 +223,3 @@ class Trainer:
         self._optimizer.load_state_dict(checkpoint.optimizer)
         self._scaler.load_state_dict(checkpoint.scaler)
         self.stats = TrainingStats(**checkpoint.stats)
-
-
-@contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into an event; a second one acts at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event  # only the main thread may set handlers
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.getsignal(number) for number in numbers}
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        event.set()
-        restore()
-
-    for number in numbers:
-        signal.signal(number, handle)
-    try:
-        yield event
-    finally:
-        restore()

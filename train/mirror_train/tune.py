@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.errors import ConfigError
 from mirror_rt.files import check_free, check_space, sha256
 from mirror_rt.manifest import Manifest, Pooling
+from mirror_train.batches import Batches, check_loss_batch
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.data import TrainingData
 from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.output import describe, write_folder
 from mirror_train.pooling import declared_pooling
-from mirror_train.precision import Precision, resolve_device, resolve_precision
+from mirror_train.precision import Precision, resolve_precision
 from mirror_train.pretrained import Pretrained, load_pretrained
+from mirror_train.processes import Processes, joined_processes
 from mirror_train.recipe import Recipe
 from mirror_train.trainer import Trainer, TrainingStats
 
@@ -37,6 +39,10 @@ class TuneConfig:
         precision: auto, fp32, bf16 or fp16.
         device: auto, cpu, cuda or cuda:N.
         seed: the same seed gives the same vectors on the same machine.
+        loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
+            That many pairs then go through the encoder at a time, and gradients are cached (see
+            `mirror_train.gradcache`): memory follows the batch size, the loss `loss_batch`. None
+            for the batch size.
         checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
         resume: continue after the last checkpoint, if there is one.
         overwrite: replace an existing `out`, and forget an earlier run's checkpoints.
@@ -52,6 +58,7 @@ class TuneConfig:
     precision: Precision = "auto"
     device: str = "auto"
     seed: int = 42
+    loss_batch: int | None = None
     checkpoint_every: int = 0
     resume: bool = False
     overwrite: bool = False
@@ -62,6 +69,12 @@ class TuneConfig:
         for name in ("seed", "checkpoint_every"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
+            raise ConfigError(
+                f"loss_batch must be at least batch_size, {self.recipe.batch_size}, got "
+                f"{self.loss_batch}: it counts the pairs that are contrasted with one another, "
+                "batch_size those that go through the encoder at a time"
+            )
         if self.resume and self.overwrite:
             raise ConfigError("resume continues a run, overwrite starts it again: choose one")
 
@@ -84,6 +97,9 @@ class TuneReport:
 def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
     """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
 
+    In every process that `torchrun` starts, this is one part of one run: each takes its share of
+    every batch, the loss contrasts the strings of all, and the first process writes the result.
+
     Raises:
         ConfigError: an option cannot be used, or a checkpoint is of another run.
         DataError: fewer strings than one batch.
@@ -91,35 +107,62 @@ def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
         OutputExistsError: `out` or a checkpoint of an earlier run exists.
         Interrupted: Ctrl-C; a checkpoint was written.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.
+        ProcessGroupError: another process of the run has failed.
     """
-    check_free(config.out, overwrite=config.overwrite)
-    _check_size(data, config.recipe)
-    device = resolve_device(config.device)
-    precision = resolve_precision(config.precision, device)
-    base = load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        dropout=config.recipe.dropout,
-    )
+    with joined_processes(config.device) as processes:
+        return _tune(data, config, processes)
+
+
+def _tune(data: TrainingData, config: TuneConfig, processes: Processes) -> TuneReport:
+    processes.in_first(lambda: check_free(config.out, overwrite=config.overwrite))
+    loss_batch = config.loss_batch or config.recipe.batch_size
+    check_loss_batch(data, config.recipe, loss_batch, processes.count)
+    precision = resolve_precision(config.precision, processes.device)
+    base = processes.first_then_all(lambda: _load(config))
     recipe = config.recipe.replace(pooling=_pooling(base, config))
     _check_length(base, recipe)
-    run = _run_identity(data, base, recipe, config.seed, precision)
+    run = _run_identity(data, base, recipe, config, precision, processes)
     store = CheckpointStore(config.out, run)
-    checkpoint = _starting_point(store, config)
-    _check_space(base, config)
-    trainer = Trainer(base, data, recipe, seed=config.seed, precision=precision, device=device)
-    with _Progress(trainer, recipe, config.show_progress_bar, checkpoint) as progress:
+    checkpoint = processes.first_then_all(lambda: _starting_point(store, config))
+    processes.check_alike(run | {"step": checkpoint.step if checkpoint else 0})
+    processes.in_first(lambda: _check_space(base, config))
+    batches = Batches(
+        data,
+        recipe,
+        loss_batch=loss_batch,
+        seed=config.seed,
+        mask_token=base.mask_token,
+        processes=processes,
+    )
+    trainer = Trainer(base, batches, recipe, precision=precision, processes=processes)
+    show = config.show_progress_bar if processes.rank == 0 else False
+    with _Progress(trainer, loss_batch, show, checkpoint) as progress:
         stats = trainer.run(
             store,
             checkpoint_every=config.checkpoint_every,
             resume_from=checkpoint,
             on_step=progress,
         )
-    manifest = describe(base, data, recipe, run, stats, device)
+    manifest = describe(base, data, recipe, run, stats, processes)
+    manifest = processes.in_first(lambda: _write(base, manifest, store, config))
+    return TuneReport(config.out, manifest, stats)
+
+
+def _write(
+    base: Pretrained, manifest: Manifest, store: CheckpointStore, config: TuneConfig
+) -> Manifest:
     manifest = write_folder(base, manifest, config.out, overwrite=config.overwrite)
     store.remove()
-    return TuneReport(config.out, manifest, stats)
+    return manifest
+
+
+def _load(config: TuneConfig) -> Pretrained:
+    return load_pretrained(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        dropout=config.recipe.dropout,
+    )
 
 
 def _starting_point(store: CheckpointStore, config: TuneConfig) -> Checkpoint | None:
@@ -129,15 +172,6 @@ def _starting_point(store: CheckpointStore, config: TuneConfig) -> Checkpoint | 
         store.remove()
     store.check_unused()
     return None
-
-
-def _check_size(data: TrainingData, recipe: Recipe) -> None:
-    if len(data) < recipe.batch_size:
-        hint = f"pass --batch-size {len(data)} or less" if len(data) > 1 else "give at least 2"
-        raise DataError(
-            f"{data.source} has {len(data)} different strings, fewer than one batch of "
-            f"{recipe.batch_size}: {hint}"
-        )
 
 
 def _check_length(base: Pretrained, recipe: Recipe) -> None:
@@ -161,7 +195,12 @@ def _pooling(base: Pretrained, config: TuneConfig) -> Pooling:
 
 
 def _run_identity(
-    data: TrainingData, base: Pretrained, recipe: Recipe, seed: int, precision: Precision
+    data: TrainingData,
+    base: Pretrained,
+    recipe: Recipe,
+    config: TuneConfig,
+    precision: Precision,
+    processes: Processes,
 ) -> dict[str, Any]:
     """Everything that decides the result; a checkpoint of another identity is refused."""
     weights = sorted(base.folder.glob("*.safetensors")) + sorted(base.folder.glob("*.bin"))
@@ -169,8 +208,10 @@ def _run_identity(
         "model": [sha256(path) for path in weights],
         "data": data.sha256(),
         "recipe": dataclasses.asdict(recipe),
-        "seed": seed,
+        "seed": config.seed,
         "precision": precision,
+        "loss_batch": None if config.loss_batch == recipe.batch_size else config.loss_batch,
+        "processes": processes.count,
     }
 
 
@@ -178,11 +219,11 @@ class _Progress:
     """A bar with the loss and strings a second, on standard error."""
 
     def __init__(
-        self, trainer: Trainer, recipe: Recipe, show: bool | None, resumed: Checkpoint | None
+        self, trainer: Trainer, strings: int, show: bool | None, resumed: Checkpoint | None
     ) -> None:
         from tqdm import tqdm
 
-        self._strings = recipe.batch_size
+        self._strings = strings
         done = resumed.step if resumed is not None else 0
         self._bar = tqdm(
             total=trainer.total_steps * self._strings,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,17 +12,26 @@ from mirror_rt.masking import mask_span
 from mirror_train.data import TrainingData
 from mirror_train.recipe import Recipe
 
-__all__ = ["epoch_order", "make_views", "step_rng"]
+__all__ = ["dropout_seed", "epoch_order", "make_views", "step_rng"]
 
 
+@lru_cache(maxsize=1)  # asked for at every step
 def epoch_order(n: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Order of the n strings in an epoch; depends on nothing but the seed and the epoch."""
-    return np.random.default_rng([seed, 0, epoch]).permutation(n)
+    order = np.random.default_rng([seed, 0, epoch]).permutation(n)
+    order.flags.writeable = False
+    return order
 
 
 def step_rng(*, seed: int, step: int) -> np.random.Generator:
     """Randomness of one step; made anew for each, so a resumed run draws the same numbers."""
     return np.random.default_rng([seed, 1, step])
+
+
+def dropout_seed(rng: np.random.Generator, *, rank: int) -> int:
+    """Draw a step's seed for torch's generators: dropout differs in every process."""
+    seed = int(rng.integers(2**63))
+    return seed if rank == 0 else int(np.random.default_rng([seed, rank]).integers(2**63))
 
 
 def make_views(
