@@ -60,6 +60,20 @@ def one_pass(device, contender, views):
     return forward, backward
 
 
+def product(unit):
+    """One rows x rows x dim matrix product; of many rows a part at a time, into one buffer."""
+    rows = len(unit)
+    part = min(rows, 16_384)
+    out = torch.empty(part, rows, dtype=unit.dtype, device=unit.device)
+
+    def run():
+        for start in range(0, rows, part):
+            left = unit[start : start + part]
+            torch.mm(left, unit.T, out=out[: len(left)])
+
+    return run
+
+
 class Cell:
     """One size: which contenders run, and their times."""
 
@@ -70,7 +84,7 @@ class Cell:
         self.runners = [name for name in CONTENDERS if self._may_run(name, slowest)]
 
     def _may_run(self, name, slowest):
-        """`slowest`: (rows, seconds) of the last size each contender ran at this dimension."""
+        """Not where the last size it ran, `slowest` (rows, seconds), foretells too long a pass."""
         reason = why_not(name, self.a.device, self.rows, self.dim, available_bytes(self.a.device))
         rows, seconds = slowest.get(name, (self.rows, 0))
         expected = seconds * (self.rows / rows) ** (3 if "metric" in name else 2)
@@ -82,25 +96,31 @@ class Cell:
 
     def measure(self):
         """Medians by name, in seconds, and peak memory."""
+        if not self.runners:
+            return self._result([], {})
         unit = torch.nn.functional.normalize(torch.cat(self.views).detach(), dim=1)
+        multiply = product(unit)
         times = {name: [] for name in self.runners}
         products = []
         began = time.perf_counter()
         for turn in range(self.a.repeats + 1):  # the first is a warm-up
-            products.append(timed(self.a.device, lambda: unit @ unit.T)[1])
+            products.append(timed(self.a.device, multiply)[1])
             for name in self.runners:
                 gc.collect()
                 times[name].append(one_pass(self.a.device, CONTENDERS[name], self.views))
             if turn >= 1 and time.perf_counter() - began > self.a.cell_seconds:
                 break
-        product = statistics.median(products[1:])
+        return self._result(products[1:], times)
+
+    def _result(self, products, times):
+        one = statistics.median(products) if products else None
         return {
             "rows": self.rows,
             "dim": self.dim,
-            "repeats": len(products) - 1,
-            "product_ms": 1e3 * product,
+            "repeats": len(products),
+            "product_ms": 1e3 * one if products else None,
             "left_out": self.left_out,
-            "contenders": {name: self._summary(name, t[1:], product) for name, t in times.items()},
+            "contenders": {name: self._summary(name, t[1:], one) for name, t in times.items()},
         }
 
     def _summary(self, name, times, product):
@@ -131,8 +151,8 @@ HEADER = (
 
 
 def show(result):
-    print(f"{result['rows']:>7} {result['dim']:>5} {'one product':<27}{'':>12}"
-          f"{result['product_ms']:>12.2f}{1:>10.2f}")  # fmt: skip
+    one = "" if result["product_ms"] is None else f"{result['product_ms']:.2f}"
+    print(f"{result['rows']:>7} {result['dim']:>5} {'one product':<27}{'':>12}{one:>12}")
     for name, c in result["contenders"].items():
         peak = "?" if c["peak_mb"] is None else f"{c['peak_mb']:.0f}"
         print(f"{'':>13} {name:<27}{c['forward_ms']:>12.2f}{c['total_ms']:>12.2f}"
@@ -182,7 +202,7 @@ def main():
     print(HEADER)
     results = []
     for dim in arguments.dims:
-        slowest = {}
+        slowest = {}  # (rows, seconds) of the last size each contender ran
         for rows in arguments.rows:
             result = Cell(arguments, rows, dim, slowest).measure()
             slowest |= {

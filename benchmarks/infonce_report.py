@@ -34,7 +34,8 @@ def table(machine, results):
     ]
     for r in results:
         size = f"| {r['rows']} | {r['dim']} |"
-        lines.append(f"{size} one product | | {r['product_ms']:.2f} | | 1.00 | |")
+        if r["product_ms"] is not None:
+            lines.append(f"{size} one product | | {r['product_ms']:.2f} | | 1.00 | |")
         for name, c in r["contenders"].items():
             peak = "?" if c["peak_mb"] is None else f"{c['peak_mb']:.0f}"
             lines.append(
