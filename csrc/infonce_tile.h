@@ -1,7 +1,8 @@
 // The functions of an Isa, for the instruction set this translation unit is compiled for.
 //
-// Included once by each infonce_<isa>.cpp, which defines MIRROR_RT_LANES (floats of a vector),
-// MIRROR_RT_ROW_STEP (rows of a register tile) and, for bfloat16 pairs, MIRROR_RT_PAIRS.
+// Included once by each infonce_<isa>.cpp, which defines MIRROR_RT_ISA (its name), MIRROR_RT_LANES
+// (floats of a vector), MIRROR_RT_ROW_STEP (rows of a register tile), MIRROR_RT_SUPPORTED (whether
+// the processor has it) and, for bfloat16 pairs, MIRROR_RT_PAIRS.
 // Everything has internal linkage and uses nothing of the C++ library: a function the linker
 // merged with that of another file could run instructions the processor lacks.
 #pragma once
@@ -286,5 +287,22 @@ void pack(const Geometry& g, const float* unit, void* by_dim, void* transposed, 
   }
 }
 
+bool supported() {
+#ifdef MIRROR_RT_EMULATE
+  return true;  // compiled for another processor, to test the tiling
+#else
+  return MIRROR_RT_SUPPORTED;
+#endif
+}
+
 }  // namespace
+
+// In two macros, so that the name is expanded before it is pasted.
+#define MIRROR_RT_DEFINE(isa)                                                \
+  extern const Isa k_##isa;                                                  \
+  const Isa k_##isa = {#isa, supported, kPanel,    kRowStep, kPair,     dot, \
+                       pack, scores,    logsumexp, weights,  accumulate};
+#define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
+MIRROR_RT_EXPAND(MIRROR_RT_ISA)
+
 }  // namespace mirror_rt::infonce
