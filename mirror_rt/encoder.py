@@ -31,6 +31,8 @@ class Encoder(BatchEncoder):
         providers: Providers = "auto",
         threads: int | None = None,
     ) -> None:
+        # First the session: loading one takes twice its size for a moment.
+        self._session = make_session(folder / Layout.model, providers=providers, threads=threads)
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
@@ -42,7 +44,6 @@ class Encoder(BatchEncoder):
         )
         self.folder = folder
         self.manifest = manifest
-        self._session = make_session(folder / Layout.model, providers=providers, threads=threads)
         self._input_names = [node.name for node in self._session.get_inputs()]
         self._check_graph()
 

@@ -61,6 +61,7 @@ class Manifest:
         recipe: every field of the recipe, None for a model that was not tuned here.
         data: source, SHA-256 and counts of the training data.
         training: seed, precision, steps, loss and speed of the run.
+        graph: nodes of the ONNX graph, and how many are fused operators.
         parity: report of the comparison with PyTorch.
         files: path inside the folder -> FileRecord.
     """
@@ -77,6 +78,7 @@ class Manifest:
     recipe: dict[str, Any] | None = None
     data: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
+    graph: dict[str, Any] | None = None
     parity: dict[str, Any] | None = None
     generator: str = ""
     created: str = ""

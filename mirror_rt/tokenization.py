@@ -52,17 +52,20 @@ class TextTokenizer:
     """A `tokenizers.Tokenizer` with a length limit and no settings of its own hidden in a file.
 
     Args:
-        tokenizer: copied; truncation and padding found in it are dropped, because many
-            tokenizer.json files cap texts in silence.
+        tokenizer: truncation and padding found in it are dropped, because many tokenizer.json
+            files cap texts in silence.
         max_length: most tokens of a text, special tokens included.
         pad_id: token id to pad with.
+        copy: leave `tokenizer` as it is, and work on a copy (280 MB for a vocabulary of 250,000).
 
     Raises:
         ConfigError: `max_length` leaves no room for a token beside the special ones.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, max_length: int, pad_id: int) -> None:
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_length: int, pad_id: int, copy: bool = True
+    ) -> None:
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str()) if copy else tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
@@ -82,7 +85,7 @@ class TextTokenizer:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:
             raise BundleError(f"{path} is not a tokenizer file: {error}") from error
-        return cls(tokenizer, max_length=max_length, pad_id=pad_id)
+        return cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False)
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokenise valid texts (see `why_invalid`), in parallel.

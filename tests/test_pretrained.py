@@ -2,6 +2,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from mirror_rt import BundleError, Encoder, ModelError
@@ -41,6 +42,45 @@ def test_a_weight_of_another_shape(model):
     rewrite(model / "config.json", intermediate_size=48)
     with pytest.raises(ModelError):
         load_pretrained(model)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_numbers(model, value):
+    weights = load_file(model / "model.safetensors")
+    weights["encoder.layer.1.output.dense.bias"][3] = value
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ModelError, match=r"weight encoder\.layer\.1\.output\.dense\.bias holds NaN or an inf"
+    ):
+        load_pretrained(model)
+
+
+def test_code_of_its_own_is_never_run(model, tmp_path):
+    (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    code = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+    rewrite(model / "config.json", model_type="own", auto_map=code)
+    with pytest.raises(ModelError, match=r"\(own\) comes with code of its own, which is never run"):
+        load_pretrained(model)
+    rewrite(model / "config.json", model_type="bert")
+    assert load_pretrained(model).dimension == 32  # transformers' BERT, not the folder's
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_weights(model, tmp_path, caplog):
+    weights = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    torch.save(weights, model / "pytorch_model.bin")
+    assert load_pretrained(model).dimension == 32
+    assert "holds pickled weights: only tensors are read" in caplog.text
+
+    class Evil:
+        def __reduce__(self):
+            return open, (str(tmp_path / "ran"), "w")
+
+    torch.save(weights | {"evil": Evil()}, model / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_pretrained(model)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_truncated_weights(model):

@@ -7,16 +7,23 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import onnx_ir
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mirror_export.attention import fused_attention
+from mirror_export.fusion import fuse
+from mirror_export.onnx_file import write_onnx
+from mirror_rt.errors import ModelError
 from mirror_rt.manifest import Pooling
 from mirror_train.pooling import pool
 
-__all__ = ["PooledEncoder", "export_graph"]
+__all__ = ["GraphReport", "PooledEncoder", "export_graph"]
 
 # The exporter's own set since torch 2.9; onnxruntime has it since 1.17.
 OPSET = 20
@@ -47,6 +54,25 @@ class PooledEncoder(torch.nn.Module):
         return functional.normalize(pooled, dim=1), pooled
 
 
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """What a graph was made of.
+
+    Attributes:
+        nodes: how many.
+        fused: operator of onnxruntime's own -> how many of the nodes are one.
+        opset: version of ONNX's operators.
+    """
+
+    nodes: int
+    fused: dict[str, int]
+    opset: int = OPSET
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for mirror.json."""
+        return asdict(self)
+
+
 def export_graph(
     encoder: torch.nn.Module,
     path: Path,
@@ -54,8 +80,8 @@ def export_graph(
     pooling: Pooling,
     input_names: tuple[str, ...],
     max_length: int,
-) -> None:
-    """Write `encoder` with pooling and normalisation as ONNX.
+) -> GraphReport:
+    """Write `encoder` with pooling and normalisation as ONNX, in onnxruntime's fused operators.
 
     Args:
         encoder: a transformers encoder, in evaluation mode on the CPU.
@@ -63,24 +89,44 @@ def export_graph(
         pooling: see `mirror_train.pooling.pool`.
         input_names: input_ids, attention_mask and, where the model has types, token_type_ids.
         max_length: most tokens of a text.
+
+    Raises:
+        ModelError: torch cannot trace the model or translate an operation of it.
     """
+    try:
+        with _quiet(), torch.no_grad(), fused_attention(encoder):
+            model = _trace(PooledEncoder(encoder, pooling).eval(), input_names, max_length)
+    except torch.onnx.errors.OnnxExporterError as error:
+        raise ModelError(f"torch cannot export this architecture: {_root(error)}") from error
+    fused = fuse(model)
+    write_onnx(model, path)
+    return GraphReport(nodes=len(model.graph), fused=fused)
+
+
+def _trace(module: PooledEncoder, input_names: tuple[str, ...], max_length: int) -> onnx_ir.Model:
     example = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     inputs = (example, mask, torch.zeros_like(example))[: len(input_names)]
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=max_length)}
-    with _quiet(), torch.no_grad():
-        torch.onnx.export(
-            PooledEncoder(encoder, pooling).eval(),
-            inputs,
-            path,
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=list(input_names),
-            output_names=list(OUTPUT_NAMES),
-            dynamic_shapes=tuple(axes for _ in inputs),
-            external_data=False,
-            verbose=False,
-        )
+    program = torch.onnx.export(
+        module,
+        inputs,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=list(input_names),
+        output_names=list(OUTPUT_NAMES),
+        dynamic_shapes=tuple(axes for _ in inputs),
+        verbose=False,
+    )
+    assert program is not None  # with dynamo=True
+    return program.model
+
+
+def _root(error: BaseException) -> str:
+    """The first line of the exception that started it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next((line for line in str(error).splitlines() if line.strip()), repr(error))
 
 
 @contextlib.contextmanager

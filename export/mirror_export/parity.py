@@ -9,14 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from mirror_rt.encoding import BatchEncoder
+from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import ParityError
 from mirror_rt.tokenization import TextTokenizer
 
 # (first word, words) of passages from the sample.
 _PASSAGES = [(start, count) for count in (15, 30, 60, 90, 120, 160, 200) for start in (0, 90, 180)]
 
-__all__ = ["MAX_DIFFERENCE", "ParityReport", "check_parity", "parity_texts"]
+__all__ = [
+    "MAX_DIFFERENCE",
+    "PARITY_BATCH",
+    "ParityReport",
+    "check_parity",
+    "compare",
+    "parity_texts",
+]
+
+# A small budget of tokens, so that the sample gives many batches of mixed padding.
+PARITY_BATCH = 8
 
 # Largest difference of any component of unit vectors, float32 against float32.
 MAX_DIFFERENCE = 1e-4
@@ -59,9 +69,14 @@ class ParityReport:
 
 def check_parity(reference: BatchEncoder, exported: BatchEncoder, texts: list[str]) -> ParityReport:
     """Encode `texts` with both and compare."""
+    return compare(reference.encode(texts, batch_size=PARITY_BATCH), exported, texts)
+
+
+def compare(expected: Vectors, exported: BatchEncoder, texts: list[str]) -> ParityReport:
+    """Compare what `exported` gives for `texts` with float32 unit vectors [n, D]."""
     lengths = [len(ids) for ids in exported.tokenize(texts)]
-    expected = reference.encode(texts, batch_size=8).astype(np.float64)
-    found = exported.encode(texts, batch_size=8).astype(np.float64)
+    expected = expected.astype(np.float64)
+    found = exported.encode(texts, batch_size=PARITY_BATCH).astype(np.float64)
     cosine = np.einsum("nd,nd->n", expected, found)
     return ParityReport(
         texts=len(texts),

@@ -27,7 +27,7 @@ mirror-rt export bert-base-uncased --pooling mean --out bundle
 """,
     )
     parser.add_argument(
-        "model", metavar="DIR", help="tuned folder; also any BERT or RoBERTa folder or hub name"
+        "model", metavar="DIR", help="tuned folder; also any encoder's folder or hub name"
     )
     parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE", help="folder to write")
     parser.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from mirror_rt.errors import MirrorError, ModelError
@@ -19,15 +21,15 @@ from mirror_rt.hub import download, is_hub_name
 from mirror_rt.tokenization import TextTokenizer
 from mirror_train.default_model import DEFAULT_MODEL, default_model_folder, is_default_model
 from mirror_train.dropout import set_dropout
+from mirror_train.families import family_of
 
 __all__ = ["Pretrained", "load_pretrained", "quiet_transformers", "resolve_model"]
 
-_WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+logger = logging.getLogger("mirror_train")
+
+_SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_WEIGHT_FILES = (*_SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
 # What a hub repository may hold beside what torch needs, often several times its size.
 _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot", "*.tflite")
 
@@ -73,10 +75,13 @@ class Pretrained:
         token: str | None = self.hf_tokenizer.mask_token
         return token
 
-    def text_tokenizer(self, max_length: int) -> TextTokenizer:
-        """Return the same tokenisation that a bundle has, cut at `max_length`."""
+    def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
+        """Return the same tokenisation that a bundle has, cut at `max_length`.
+
+        Without a copy, `hf_tokenizer` must not be saved any more: it carries the limit then.
+        """
         backend: Tokenizer = self.hf_tokenizer.backend_tokenizer
-        return TextTokenizer(backend, max_length=max_length, pad_id=self.pad_id)
+        return TextTokenizer(backend, max_length=max_length, pad_id=self.pad_id, copy=copy)
 
 
 def resolve_model(
@@ -115,8 +120,8 @@ def load_pretrained(
         dropout: rate for every dropout of the model; None leaves its own.
 
     Raises:
-        ModelError: not a model, of an unknown architecture, without a (fast) tokenizer, or with a
-            weight missing or of another shape.
+        ModelError: not a model, of an unknown architecture or one with code of its own, without a
+            (fast) tokenizer, or with a weight missing, of another shape or not a number.
     """
     folder, commit = resolve_model(str(name), revision=revision, offline=offline)
     _check_folder(folder)
@@ -134,8 +139,9 @@ def load_pretrained(
             trust_remote_code=False,
         )
     _check_weights(folder, report)
+    _check_finite(folder, model)
     _check_tokenizer(folder, tokenizer, config)
-    if getattr(model, "pooler", None) is not None:
+    if family_of(config).pooler:
         model.pooler = None  # a head for next-sentence prediction; embeddings never pass it
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
@@ -149,15 +155,20 @@ def _check_folder(folder: Path) -> None:
         raise ModelError(f"{folder} is not a folder: expected a Hugging Face model folder")
     config = folder / "config.json"
     try:
-        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+        values = json.loads(config.read_text(encoding="utf-8"))
+        kind, code = values.get("model_type"), values.get("auto_map")
     except FileNotFoundError:
         raise ModelError(f"{folder} is not a model folder: it has no config.json") from None
     except (ValueError, AttributeError) as error:
         raise ModelError(f"{config} is not a model configuration: {error}") from error
     if not kind:
         raise ModelError(f"{config} names no model_type")
-    if not any((folder / name).is_file() for name in _WEIGHT_FILES):
-        raise ModelError(f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}")
+    if code and kind not in CONFIG_MAPPING:
+        raise ModelError(
+            f"{folder} ({kind}) comes with code of its own, which is never run: transformers "
+            "itself must know the architecture"
+        )
+    _check_weight_files(folder)
     names = (
         "tokenizer.json",
         "vocab.txt",
@@ -168,6 +179,18 @@ def _check_folder(folder: Path) -> None:
     )
     if not any((folder / name).is_file() for name in names):
         raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
+
+
+def _check_weight_files(folder: Path) -> None:
+    present = [name for name in _WEIGHT_FILES if (folder / name).is_file()]
+    if not present:
+        raise ModelError(f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}")
+    if present[0] in _PICKLED_WEIGHTS:
+        logger.warning(
+            "%s holds pickled weights: only tensors are read from it, nothing in it is run; "
+            "prefer model.safetensors",
+            folder / present[0],
+        )
 
 
 def _check_architecture(folder: Path, config: Any) -> None:
@@ -184,6 +207,13 @@ def _check_weights(folder: Path, report: dict[str, Any]) -> None:
         raise ModelError(f"{folder}: the weights lack {missing[0]}{more}")
     if mismatched := sorted(str(entry) for entry in report.get("mismatched_keys", ())):
         raise ModelError(f"{folder}: a weight has the wrong shape: {mismatched[0]}")
+
+
+def _check_finite(folder: Path, model: PreTrainedModel) -> None:
+    for name, weight in model.named_parameters():
+        low, high = torch.aminmax(weight.detach())  # both are NaN where any weight is
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise ModelError(f"{folder}: the weight {name} holds NaN or an infinity")
 
 
 def _check_tokenizer(folder: Path, tokenizer: Any, config: Any) -> None:

@@ -29,6 +29,7 @@ class TorchEncoder(BatchEncoder):
         pooling: how token vectors become one.
         pad_to: pad (and cut) every text to this many tokens, for `mean-with-padding`.
         device: where to compute; the model is moved there.
+        copy_tokenizer: leave the one in `pretrained` without a limit, so that it can be saved.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class TorchEncoder(BatchEncoder):
         pooling: Pooling,
         pad_to: int | None = None,
         device: torch.device | None = None,
+        copy_tokenizer: bool = True,
     ) -> None:
         super().__init__(
-            pretrained.text_tokenizer(pad_to or pretrained.max_length),
+            pretrained.text_tokenizer(pad_to or pretrained.max_length, copy=copy_tokenizer),
             dimension=pretrained.dimension,
             pad_to=pad_to,
             mask_token=pretrained.mask_token,

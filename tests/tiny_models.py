@@ -1,0 +1,124 @@
+"""Tiny models with the families' real code: random weights, a tokenizer trained on the spot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SENTENCES = [
+    "The river runs slowly through the old town.",
+    "A doctor and a physician met on the road.",
+    "Children were playing football in the rain.",
+    "Её дом стоит на берегу реки.",
+    "人人生而自由，在尊严和权利上一律平等。",
+    "Tous les êtres humains naissent libres et égaux.",
+    "يولد جميع الناس أحرارًا",
+    "word",
+]
+
+# Special tokens in the order of their ids: (name in transformers, token).
+BERT_TOKENS = [("pad", "[PAD]"), ("unk", "[UNK]"), ("cls", "[CLS]"), ("sep", "[SEP]"),
+               ("mask", "[MASK]")]  # fmt: skip
+ROBERTA_TOKENS = [("cls", "<s>"), ("pad", "<pad>"), ("sep", "</s>"), ("unk", "<unk>"),
+                  ("mask", "<mask>")]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A tiny model of one family: its tokenizer, and what its configuration needs besides."""
+
+    pieces: str = "wordpiece"
+    tokens: list[tuple[str, str]] = field(default_factory=lambda: BERT_TOKENS)
+    pooling: str = "mean"
+    types: bool = True  # whether the tokenizer gives token_type_ids
+    config: dict[str, object] = field(default_factory=dict)
+
+
+# 130 positions, of which RoBERTa uses 128: they are numbered from padding_idx + 1 = 2.
+_ROBERTA = {"max_position_embeddings": 130, "type_vocab_size": 1, "pad_token_id": 1,
+            "bos_token_id": 0, "eos_token_id": 2}  # fmt: skip
+TINY = {
+    "bert": Tiny(),
+    "roberta": Tiny("bpe", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA),
+    "xlm-roberta": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA),
+    "camembert": Tiny("unigram", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA),
+    "distilbert": Tiny(types=True),  # published tokenizers of it do declare them
+    "albert": Tiny("unigram", config={"embedding_size": 16}),
+    "electra": Tiny(pooling="cls", config={"embedding_size": 16}),
+    "mpnet": Tiny("wordpiece", ROBERTA_TOKENS, types=False, config=_ROBERTA),
+    "deberta-v2": Tiny("unigram", config={
+        "relative_attention": True, "position_buckets": 16, "norm_rel_ebd": "layer_norm",
+        "share_att_key": True, "pos_att_type": "p2c|c2p", "position_biased_input": False,
+        "type_vocab_size": 0}),
+    "modernbert": Tiny("bpe", pooling="cls", types=False, config={
+        "local_attention": 16, "global_attn_every_n_layers": 2, "pad_token_id": 0,
+        "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}),
+    "roformer": Tiny(config={"embedding_size": 16}),  # one that no row of ours knows
+}  # fmt: skip
+
+
+def _train_tokenizer(tiny: Tiny, texts: list[str]):
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+    special = [token for _, token in tiny.tokens]
+    names = dict(tiny.tokens)
+    options = {"vocab_size": 900, "special_tokens": special, "show_progress": False}
+    if tiny.pieces == "wordpiece":
+        tokenizer = Tokenizer(models.WordPiece(unk_token=names["unk"]))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(**options)
+    elif tiny.pieces == "bpe":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(**options, initial_alphabet=alphabet)
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(**options, unk_token=names["unk"])
+    tokenizer.train_from_iterator(texts, trainer)
+    first, last = names["cls"], names["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B {last}",
+        special_tokens=[(first, special.index(first)), (last, special.index(last))],
+    )
+    return tokenizer
+
+
+def make_model(family: str, folder: Path, texts: list[str], *, seed: int = 0) -> Path:
+    """Write a tiny model of random weights and a trained tokenizer."""
+    import torch
+    from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+
+    tiny = TINY[family]
+    tokenizer = _train_tokenizer(tiny, texts + SENTENCES)
+    size = {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "initializer_range": 0.2,
+        "max_position_embeddings": 128,
+    }
+    # As many published files have it: a cap and a padding that must not reach the run time.
+    tokenizer.enable_truncation(16)
+    tokenizer.enable_padding(length=16, pad_id=tokenizer.token_to_id(dict(tiny.tokens)["pad"]))
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    hf_tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=128,
+        model_input_names=[name for name in inputs if tiny.types or "type" not in name],
+        **{f"{name}_token": token for name, token in tiny.tokens},
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModel.from_config(AutoConfig.for_model(family, **size | tiny.config))
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # biases of 0 and norms of 1 would hide a wrong fusion
+                torch.nn.init.normal_(parameter, parameter.mean().item(), 0.1)
+        model.save_pretrained(folder)
+    hf_tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,69 @@
+"""What differs between the encoder families: one row each, for loading and for export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FAMILIES", "GENERIC", "Family", "family_of"]
+
+# onnxruntime's operators that one encoder graph can hold, and how many of each a layer gives.
+_EMBEDDINGS = {"EmbedLayerNormalization": 0}
+_ATTENTION = {"Attention": 1}
+_FEED_FORWARD = {"BiasGelu": 1, "SkipLayerNormalization": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One row.
+
+    Attributes:
+        token_types: the model embeds token_type_ids, so its graph takes them where the tokenizer
+            gives them.
+        attention_interface: its attention is plain softmax(QK)V behind transformers' attention
+            interface, with no mask but that of padding.
+        fused: fused operator -> how many a layer gives; 0 for one in the whole graph.
+        pooler: the model has a head behind the hidden states that may be taken off.
+    """
+
+    token_types: bool = False
+    attention_interface: bool = False
+    fused: tuple[tuple[str, int], ...] = ()
+    pooler: bool = False
+
+    def expected(self, layers: int) -> dict[str, int]:
+        """Fused operators of a graph of so many layers, with a GELU between its dense layers."""
+        return {name: layers * times or 1 for name, times in self.fused}
+
+
+def _fused(*groups: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(pair for group in groups for pair in group.items())
+
+
+_WHOLE = _fused(_ATTENTION, _FEED_FORWARD, _EMBEDDINGS)
+_BERT = Family(token_types=True, attention_interface=True, fused=_WHOLE, pooler=True)
+_ROBERTA = Family(attention_interface=True, fused=_WHOLE, pooler=True)
+
+# The model_type of config.json -> what is particular about it.
+FAMILIES = {
+    "bert": _BERT,
+    "albert": _BERT,
+    "electra": Family(token_types=True, attention_interface=True, fused=_WHOLE),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "distilbert": Family(attention_interface=True, fused=_WHOLE),
+    # Its relative positions bypass the interface: see mirror_export.attention.
+    "mpnet": Family(fused=_WHOLE, pooler=True),
+    # Disentangled attention has no fused operator.
+    "deberta-v2": Family(token_types=True, fused=_fused(_FEED_FORWARD)),
+    # Norms before the layers, gated GELU, rotary positions and local windows: nothing matches.
+    "modernbert": Family(),
+}
+
+# Whatever else AutoModel gives: its own attention, and its head left where it is.
+GENERIC = Family()
+
+
+def family_of(config: object) -> Family:
+    """The row of a transformers configuration; `GENERIC` where there is none."""
+    return FAMILIES.get(str(getattr(config, "model_type", "")), GENERIC)
