@@ -2,10 +2,15 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 
 from mirror_export import ExportConfig, export_bundle
+from mirror_export.attention import fused_attention
+from mirror_export.export import _tell_of_missing_fusion
+from mirror_export.graph import GraphReport
+from mirror_export.onnx_file import write_onnx
 from mirror_rt import Encoder, Manifest, ModelError
 from mirror_rt.tokens import PaddedBatch
 from mirror_train import TorchEncoder
@@ -89,17 +94,17 @@ def test_weights_shared_by_layers_are_stored_once(tiny_bundle, tiny_model):
     assert stored < weights + 40_000
 
 
-def test_the_model_is_left_as_it_was(tiny_model, tmp_path):
-    from mirror_export.graph import export_graph
-
-    pretrained = load_pretrained(tiny_model("bert"))
+@pytest.mark.parametrize("family", ["bert", "mpnet", "albert"])
+def test_the_model_is_left_as_it_was(family, tiny_model):
+    model = load_pretrained(tiny_model(family)).model
     ids = torch.tensor([[5, 6, 7]])
-    before = pretrained.model(ids).last_hidden_state
-    export_graph(
-        pretrained.model, tmp_path / "m.onnx", pooling="cls", max_length=128,
-        input_names=("input_ids", "attention_mask"),
-    )  # fmt: skip
-    torch.testing.assert_close(pretrained.model(ids).last_hidden_state, before)
+    mask = torch.ones_like(ids)
+    before = model(ids, attention_mask=mask).last_hidden_state
+    own = model.config._attn_implementation
+    with pytest.raises(ZeroDivisionError), fused_attention(model):
+        raise ZeroDivisionError
+    assert model.config._attn_implementation == own
+    torch.testing.assert_close(model(ids, attention_mask=mask).last_hidden_state, before)
 
 
 @families
@@ -117,13 +122,38 @@ def test_the_last_position_is_usable_and_the_next_is_not(family, tiny_model):
             pretrained.model(longer, attention_mask=torch.ones_like(longer))
 
 
-def test_a_family_without_a_row_says_so(tiny_model, tmp_path, caplog):
-    report = export_bundle(
-        ExportConfig(str(tiny_model("roformer")), tmp_path / "b", pooling="cls",
-                     parity_texts=["a", "the river"])
-    )  # fmt: skip
-    assert report.max_difference <= 1e-5
+def test_what_is_not_fused_is_said(tiny_model, caplog):
+    nothing = GraphReport(nodes=100, fused={})
+    _tell_of_missing_fusion(load_pretrained(tiny_model("roformer")), nothing)
     assert "no fusion is known for the family 'roformer'" in caplog.text
+    _tell_of_missing_fusion(load_pretrained(tiny_model("bert")), nothing)
+    assert "Attention: fused 0 of 2; the graph works" in caplog.text
+
+
+def test_the_file_is_that_of_the_library(tmp_path, monkeypatch):
+    """Written weight by weight or in one piece, or with its weights in a second file."""
+    weights = {"a": np.arange(12, dtype="f4").reshape(3, 4).T, "b": np.array(7, dtype="i8")}
+    values = [
+        ir.Value(name=name, const_value=ir.tensor(array), shape=ir.Shape(array.shape))
+        for name, array in weights.items()
+    ]
+    graph = ir.Graph([], [], nodes=[], initializers=values, opset_imports={"": 20}, name="g")
+    model = ir.Model(graph, ir_version=10)
+    ir.save(model, tmp_path / "expected.onnx")
+    write_onnx(model, tmp_path / "found.onnx")
+    expected, found = (onnx.load(tmp_path / f"{name}.onnx") for name in ("expected", "found"))
+    for one, other in zip(expected.graph.initializer, found.graph.initializer, strict=True):
+        assert one.name == other.name
+        assert (one.dims, one.data_type) == (other.dims, other.data_type)
+        np.testing.assert_array_equal(*map(onnx.numpy_helper.to_array, (one, other)))
+    for proto in (expected, found):
+        proto.graph.ClearField("initializer")
+        proto.graph.ClearField("value_info")  # of the weights, which say it themselves
+    assert expected == found
+    monkeypatch.setattr("mirror_export.onnx_file._LIMIT", 10)
+    write_onnx(model, tmp_path / "large.onnx")
+    large = onnx.load(tmp_path / "large.onnx").graph.initializer[0]
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(large), weights["a"])
 
 
 def test_what_torch_cannot_trace_is_one_line(tiny_bert, tmp_path):

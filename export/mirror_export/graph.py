@@ -100,6 +100,8 @@ def export_graph(
         raise ModelError(f"torch cannot export this architecture: {_root(error)}") from error
     fused = fuse(model)
     write_onnx(model, path)
+    for value in model.graph.initializers.values():
+        value.const_value = None  # onnxscript's rules remember the last graph that they saw
     return GraphReport(nodes=len(model.graph), fused=fused)
 
 
