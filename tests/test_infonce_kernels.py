@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from native_build import build_core
 from torch.nn import functional
 
 from mirror_rt import _core
@@ -15,6 +14,7 @@ from mirror_train.loss import steps
 from mirror_train.loss.cpu_kernel import CpuKernel
 from mirror_train.loss.kernel import Negatives, Pairs
 from mirror_train.loss.torch_kernel import TorchKernel
+from native_build import build_core
 
 CPU_KERNELS = _core.instruction_sets()
 # Compiled for this processor with the vector width of another, for the tiling is what differs.
