@@ -22,8 +22,9 @@ _log = logging.getLogger("mirror_train")
 def choose_kernel(impl: str, z: Tensor) -> str:
     """Name of the kernel for embeddings like `z`.
 
-    `auto` is the C++ or CUDA kernel of the device of `z`, at every size: benchmarks/infonce.py
-    measures from the smallest batches on. Where there is none, plain PyTorch.
+    `auto` is the C++ or CUDA kernel of the device of `z` where there is one, else PyTorch, at every
+    size: on the CPU the C++ is the faster from 4 rows on (benchmarks/infonce.py --rows 4 32 128),
+    and on a GPU it makes fewer launches.
 
     Raises:
         ValueError: `impl` is unknown, or cannot run; says why.
