@@ -39,7 +39,8 @@ if command -v nvcc > /dev/null; then
 fi
 
 step "tests"
-HF_HUB_OFFLINE=1 .venv/bin/pytest --durations=15 "$@"
+# Two at a time: most wait for a process or run on one thread anyway. More would want more memory.
+HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadfile --durations=15 "$@"
 
 step "the demo, on fewer words"
 bash examples/demo.sh --top 2000 --quiet
