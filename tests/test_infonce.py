@@ -136,6 +136,22 @@ def test_auto_takes_the_kernel_of_the_device():
     assert choose_kernel("auto", torch.ones(2, 2).double()) == "torch"
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_default_dtype_of_torch_does_not_matter(dtype):
+    z1, z2 = (z.requires_grad_() for z in views(20, 16, dtype=torch.float32))
+    expected = infonce(z1, z2, temperature=0.1, impl="cpu")
+    gradient = torch.autograd.grad(expected, z1)[0]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        got = infonce(z1, z2, temperature=0.1, impl="cpu")
+        assert got.dtype == torch.float32
+        assert got == expected
+        assert torch.equal(torch.autograd.grad(got, z1)[0], gradient)
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_instruction_set_from_the_environment(monkeypatch):
     from mirror_train.loss.cpu_kernel import CpuKernel
 

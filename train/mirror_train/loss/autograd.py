@@ -27,7 +27,7 @@ def evaluate(inputs: Inputs, options: Options, gathered: Gathered | None) -> Ten
 
 
 class _Infonce(torch.autograd.Function):
-    """The eager path: about half the overhead of the operator below."""
+    """The eager path, without the operator's dispatch; the only one with several processes."""
 
     @staticmethod
     def forward(

@@ -59,7 +59,7 @@ class CpuKernel:
             )
 
     def normalize(self, blocks: Sequence[Tensor]) -> CpuRows:
-        norms = torch.empty(sum(len(block) for block in blocks))
+        norms = _empty(sum(len(block) for block in blocks))
         addresses = [(block.data_ptr(), len(block)) for block in blocks]
         dim, dtype = blocks[0].shape[1], _DTYPES[blocks[0].dtype]
         native = self._native.InfonceRows(addresses, dim, dtype, norms.data_ptr())
@@ -70,7 +70,7 @@ class CpuKernel:
     def logsumexp(
         self, rows: CpuRows, columns: CpuRows, negatives: Negatives, *, scale: float
     ) -> Tensor:
-        n = torch.empty(negatives.n_rows)
+        n = _empty(negatives.n_rows)
         self._native.infonce_logsumexp(
             rows.native,
             None if columns is rows else columns.native,
@@ -92,7 +92,7 @@ class CpuKernel:
         variant: Variant,
         factor: float,
     ) -> Objective:
-        weights, log_weights = torch.empty_like(n), torch.empty_like(n)
+        weights, log_weights = _empty(pairs.count), _empty(pairs.count)
         loss = self._native.infonce_objective(
             rows.native,
             partners.native,
@@ -105,7 +105,9 @@ class CpuKernel:
             weights.data_ptr(),
             log_weights.data_ptr(),
         )
-        return Objective(torch.tensor(loss), weights, log_weights)
+        return Objective(
+            torch.tensor(loss, dtype=torch.float32, device="cpu"), weights, log_weights
+        )
 
     def contract(
         self,
@@ -168,7 +170,7 @@ class CpuKernel:
 
     def _new_sums(self, rows: CpuRows, execution: _core.InfonceExecution) -> Tensor:
         n, dim = len(rows.inverse_norms), rows.blocks[0].shape[1]
-        return torch.empty(execution.padded_rows(n), execution.padded_dim(dim))
+        return _empty(execution.padded_rows(n), execution.padded_dim(dim))
 
     def _negatives(self, negatives: Negatives) -> _core.InfonceNegatives:
         native: _core.InfonceNegatives = self._native.InfonceNegatives(
@@ -183,3 +185,8 @@ class CpuKernel:
 
 def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def _empty(*shape: int) -> Tensor:
+    """What the native code writes, whatever torch's default dtype and device are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")

@@ -23,8 +23,8 @@ def choose_kernel(impl: str, z: Tensor) -> str:
     """Name of the kernel for embeddings like `z`.
 
     `auto` is the C++ or CUDA kernel of the device of `z` where there is one, else PyTorch, at every
-    size: on the CPU the C++ is the faster from 4 rows on (benchmarks/infonce.py --rows 4 32 128),
-    and on a GPU it makes fewer launches.
+    size: on the CPU the C++ is the faster from 4 rows on (benchmarks/infonce.py --rows 4 32 128);
+    on a GPU nothing has been measured yet.
 
     Raises:
         ValueError: `impl` is unknown, or cannot run; says why.
