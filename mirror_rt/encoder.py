@@ -28,11 +28,13 @@ class Encoder(BatchEncoder):
         folder: Path,
         manifest: Manifest,
         *,
+        variant: str | None = None,
         providers: Providers = "auto",
         threads: int | None = None,
     ) -> None:
+        self._graph = folder / manifest.variant(variant).file
         # First the session: loading one takes twice its size for a moment.
-        self._session = make_session(folder / Layout.model, providers=providers, threads=threads)
+        self._session = make_session(self._graph, providers=providers, threads=threads)
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
@@ -52,6 +54,7 @@ class Encoder(BatchEncoder):
         cls,
         path_or_name: str | Path,
         *,
+        variant: str | None = None,
         revision: str | None = None,
         offline: bool = False,
         verify: bool = True,
@@ -62,6 +65,8 @@ class Encoder(BatchEncoder):
 
         Args:
             path_or_name: a folder written by `mirror-rt export`, or the name of one on a hub.
+            variant: which graph of the bundle (`fp32`, `fp16`, `int8`, `fp16-cuda` ...); None for
+                `fp32`, or the first where the bundle has no `fp32`.
             revision: branch, tag or commit on the hub.
             offline: take a hub name from the local cache alone.
             verify: compare every file with the hash in the manifest first.
@@ -77,7 +82,7 @@ class Encoder(BatchEncoder):
         manifest = Manifest.read(folder)
         if verify:
             manifest.verify(folder)
-        return cls(folder, manifest, providers=providers, threads=threads)
+        return cls(folder, manifest, variant=variant, providers=providers, threads=threads)
 
     @property
     def providers(self) -> list[str]:
@@ -93,11 +98,11 @@ class Encoder(BatchEncoder):
         except onnxruntime_errors() as error:
             rows, length = batch.input_ids.shape
             raise BundleError(
-                f"{self.folder / Layout.model} failed on {rows} texts of {length} tokens: {error}"
+                f"{self._graph} failed on {rows} texts of {length} tokens: {error}"
             ) from error
         if vectors.shape != (len(batch.input_ids), self.dimension):
             raise BundleError(
-                f"{self.folder / Layout.model} gave {vectors.shape[-1]} dimensions, its manifest "
+                f"{self._graph} gave {vectors.shape[-1]} dimensions, its manifest "
                 f"says {self.dimension}"
             )
         return vectors
@@ -108,7 +113,7 @@ class Encoder(BatchEncoder):
         missing = {"sentence_embedding", "pooled_embedding"} - outputs
         if unknown or missing:
             raise BundleError(
-                f"{self.folder / Layout.model} is not a pooled encoder graph: "
+                f"{self._graph} is not a pooled encoder graph: "
                 f"unknown inputs {sorted(unknown)}, missing outputs {sorted(missing)}"
             )
 

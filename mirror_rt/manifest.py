@@ -19,6 +19,9 @@ __all__ = [
     "Layout",
     "Manifest",
     "Pooling",
+    "Precision",
+    "Target",
+    "Variant",
     "declared_format",
     "record_files",
 ]
@@ -26,6 +29,9 @@ __all__ = [
 FORMAT_VERSION = 1
 
 Pooling = Literal["cls", "mean", "mean-with-padding"]
+Precision = Literal["fp32", "fp16", "int8"]
+# `cpu` graphs run under every execution provider, `cuda` graphs under CUDA alone.
+Target = Literal["cpu", "cuda"]
 # A tuned Hugging Face folder, and what `export` makes of it; both hold a mirror.json.
 Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
 
@@ -47,6 +53,27 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """One of the graphs of a bundle.
+
+    Attributes:
+        file: path inside the folder.
+        precision: of its weights.
+        target: where it runs.
+        graph: nodes, fused operators, opset.
+        parity: report of the comparison with PyTorch; None where it was not made.
+        unchecked: why it was not made; None where it was.
+    """
+
+    file: str
+    precision: Precision
+    target: Target
+    graph: dict[str, Any] = field(default_factory=dict)
+    parity: dict[str, Any] | None = None
+    unchecked: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The content of mirror.json, in a bundle and in the tuned folder it came from.
 
@@ -61,8 +88,9 @@ class Manifest:
         recipe: every field of the recipe, None for a model that was not tuned here.
         data: source, SHA-256 and counts of the training data.
         training: seed, precision, steps, loss and speed of the run.
-        graph: nodes of the ONNX graph, and how many are fused operators.
-        parity: report of the comparison with PyTorch.
+        normalize: whether vectors are of unit length unless asked otherwise.
+        prompts: name -> text put before a text; `default_prompt_name` is used unless told.
+        variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
         files: path inside the folder -> FileRecord.
     """
 
@@ -78,8 +106,10 @@ class Manifest:
     recipe: dict[str, Any] | None = None
     data: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
-    graph: dict[str, Any] | None = None
-    parity: dict[str, Any] | None = None
+    normalize: bool = True
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    variants: dict[str, Variant] = field(default_factory=dict)
     generator: str = ""
     created: str = ""
     files: dict[str, FileRecord] = field(default_factory=dict)
@@ -121,6 +151,20 @@ class Manifest:
             return _from_dict(values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BundleError(f"{path} is damaged: {error!r}") from error
+
+    def variant(self, name: str | None = None) -> Variant:
+        """Return the graph of that name; None for `fp32`, or the first where there is no `fp32`.
+
+        Raises:
+            BundleError: the bundle has none of that name.
+        """
+        found = self.variants.get(name or ("fp32" if "fp32" in self.variants else self._first()))
+        if found is None:
+            raise BundleError(f"no variant {name!r}: this bundle has {', '.join(self.variants)}")
+        return found
+
+    def _first(self) -> str:
+        return next(iter(self.variants), "fp32")
 
     def verify(self, folder: Path) -> None:
         """Compare every recorded file with its size and hash.
@@ -178,18 +222,33 @@ def _from_dict(values: dict[str, Any]) -> Manifest:
     hints = get_type_hints(Manifest)
     values = {name: value for name, value in values.items() if name in hints}
     values["files"] = {name: _file_record(record) for name, record in values["files"].items()}
+    variants = values.get("variants", {})
+    values["variants"] = {name: _variant(entry) for name, entry in variants.items()}
     for name, value in values.items():
-        if name != "files" and not _is_a(value, hints[name]):
+        if name not in ("files", "variants") and not _is_a(value, hints[name]):
             raise ValueError(f"{name} is {value!r}, expected {hints[name]}")
     manifest = Manifest(**values)
     if manifest.dimension < 1 or manifest.max_length < 1 or not 0 <= manifest.pad_id < 2**31:
         raise ValueError("dimension and max_length must be at least 1, pad_id at least 0")
     if manifest.pad_to not in (None, manifest.max_length):
         raise ValueError(f"pad_to is {manifest.pad_to}, expected max_length or null")
-    for required in (Layout.model, Layout.tokenizer):
-        if manifest.format == "mirror_rt bundle" and required not in manifest.files:
-            raise ValueError(f"no record of {required}")
+    if manifest.format == "mirror_rt bundle":
+        graphs = [variant.file for variant in manifest.variants.values()]
+        for required in (*graphs, Layout.tokenizer):
+            if required not in manifest.files:
+                raise ValueError(f"no record of {required}")
+        if not graphs:
+            raise ValueError("it names no variant")
     return manifest
+
+
+def _variant(values: dict[str, Any]) -> Variant:
+    hints = get_type_hints(Variant)
+    values = {name: value for name, value in values.items() if name in hints}
+    for name, value in values.items():
+        if not _is_a(value, hints[name]):
+            raise ValueError(f"{name} of a variant is {value!r}, expected {hints[name]}")
+    return Variant(**values)
 
 
 def _file_record(record: dict[str, Any]) -> FileRecord:

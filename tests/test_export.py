@@ -20,7 +20,7 @@ from mirror_train import TuneConfig, load_recipe, load_training_data, tune
 
 def test_the_report_covers_one_word_to_the_limit(tiny_bundle):
     for family in ("bert", "roberta"):
-        parity = Manifest.read(tiny_bundle(family)).parity
+        parity = Manifest.read(tiny_bundle(family)).variant().parity
         assert parity["max_difference"] <= 1e-5
         assert parity["min_tokens"] <= 4
         assert 115 < parity["max_tokens"] <= 128
@@ -53,13 +53,13 @@ def test_the_manifest_carries_the_tuning(tiny_bert, words_file, tmp_path):
         for name in ("recipe", "data", "training", "language", "level", "base_model", "pooling"):
             assert getattr(manifest, name) == getattr(before, name)
         assert manifest.language == "en"
-        assert manifest.parity["max_difference"] <= 1e-4
+        assert manifest.variant().parity["max_difference"] <= 1e-4
         alone, together = (Encoder.load(out).encode(x) for x in ("a", ["the old town", "a"]))
         np.testing.assert_allclose(alone, together[1], atol=1e-5)
 
 
 def test_a_bundle_that_fails_parity_is_refused(tiny_bert, tmp_path, monkeypatch):
-    import mirror_export.export as module
+    import mirror_export.variants as module
 
     original = module.export_graph
 
@@ -93,7 +93,7 @@ def test_parity_texts_are_many_and_reach_the_limit(bundle):
 
 def test_own_parity_texts(tiny_bert, tmp_path):
     config = ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", parity_texts=["a", "b"])
-    assert export_bundle(config).texts == 2
+    assert export_bundle(config).variant().parity["texts"] == 2
 
 
 def test_refusals(tiny_bert, tmp_path):

@@ -8,9 +8,9 @@ import torch
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_export.attention import fused_attention
-from mirror_export.export import _tell_of_missing_fusion
 from mirror_export.graph import GraphReport
 from mirror_export.onnx_file import write_onnx
+from mirror_export.variants import _tell_of_missing_fusion
 from mirror_rt import Encoder, Manifest, ModelError
 from mirror_rt.tokens import PaddedBatch
 from mirror_train import TorchEncoder
@@ -66,7 +66,7 @@ def test_texts_alone_and_in_a_batch(family, tiny_model, tiny_bundle, words):
 
 @families
 def test_fused_operators(family, tiny_bundle):
-    graph = Manifest.read(tiny_bundle(family)).graph
+    graph = Manifest.read(tiny_bundle(family)).variant().graph
     model = onnx.load(tiny_bundle(family) / "onnx" / "model.onnx")
     assert graph["fused"] == FUSED[family]
     assert graph["nodes"] == len(model.graph.node)

@@ -74,7 +74,11 @@ def test_unknown_fields_of_the_same_version_are_ignored(bundle_copy):
         {"pad_to": 2},
         {"pad_to": "128"},
         {"data": "x"},
-        {"parity": []},
+        {"variants": []},
+        {"variants": {}},
+        {"variants": {"fp32": {"file": "absent.onnx", "precision": "fp32", "target": "cpu"}}},
+        {"variants": {"fp32": {"file": "onnx/model.onnx", "precision": "fp8", "target": "cpu"}}},
+        {"variants": {"fp32": {"file": "onnx/model.onnx"}}},
         {"base_model": None},
         {"files": {"tokenizer.json": {"bytes": 1, "sha256": 5}}},
         {"files": {}},
@@ -125,5 +129,5 @@ def test_nested_too_deep(bundle_copy):
 
 
 def test_info_of_a_manifest_with_sparse_details(bundle_copy, cli):
-    edit(bundle_copy, data={}, parity={"a": 1}, recipe={"a": 1}, base_model={})
+    edit(bundle_copy, data={}, recipe={"a": 1}, base_model={})
     assert cli("info", bundle_copy).code == 0

@@ -5,7 +5,8 @@ from mirror_rt.errors import require as _require
 for _module in ("torch", "transformers", "onnx", "onnxscript"):
     _require(_module, extra="export", purpose="exporting")
 
-from mirror_export.export import ExportConfig, export_bundle  # noqa: E402
+from mirror_export.config import ExportConfig  # noqa: E402
+from mirror_export.export import export_bundle  # noqa: E402
 from mirror_export.parity import ParityReport, check_parity  # noqa: E402
 
 __all__ = ["ExportConfig", "ParityReport", "check_parity", "export_bundle"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.info import describe_parity
 from mirror_rt.encoder import Encoder
 from mirror_rt.errors import MissingDependencyError, require
 from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
@@ -83,10 +84,10 @@ def run(arguments: argparse.Namespace) -> None:
         f"loss {stats.losses[0]:.3f} -> {stats.losses[-1]:.3f}"
     )
     print("2/4  export it to ONNX and compare with PyTorch")
-    parity = mirror_export.export_bundle(
+    exported = mirror_export.export_bundle(
         mirror_export.ExportConfig(str(out / "tuned"), out / "bundle", overwrite=True)
     )
-    print(f"     largest difference {parity.max_difference:.1e} over {parity.texts} texts")
+    print(f"     {describe_parity(exported.variant())}")
     print("3/4  encode the words with the bundle (no torch), and look")
     after = Encoder.load(out / "bundle")
     vectors = {"before": before.encode(data.first), "after": after.encode(data.first)}

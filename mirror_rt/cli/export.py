@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.cli.info import describe_parity
 from mirror_rt.errors import DataError, MissingDependencyError
 from mirror_rt.textio import iter_lines
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     except MissingDependencyError as error:
         raise MissingDependencyError(f"mirror-rt export: {error}") from error
 
-    report = export_bundle(
+    manifest = export_bundle(
         ExportConfig(
             model=arguments.model,
             out=arguments.out,
@@ -65,10 +66,8 @@ def run(arguments: argparse.Namespace) -> None:
             offline=arguments.offline,
         )
     )
-    print(
-        f"{arguments.out}: equal to PyTorch within {report.max_difference:.1e} over "
-        f"{report.texts} texts of {report.min_tokens} to {report.max_tokens} tokens"
-    )
+    for name, variant in manifest.variants.items():
+        print(f"{arguments.out}: {name}: {describe_parity(variant)}")
 
 
 def _texts(path: Path | None) -> list[str] | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
 from mirror_rt.hub import resolve_bundle
-from mirror_rt.manifest import Manifest, declared_format
+from mirror_rt.manifest import Manifest, Variant, declared_format
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "describe_parity"]
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -62,18 +62,23 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     if recipe := manifest.recipe:
         shown = ("temperature", "span_length", "dropout", "epochs", "batch_size", "learning_rate")
         rows.append(("recipe", ", ".join(f"{name} {recipe.get(name)}" for name in shown)))
-    if parity := manifest.parity:
-        compared = (
-            f"differs from PyTorch by {parity.get('max_difference')} at most, over "
-            f"{parity.get('texts')} texts of {parity.get('min_tokens')} to "
-            f"{parity.get('max_tokens')} tokens"
-        )
-        rows.append(("parity", compared))
+    rows += [(name, describe_parity(variant)) for name, variant in manifest.variants.items()]
     rows += [
         ("written", f"{manifest.created} by {manifest.generator}"),
         ("files", f"{len(manifest.files)} files, {size:.1f} MB, every SHA-256 verified"),
     ]
     return rows
+
+
+def describe_parity(variant: Variant) -> str:
+    """Say in a line how a variant compares with PyTorch."""
+    if (parity := variant.parity) is None:
+        return f"{variant.file}, not compared with PyTorch: {variant.unchecked}"
+    return (
+        f"{variant.file}, differs from PyTorch by {parity.get('max_difference')} at most, over "
+        f"{parity.get('texts')} texts of {parity.get('min_tokens')} to "
+        f"{parity.get('max_tokens')} tokens"
+    )
 
 
 def _join(values: dict[str, Any], *names: str) -> str:

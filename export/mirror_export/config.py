@@ -1,0 +1,46 @@
+"""What to export, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mirror_rt.manifest import Pooling, Precision, Target
+
+__all__ = ["ExportConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportConfig:
+    """How to export.
+
+    Attributes:
+        model: tuned folder, or any encoder's folder or hub name.
+        out: bundle to write.
+        pooling: `auto` takes what the folder declares.
+        precisions: of the variants to write.
+        targets: execution providers to write them for; `cuda` adds graphs that only CUDA runs.
+        parity_texts: strings to compare over; None for the built-in multilingual sample.
+        parity_pairs: TSV of text, text, score: Spearman's correlation is reported with it, too.
+        force: write variants that fail a gate, too (the manifest says that they failed).
+        truncate_dim: keep the first so many dimensions, and normalise those.
+        trust_remote_code: run code that comes with the model.
+        revision: branch, tag or commit on the hub.
+        overwrite: replace an existing bundle.
+        offline: never ask the network.
+    """
+
+    model: str
+    out: Path
+    pooling: Pooling | Literal["auto"] = "auto"
+    precisions: tuple[Precision, ...] = ("fp32",)
+    targets: tuple[Target, ...] = ("cpu",)
+    parity_texts: list[str] | None = None
+    parity_pairs: Path | None = None
+    force: bool = False
+    truncate_dim: int | None = None
+    trust_remote_code: bool = False
+    revision: str | None = None
+    overwrite: bool = False
+    offline: bool = False
