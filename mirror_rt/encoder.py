@@ -32,7 +32,7 @@ class Encoder(BatchEncoder):
         providers: Providers = "auto",
         threads: int | None = None,
     ) -> None:
-        self._graph = folder / manifest.variant(variant).file
+        self._graph = _loadable(folder, manifest, manifest.variant(variant).file)
         # First the session: loading one takes twice its size for a moment.
         self._session = make_session(self._graph, providers=providers, threads=threads)
         tokenizer = TextTokenizer.from_file(
@@ -119,3 +119,17 @@ class Encoder(BatchEncoder):
 
     def __repr__(self) -> str:
         return f"Encoder({str(self.folder)!r}, dimension={self.dimension})"
+
+
+def _loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
+    """Path of a graph, where possible of the one that leaves its weights in the file.
+
+    Not where the file was changed, whose weights are elsewhere then; and not behind a symbolic
+    link, which a model hub's cache is made of and onnxruntime refuses for weights.
+    """
+    path, mapped = folder / graph, folder / Layout.mapped(graph)
+    record = manifest.files.get(graph)
+    if not mapped.is_file() or not path.is_file() or path.is_symlink():
+        return path
+    same = record is None or record.bytes == path.stat().st_size
+    return mapped if same else path

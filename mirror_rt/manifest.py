@@ -43,6 +43,11 @@ class Layout:
     model = "onnx/model.onnx"
     tokenizer = "tokenizer.json"
 
+    @staticmethod
+    def mapped(graph: str) -> str:
+        """Path of the same graph with its weights read in place from the file `graph`."""
+        return graph.removesuffix(".onnx") + "_mapped.onnx"
+
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:

@@ -217,3 +217,18 @@ def test_a_file_that_is_no_graph_is_refused(bundle_copy):
     (bundle_copy / "onnx" / "model.onnx").write_bytes(b"not a graph")
     with pytest.raises(BundleError, match="onnxruntime cannot load"):
         Encoder.load(bundle_copy, verify=False)
+
+
+def test_the_weights_stay_in_the_file_where_they_can(bundle, tmp_path):
+    """Mapped, not copied: where the file is the very one, and no link of a hub's cache."""
+    import shutil
+
+    mapped = Encoder.load(bundle)
+    assert mapped._graph.name == "model_mapped.onnx"
+    linked = shutil.copytree(bundle, tmp_path / "linked")
+    (linked / "onnx" / "model.onnx").unlink()
+    (linked / "onnx" / "model.onnx").symlink_to(bundle / "onnx" / "model.onnx")
+    copied = Encoder.load(linked)
+    assert copied._graph.name == "model.onnx"
+    texts = ["a river", "the old town hall by the river"]
+    np.testing.assert_array_equal(mapped.encode(texts), copied.encode(texts))

@@ -132,7 +132,11 @@ def test_what_is_not_fused_is_said(tiny_model, caplog):
 
 def test_the_file_is_that_of_the_library(tmp_path, monkeypatch):
     """Written weight by weight or in one piece, or with its weights in a second file."""
-    weights = {"a": np.arange(12, dtype="f4").reshape(3, 4).T, "b": np.array(7, dtype="i8")}
+    weights = {
+        "a": np.arange(12, dtype="f4").reshape(3, 4).T,
+        "b": np.array(7, dtype="i8"),
+        "c": np.arange(20_000, dtype="f4").reshape(100, 200),
+    }
     values = [
         ir.Value(name=name, const_value=ir.tensor(array), shape=ir.Shape(array.shape))
         for name, array in weights.items()
@@ -141,15 +145,23 @@ def test_the_file_is_that_of_the_library(tmp_path, monkeypatch):
     model = ir.Model(graph, ir_version=10)
     ir.save(model, tmp_path / "expected.onnx")
     write_onnx(model, tmp_path / "found.onnx")
-    expected, found = (onnx.load(tmp_path / f"{name}.onnx") for name in ("expected", "found"))
-    for one, other in zip(expected.graph.initializer, found.graph.initializer, strict=True):
-        assert one.name == other.name
-        assert (one.dims, one.data_type) == (other.dims, other.data_type)
-        np.testing.assert_array_equal(*map(onnx.numpy_helper.to_array, (one, other)))
-    for proto in (expected, found):
+    expected, found, mapped = (
+        onnx.load(tmp_path / f"{name}.onnx") for name in ("expected", "found", "found_mapped")
+    )
+    for one, *others in zip(*(m.graph.initializer for m in (expected, found, mapped)), strict=True):
+        for other in others:
+            assert one.name == other.name
+            assert (one.dims, one.data_type) == (other.dims, other.data_type)
+            np.testing.assert_array_equal(*map(onnx.numpy_helper.to_array, (one, other)))
+    for proto in (expected, found, mapped):
         proto.graph.ClearField("initializer")
         proto.graph.ClearField("value_info")  # of the weights, which say it themselves
-    assert expected == found
+    assert expected == found == mapped
+    small = (tmp_path / "found_mapped.onnx").stat().st_size
+    assert small < 2000 < 80_000 < (tmp_path / "found.onnx").stat().st_size
+    places = onnx.load(tmp_path / "found_mapped.onnx", load_external_data=False).graph.initializer
+    assert [len(place.external_data) for place in places] == [0, 0, 3]
+    assert int(places[2].external_data[1].value) % 64 == 0
     monkeypatch.setattr("mirror_export.onnx_file._LIMIT", 10)
     write_onnx(model, tmp_path / "large.onnx")
     large = onnx.load(tmp_path / "large.onnx").graph.initializer[0]

@@ -45,6 +45,7 @@ def export_bundle(config: ExportConfig) -> Manifest:
         _write_tokenizer(pretrained, folder)
         write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
         reference = trace(pretrained, manifest, folder, config)
+        _release(pretrained)
         del pretrained
         gc.collect()  # the model makes room for the bundle, loaded as a user will load it
         variants = write_variants(folder, manifest, reference, config)
@@ -56,3 +57,9 @@ def export_bundle(config: ExportConfig) -> Manifest:
 def _write_tokenizer(pretrained: Pretrained, folder: Path) -> None:
     pretrained.hf_tokenizer.save_pretrained(folder)
     pretrained.model.config.save_pretrained(folder)
+
+
+def _release(pretrained: Pretrained) -> None:
+    """Free the weights: the exporter's rewrite rules keep the parameters of the last model."""
+    for parameter in pretrained.model.parameters():
+        parameter.data = parameter.data.new_empty(0)

@@ -1,31 +1,44 @@
-"""Writing an ONNX file weight by weight.
+"""Writing an ONNX file weight by weight, and beside it the same graph with its weights in place.
 
 Serialising a model in one piece holds all of its weights twice more in memory. A protobuf message
 is a sequence of (tag, length, content), so the weights can be written as they come, straight from
 where PyTorch holds them, once the lengths are known. The file is the usual one.
+
+onnxruntime copies the weights out of such a file, and maps weights that are external data into
+memory instead: faster to load, and shared by processes. So a second, small file holds the graph
+and names the bytes of the first as its external data.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from mirror_rt.manifest import Layout
+
 __all__ = ["write_onnx"]
 
-# Field number and wire type (2: a length follows) of ModelProto.graph, GraphProto.initializer
-# and TensorProto.raw_data in onnx.proto.
-_GRAPH, _INITIALIZER, _RAW_DATA = (bytes([number << 3 | 2]) for number in (7, 5, 9))
+# Field number and wire type (2: a length follows) of ModelProto.graph, GraphProto.initializer,
+# TensorProto.doc_string and .raw_data in onnx.proto.
+_GRAPH, _INITIALIZER, _DOC, _RAW_DATA = (bytes([number << 3 | 2]) for number in (7, 5, 12, 9))
 # What a protobuf message may hold; larger models keep their weights in a file beside.
 _LIMIT = 2**31 - 1
+# Bytes from which a weight is mapped, and what its place in the file is a multiple of.
+_MAPPED_BYTES = 65_536
+_ALIGNMENT = 64
+# Lengths are written in as many bytes as the largest needs, so that they are known beforehand.
+_VARINT_BYTES = 5
 
 
 def write_onnx(model: ir.Model, path: Path) -> None:
     """Write `model` as `path`, holding one weight at a time in memory beside the model itself.
 
-    A model over 2 GB gets its weights in a second file, `path` with `_data` at the end.
+    A model over 2 GB gets its weights in a second file, `path` with `_data` at the end; any other
+    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`.
 
     Raises:
         OSError: the disk is full.
@@ -34,42 +47,76 @@ def write_onnx(model: ir.Model, path: Path) -> None:
     if sum(_tensor(value).nbytes for value in weights) > 0.99 * _LIMIT:
         ir.save(model, path, external_data=f"{path.name}_data")
         return
-    head, graph = _without_weights(model)
-    starts = [_start(value) for value in weights]
-    sizes = [len(s) + _tensor(v).nbytes for s, v in zip(starts, weights, strict=True)]
-    fields = [_INITIALIZER + _varint(size) + s for s, size in zip(starts, sizes, strict=True)]
-    length = len(graph) + sum(
-        len(field) + _tensor(value).nbytes for field, value in zip(fields, weights, strict=True)
-    )
+    proto = _without_weights(model)
     with path.open("wb") as file:
-        file.write(head + _GRAPH + _varint(length) + graph)
-        for field, value in zip(fields, weights, strict=True):
-            file.write(field)
-            file.write(_content(value))
+        offsets = _write(file, proto, weights)
+    for value, offset in zip(weights, offsets, strict=True):
+        proto.graph.initializer.append(_mapped(value, path.name, offset))
+    Path(Layout.mapped(str(path))).write_bytes(proto.SerializeToString())
 
 
-def _without_weights(model: ir.Model) -> tuple[bytes, bytes]:
-    """The serialised model but its graph, and the serialised graph but its weights."""
+def _write(file: BinaryIO, proto: onnx.ModelProto, weights: list[ir.Value]) -> list[int]:
+    """Write the graph and its weights; return where the numbers of each weight begin."""
+    graph = proto.graph.SerializeToString()
+    rest = onnx.ModelProto()
+    rest.CopyFrom(proto)
+    rest.ClearField("graph")
+    head = rest.SerializeToString() + _GRAPH
+    place = len(head) + _VARINT_BYTES + len(graph)
+    fields, offsets = [], []
+    for value in weights:
+        field = _field(value, place)
+        offsets.append(place + len(field))
+        place = offsets[-1] + _tensor(value).nbytes
+        fields.append(field)
+    file.write(head + _varint(place - len(head) - _VARINT_BYTES) + graph)
+    for value, field in zip(weights, fields, strict=True):
+        file.write(field)
+        file.write(_content(value))
+    return offsets
+
+
+def _without_weights(model: ir.Model) -> onnx.ModelProto:
     graph = model.graph
     kept = dict(graph.initializers)
     graph.initializers.clear()
     try:
-        proto = ir.to_proto(model)
+        return ir.to_proto(model)
     finally:
         graph.initializers.update(kept)
-    body: bytes = proto.graph.SerializeToString()
-    proto.ClearField("graph")
-    return proto.SerializeToString(), body
+
+
+def _field(value: ir.Value, place: int) -> bytes:
+    """An initializer of the graph at byte `place` of the file, up to its numbers."""
+    tensor = _tensor(value)
+    end = _RAW_DATA + _varint(tensor.nbytes)
+    # Tag and length of the initializer, then those of a doc_string that fills up with spaces.
+    before = 2 * (1 + _VARINT_BYTES) + len(_start(value)) + len(end)
+    padding = -(place + before) % _ALIGNMENT
+    content = _start(value) + _DOC + _varint(padding) + b" " * padding + end
+    return _INITIALIZER + _varint(len(content) + tensor.nbytes) + content
 
 
 def _start(value: ir.Value) -> bytes:
-    """A serialised TensorProto up to its numbers."""
+    """A serialised TensorProto without its numbers."""
     tensor = _tensor(value)
-    proto = onnx.TensorProto(
+    start: bytes = onnx.TensorProto(
         name=value.name, data_type=int(tensor.dtype), dims=tensor.shape.numpy()
-    )
-    start: bytes = proto.SerializeToString()
-    return start + _RAW_DATA + _varint(tensor.nbytes)
+    ).SerializeToString()
+    return start
+
+
+def _mapped(value: ir.Value, location: str, offset: int) -> onnx.TensorProto:
+    """The weight as external data in the file `location`; a small one as it is."""
+    proto = onnx.TensorProto.FromString(_start(value))
+    size = _tensor(value).nbytes
+    if size < _MAPPED_BYTES:
+        proto.raw_data = bytes(_content(value))
+        return proto
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    for key, entry in (("location", location), ("offset", offset), ("length", size)):
+        proto.external_data.add(key=key, value=str(entry))
+    return proto
 
 
 def _content(value: ir.Value) -> memoryview:
@@ -84,6 +131,7 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol:
 
 
 def _varint(number: int) -> bytes:
-    """A number as protobuf writes lengths: 7 bits a byte, the lowest first."""
-    groups = [number >> shift & 127 for shift in range(0, max(number.bit_length(), 1), 7)]
-    return bytes([group | 128 for group in groups[:-1]] + groups[-1:])
+    """A number as protobuf reads lengths, 7 bits a byte, the lowest first, in `_VARINT_BYTES`."""
+    last = _VARINT_BYTES - 1
+    groups = [number >> 7 * i & 127 | (128 if i < last else 0) for i in range(_VARINT_BYTES)]
+    return bytes(groups)
