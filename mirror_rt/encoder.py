@@ -43,6 +43,7 @@ class Encoder(BatchEncoder):
             dimension=manifest.dimension,
             pad_to=manifest.pad_to,
             mask_token=manifest.mask_token,
+            normalize=manifest.normalize,
         )
         self.folder = folder
         self.manifest = manifest

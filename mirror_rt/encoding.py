@@ -49,6 +49,7 @@ class BatchEncoder(ABC):
         dimension: length D of an embedding.
         pad_to: pad every text to this many tokens; None for as few as a batch allows.
         mask_token: the tokenizer's mask token, None where it has none.
+        normalize: whether vectors are of unit length unless asked otherwise.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class BatchEncoder(ABC):
         dimension: int,
         pad_to: int | None,
         mask_token: str | None,
+        normalize: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
         self._dimension = dimension
         self._pad_to = pad_to
         self._mask_token = mask_token
+        self._normalize = normalize
         self._told_of_truncation = False
 
     @abstractmethod
@@ -99,7 +102,7 @@ class BatchEncoder(ABC):
         self,
         inputs: str | Iterable[str],
         batch_size: int = 32,
-        normalize_embeddings: bool = True,
+        normalize_embeddings: bool | None = None,
         show_progress_bar: bool | None = None,
         truncate_dim: int | None = None,
         *,
@@ -111,7 +114,8 @@ class BatchEncoder(ABC):
             inputs: one string, or any iterable of strings.
             batch_size: work of one session run, counted in texts of 64 tokens: the token
                 budget is `64 * batch_size`. Short texts run more at a time, long ones fewer.
-            normalize_embeddings: give unit vectors (cosine is then a dot product).
+            normalize_embeddings: True for unit vectors (cosine is then a dot product), False for
+                vectors as pooled, None for what the model declares: unit vectors, mostly.
             show_progress_bar: None shows one where the logger `mirror_rt` is at INFO.
             truncate_dim: keep the first so many dimensions (then normalise, if asked to).
             errors: `"raise"` refuses the call for an unusable text; `"nan"` gives that text
@@ -126,6 +130,7 @@ class BatchEncoder(ABC):
         """
         texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
         self._check_options(batch_size, truncate_dim, errors)
+        normalize = self._normalize if normalize_embeddings is None else normalize_embeddings
         if errors == "raise":
             _raise_invalid(texts)
         cut = truncate_dim or self.dimension
@@ -139,10 +144,10 @@ class BatchEncoder(ABC):
                 if errors == "raise" and not tokens.lengths.all():
                     empty = np.flatnonzero(tokens.lengths == 0)
                     raise InvalidTextError([(rows[i], "it has no tokens") for i in empty])
-                for batch, result in self._run(tokens, batch_size, normalize_embeddings):
+                for batch, result in self._run(tokens, batch_size, normalize):
                     vectors[np.take(rows, batch)] = result[:, :cut]
                     bar.update(len(batch))
-        if normalize_embeddings and cut < self.dimension:
+        if normalize and cut < self.dimension:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors[0] if isinstance(inputs, str) else vectors
 

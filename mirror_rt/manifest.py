@@ -19,6 +19,7 @@ __all__ = [
     "Layout",
     "Manifest",
     "Pooling",
+    "PoolingMode",
     "Precision",
     "Target",
     "Variant",
@@ -29,6 +30,9 @@ __all__ = [
 FORMAT_VERSION = 1
 
 Pooling = Literal["cls", "mean", "mean-with-padding"]
+# `Pooling` is what can be tuned; the rest comes with the models of others, under the names that
+# sentence-transformers has for it.
+PoolingMode = Pooling | Literal["max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Precision = Literal["fp32", "fp16", "int8"]
 # `cpu` graphs run under every execution provider, `cuda` graphs under CUDA alone.
 Target = Literal["cpu", "cuda"]
@@ -87,7 +91,7 @@ class Manifest:
         max_length: most tokens of a text, special tokens included.
         pad_id: token id to pad with.
         pad_to: every text is padded to this many tokens (pooling `mean-with-padding` alone).
-        pooling: how token vectors become one: `cls`, `mean`, or `mean-with-padding`.
+        pooling: how token vectors become one (see `PoolingMode`); several are joined by `+`.
         mask_token: the tokenizer's own, None where it has none.
         base_model: name and revision of the model that was tuned.
         recipe: every field of the recipe, None for a model that was not tuned here.
@@ -102,7 +106,7 @@ class Manifest:
     dimension: int
     max_length: int
     pad_id: int
-    pooling: Pooling
+    pooling: str
     pad_to: int | None = None
     mask_token: str | None = None
     language: str | None = None
@@ -235,6 +239,8 @@ def _from_dict(values: dict[str, Any]) -> Manifest:
     manifest = Manifest(**values)
     if manifest.dimension < 1 or manifest.max_length < 1 or not 0 <= manifest.pad_id < 2**31:
         raise ValueError("dimension and max_length must be at least 1, pad_id at least 0")
+    if not all(_is_a(mode, PoolingMode) for mode in manifest.pooling.split("+")):
+        raise ValueError(f"pooling is {manifest.pooling!r}, which is unknown")
     if manifest.pad_to not in (None, manifest.max_length):
         raise ValueError(f"pad_to is {manifest.pad_to}, expected max_length or null")
     if manifest.format == "mirror_rt bundle":

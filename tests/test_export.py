@@ -16,6 +16,7 @@ from mirror_rt import (
     ParityError,
 )
 from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+from mirror_train.head import Head
 
 
 def test_the_report_covers_one_word_to_the_limit(tiny_bundle):
@@ -33,7 +34,11 @@ def test_the_graph_is_valid_and_dynamic(bundle):
     assert list(inputs) == ["input_ids", "attention_mask", "token_type_ids"]
     for dims in inputs.values():
         assert [dim.dim_param for dim in dims] == ["batch", "length"]
-    assert [node.name for node in model.graph.output] == ["sentence_embedding", "pooled_embedding"]
+    assert {node.name: len(node.type.tensor_type.shape.dim) for node in model.graph.output} == {
+        "sentence_embedding": 2,
+        "pooled_embedding": 2,
+        "last_hidden_state": 3,
+    }
 
 
 def test_the_bundle_tokenizer_has_no_cap(bundle):
@@ -64,7 +69,7 @@ def test_a_bundle_that_fails_parity_is_refused(tiny_bert, tmp_path, monkeypatch)
     original = module.export_graph
 
     def wrong(encoder, path, **options):
-        return original(encoder, path, **(options | {"pooling": "cls"}))
+        return original(encoder, path, **(options | {"head": Head(["cls"])}))
 
     monkeypatch.setattr(module, "export_graph", wrong)
     with pytest.raises(ParityError, match=r"differs from PyTorch by .* the bundle was not written"):

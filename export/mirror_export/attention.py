@@ -34,7 +34,7 @@ def fused_attention(model: Any) -> Iterator[None]:
     Inside, the model cannot be run: the operators have a shape, but no PyTorch code.
     """
     with _replaced(NewGELUActivation, _tanh_gelu), _replaced(MPNetSelfAttention, _mpnet_attention):
-        if not family_of(model.config).attention_interface:
+        if not family_of(model).attention_interface:
             yield
             return
         AttentionInterface.register(_NAME, _interface_attention)

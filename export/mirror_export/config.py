@@ -18,13 +18,16 @@ class ExportConfig:
     Attributes:
         model: tuned folder, or any encoder's folder or hub name.
         out: bundle to write.
-        pooling: `auto` takes what the folder declares.
+        pooling: `auto` takes what the folder declares, further modules included; another is used
+            in place of all that.
         precisions: of the variants to write.
         targets: execution providers to write them for; `cuda` adds graphs that only CUDA runs.
         parity_texts: strings to compare over; None for the built-in multilingual sample.
         parity_pairs: TSV of text, text, score: Spearman's correlation is reported with it, too.
         force: write variants that fail a gate, too (the manifest says that they failed).
-        truncate_dim: keep the first so many dimensions, and normalise those.
+        max_length: most tokens of a text; None for as many as the model takes.
+        truncate_dim: keep the first so many dimensions, and normalise those; None for what the
+            folder declares, else all.
         trust_remote_code: run code that comes with the model.
         revision: branch, tag or commit on the hub.
         overwrite: replace an existing bundle.
@@ -39,6 +42,7 @@ class ExportConfig:
     parity_texts: list[str] | None = None
     parity_pairs: Path | None = None
     force: bool = False
+    max_length: int | None = None
     truncate_dim: int | None = None
     trust_remote_code: bool = False
     revision: str | None = None

@@ -1,52 +1,107 @@
-"""The manifest of a bundle, but for its variants and files."""
+"""The head and the manifest of a bundle, but for its variants and files."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
 
 from mirror_export.config import ExportConfig
 from mirror_rt import Manifest, __version__
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.manifest import Layout
-from mirror_train.pooling import declared_pad_to, declared_pooling
+from mirror_train.declared import (
+    declared,
+    declared_head,
+    declared_pad_to,
+    declared_text_options,
+)
+from mirror_train.head import Head
 from mirror_train.pretrained import Pretrained
 
-__all__ = ["describe"]
+__all__ = ["choose_head", "describe"]
+
+logger = logging.getLogger("mirror_export")
 
 
-def describe(pretrained: Pretrained, config: ExportConfig) -> Manifest:
-    """Say what the bundle of a loaded model will be.
+def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
+    """Return the head to export: what the folder declares, or the pooling that is asked for.
 
     Raises:
-        ModelError: its pooling is not declared, or not supported.
+        ModelError: its pooling is not declared, or a module of it is not supported.
         ConfigError: the options do not go together.
-        BundleIntegrityError: a tuned folder was changed since it was written.
     """
-    pooling = declared_pooling(pretrained.folder) if config.pooling == "auto" else config.pooling
-    if pooling is None:
+    asked = None if config.pooling == "auto" else Head([config.pooling])
+    head = asked or declared_head(pretrained.folder)
+    if head is None:
         raise ModelError(
             f"{config.model} declares no pooling: pass --pooling cls or --pooling mean"
         )
-    pad_to = declared_pad_to(pretrained.folder)
-    if pooling == "mean-with-padding" and pad_to is None:
+    if "mean-with-padding" in head.poolings and declared_pad_to(pretrained.folder) is None:
         raise ConfigError("pooling mean-with-padding needs a folder that was tuned with it")
+    cut = config.truncate_dim
+    if cut is None:
+        cut = declared(pretrained.folder).truncate_dim
+    return head if cut is None else head.truncated(cut, pretrained.dimension)
+
+
+def describe(pretrained: Pretrained, head: Head, config: ExportConfig) -> Manifest:
+    """Say what the bundle of a loaded model will be.
+
+    Raises:
+        ModelError: the modules of the head do not fit one another.
+        ConfigError: the options do not go together.
+        BundleIntegrityError: a tuned folder was changed since it was written.
+    """
     if (pretrained.folder / Layout.manifest).is_file():
         manifest = Manifest.read(pretrained.folder, "mirror_rt encoder")
         manifest.verify(pretrained.folder)  # or the bundle would name a history that is not its own
     else:
-        manifest = Manifest(
-            dimension=pretrained.dimension,
-            max_length=pretrained.max_length,
-            pad_id=pretrained.pad_id,
-            pooling=pooling,
-            mask_token=pretrained.mask_token,
-            base_model={"name": pretrained.public_name, "revision": pretrained.revision},
-        )
+        manifest = _of_foreign(pretrained, head)
     return dataclasses.replace(
         manifest,
-        pooling=pooling,
+        dimension=head.dimension(pretrained.dimension),
+        pooling=head.pooling,
+        normalize=head.normalize,
+        max_length=_max_length(pretrained, manifest, config),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         generator=f"mirror-rt {__version__}",
         format="mirror_rt bundle",
     )
+
+
+def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:
+    settings = declared(pretrained.folder)
+    return Manifest(
+        dimension=pretrained.dimension,
+        max_length=pretrained.max_length,
+        pad_id=pretrained.pad_id,
+        pooling=head.pooling,
+        mask_token=pretrained.mask_token,
+        prompts=settings.prompts,
+        default_prompt_name=settings.default_prompt_name,
+        base_model={"name": pretrained.public_name, "revision": pretrained.revision},
+    )
+
+
+def _max_length(pretrained: Pretrained, manifest: Manifest, config: ExportConfig) -> int:
+    limit = config.max_length
+    if limit is None:
+        own = declared_text_options(pretrained.model_folder).max_length
+        if own is not None and own < manifest.max_length:
+            logger.warning(
+                "sentence-transformers cuts texts at %d tokens with this folder, the bundle at "
+                "%d: longer texts get other vectors (--max-length %d for the same)",
+                own,
+                manifest.max_length,
+                own,
+            )
+        return manifest.max_length
+    if manifest.pad_to is not None and limit != manifest.pad_to:
+        raise ConfigError(f"max_length must be {manifest.pad_to}, which every text is padded to")
+    if not 1 <= limit <= manifest.max_length:
+        raise ConfigError(
+            f"max_length must be in 1 .. {manifest.max_length}, what {config.model} takes, got "
+            f"{limit}"
+        )
+    return limit

@@ -7,13 +7,13 @@ import gc
 from pathlib import Path
 
 from mirror_export.config import ExportConfig
-from mirror_export.describe import describe
+from mirror_export.describe import choose_head, describe
+from mirror_export.interop import write_companions
 from mirror_export.variants import trace, write_variants
 from mirror_rt import Manifest
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.files import check_free, new_folder, write_json
 from mirror_rt.manifest import Layout, record_files
-from mirror_train.pooling import write_sentence_transformers_modules
 from mirror_train.pretrained import Pretrained, load_pretrained
 
 __all__ = ["export_bundle"]
@@ -29,7 +29,8 @@ def export_bundle(config: ExportConfig) -> Manifest:
         ModelError: the model cannot be loaded or traced, or its pooling is not supported.
         ParityError: the graph disagrees with PyTorch; nothing is written.
         OutputExistsError: `out` exists.
-        ConfigError: `out` is the model's own folder.
+        ConfigError: `out` is the model's own folder, or `max_length` or `truncate_dim` is out of
+            range.
         BundleIntegrityError: a tuned folder was changed since it was written.
     """
     require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
@@ -39,12 +40,17 @@ def export_bundle(config: ExportConfig) -> Manifest:
         *Path(config.model).resolve().parents,
     ):
         raise ConfigError(f"--out {config.out} would replace the model {config.model} itself")
-    pretrained = load_pretrained(config.model, revision=config.revision, offline=config.offline)
-    manifest = describe(pretrained, config)
+    pretrained = load_pretrained(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
+    )
+    head = choose_head(pretrained, config)
+    manifest = describe(pretrained, head, config)
     with new_folder(config.out, overwrite=config.overwrite) as folder:
-        _write_tokenizer(pretrained, folder)
-        write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
-        reference = trace(pretrained, manifest, folder, config)
+        write_companions(pretrained, head, manifest, folder)
+        reference = trace(pretrained, head, manifest, folder, config)
         _release(pretrained)
         del pretrained
         gc.collect()  # the model makes room for the bundle, loaded as a user will load it
@@ -52,11 +58,6 @@ def export_bundle(config: ExportConfig) -> Manifest:
         manifest = dataclasses.replace(manifest, variants=variants, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())
     return manifest
-
-
-def _write_tokenizer(pretrained: Pretrained, folder: Path) -> None:
-    pretrained.hf_tokenizer.save_pretrained(folder)
-    pretrained.model.config.save_pretrained(folder)
 
 
 def _release(pretrained: Pretrained) -> None:

@@ -20,38 +20,37 @@ from mirror_export.attention import fused_attention
 from mirror_export.fusion import fuse
 from mirror_export.onnx_file import write_onnx
 from mirror_rt.errors import ModelError
-from mirror_rt.manifest import Pooling
-from mirror_train.pooling import pool
+from mirror_train.head import Head
 
 __all__ = ["GraphReport", "PooledEncoder", "export_graph"]
 
 # The exporter's own set since torch 2.9; onnxruntime has it since 1.17.
 OPSET = 20
-OUTPUT_NAMES = ("sentence_embedding", "pooled_embedding")
+OUTPUT_NAMES = ("sentence_embedding", "pooled_embedding", "last_hidden_state")
 
 
 class PooledEncoder(torch.nn.Module):
-    """What the graph computes: [B, L] ids and mask to unit and plain text vectors [B, D].
+    """What the graph computes: [B, L] ids and mask to text vectors [B, D] and token vectors.
 
     Token types are always 0 for a single text, so a model with one type table still takes them
     as an input: other tools feed them.
     """
 
-    def __init__(self, encoder: torch.nn.Module, pooling: Pooling) -> None:
+    def __init__(self, encoder: torch.nn.Module, head: Head) -> None:
         super().__init__()
         self.encoder = encoder
-        self.pooling = pooling
+        self.head = head
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return (sentence_embedding, pooled_embedding), the first of unit length."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return unit and plain text vectors [B, D], and token vectors [B, L, H]."""
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         hidden = self.encoder(
             input_ids=input_ids, attention_mask=attention_mask, **types
         ).last_hidden_state
-        pooled = pool(hidden, attention_mask, self.pooling)
-        return functional.normalize(pooled, dim=1), pooled
+        pooled = self.head(hidden, attention_mask)
+        return functional.normalize(pooled, dim=1), pooled, hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +76,16 @@ def export_graph(
     encoder: torch.nn.Module,
     path: Path,
     *,
-    pooling: Pooling,
+    head: Head,
     input_names: tuple[str, ...],
     max_length: int,
 ) -> GraphReport:
-    """Write `encoder` with pooling and normalisation as ONNX, in onnxruntime's fused operators.
+    """Write `encoder` with head and normalisation as ONNX, in onnxruntime's fused operators.
 
     Args:
         encoder: a transformers encoder, in evaluation mode on the CPU.
         path: the .onnx file to write.
-        pooling: see `mirror_train.pooling.pool`.
+        head: from token vectors to text vectors.
         input_names: input_ids, attention_mask and, where the model has types, token_type_ids.
         max_length: most tokens of a text.
 
@@ -95,7 +94,7 @@ def export_graph(
     """
     try:
         with _quiet(), torch.no_grad(), fused_attention(encoder):
-            model = _trace(PooledEncoder(encoder, pooling).eval(), input_names, max_length)
+            model = _trace(PooledEncoder(encoder, head).eval(), input_names, max_length)
     except torch.onnx.errors.OnnxExporterError as error:
         raise ModelError(f"torch cannot export this architecture: {_root(error)}") from error
     fused = fuse(model)

@@ -69,14 +69,16 @@ class ParityReport:
 
 def check_parity(reference: BatchEncoder, exported: BatchEncoder, texts: list[str]) -> ParityReport:
     """Encode `texts` with both and compare."""
-    return compare(reference.encode(texts, batch_size=PARITY_BATCH), exported, texts)
+    expected = reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
+    return compare(expected, exported, texts)
 
 
 def compare(expected: Vectors, exported: BatchEncoder, texts: list[str]) -> ParityReport:
     """Compare what `exported` gives for `texts` with float32 unit vectors [n, D]."""
     lengths = [len(ids) for ids in exported.tokenize(texts)]
     expected = expected.astype(np.float64)
-    found = exported.encode(texts, batch_size=PARITY_BATCH).astype(np.float64)
+    found = exported.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
+    found = found.astype(np.float64)
     cosine = np.einsum("nd,nd->n", expected, found)
     return ParityReport(
         texts=len(texts),

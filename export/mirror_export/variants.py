@@ -13,7 +13,8 @@ from mirror_export.parity import PARITY_BATCH, compare, parity_texts
 from mirror_rt import Encoder, Manifest
 from mirror_rt.encoding import Vectors
 from mirror_rt.manifest import Layout, Variant
-from mirror_train.families import FAMILIES, family_of
+from mirror_train.families import FAMILIES, GENERIC, family_of
+from mirror_train.head import Head
 from mirror_train.pretrained import Pretrained
 from mirror_train.torch_encoder import TorchEncoder
 
@@ -38,14 +39,14 @@ class Reference:
 
 
 def trace(
-    pretrained: Pretrained, manifest: Manifest, folder: Path, config: ExportConfig
+    pretrained: Pretrained, head: Head, manifest: Manifest, folder: Path, config: ExportConfig
 ) -> Reference:
     """Write the float32 graph into `folder` and encode the parity texts with PyTorch.
 
     `pretrained` gives its tokenizer up: it cannot be saved any more.
     """
-    graph = _write_graph(pretrained, manifest, folder)
-    texts, vectors = _expected(pretrained, manifest, config)
+    graph = _write_graph(pretrained, head, folder)
+    texts, vectors = _expected(pretrained, head, manifest, config)
     return Reference(texts, vectors, graph)
 
 
@@ -65,13 +66,13 @@ def write_variants(
     return {"fp32": dataclasses.replace(fp32, parity=report.to_dict())}
 
 
-def _write_graph(pretrained: Pretrained, manifest: Manifest, folder: Path) -> GraphReport:
+def _write_graph(pretrained: Pretrained, head: Head, folder: Path) -> GraphReport:
     path = folder / Layout.model
     path.parent.mkdir()
     report = export_graph(
         pretrained.model,
         path,
-        pooling=manifest.pooling,
+        head=head,
         input_names=_input_names(pretrained),
         max_length=pretrained.max_length,
     )
@@ -81,15 +82,15 @@ def _write_graph(pretrained: Pretrained, manifest: Manifest, folder: Path) -> Gr
 
 def _input_names(pretrained: Pretrained) -> tuple[str, ...]:
     """The graph's inputs: token types where both the model and its tokenizer have them."""
-    config = pretrained.model.config
-    typed = family_of(config).token_types and getattr(config, "type_vocab_size", 0) > 0
+    model = pretrained.model
+    typed = family_of(model).token_types and getattr(model.config, "type_vocab_size", 0) > 0
     given = "token_type_ids" in pretrained.hf_tokenizer.model_input_names
     return ("input_ids", "attention_mask", *(("token_type_ids",) if typed and given else ()))
 
 
 def _tell_of_missing_fusion(pretrained: Pretrained, report: GraphReport) -> None:
-    config = pretrained.model.config
-    if config.model_type not in FAMILIES:
+    family, config = family_of(pretrained.model), pretrained.model.config
+    if family is GENERIC:
         logger.warning(
             "no fusion is known for the family %r: its attention stays as PyTorch wrote it, which "
             "works (known are %s)",
@@ -97,7 +98,7 @@ def _tell_of_missing_fusion(pretrained: Pretrained, report: GraphReport) -> None
             ", ".join(FAMILIES),
         )
         return
-    for operator, count in family_of(config).expected(config.num_hidden_layers).items():
+    for operator, count in family.expected(config.num_hidden_layers).items():
         names = ("BiasGelu", "FastGelu") if operator == "BiasGelu" else (operator,)
         found = sum(report.fused.get(name, 0) for name in names)
         if found < count:
@@ -105,12 +106,16 @@ def _tell_of_missing_fusion(pretrained: Pretrained, report: GraphReport) -> None
 
 
 def _expected(
-    pretrained: Pretrained, manifest: Manifest, config: ExportConfig
+    pretrained: Pretrained, head: Head, manifest: Manifest, config: ExportConfig
 ) -> tuple[list[str], Vectors]:
     """Texts to compare on and PyTorch's vectors [n, D]; `pretrained` gives its tokenizer up."""
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
     texts = config.parity_texts or parity_texts(tokenizer)
     reference = TorchEncoder(
-        pretrained, pooling=manifest.pooling, pad_to=manifest.pad_to, copy_tokenizer=False
+        pretrained,
+        head=head,
+        max_length=manifest.max_length,
+        pad_to=manifest.pad_to,
+        copy_tokenizer=False,
     )
-    return texts, reference.encode(texts, batch_size=PARITY_BATCH)
+    return texts, reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)

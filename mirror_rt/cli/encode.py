@@ -73,7 +73,11 @@ printf 'one text\\nanother\\n' | mirror-rt encode --model bundle --input - --out
         help="work of one run, in texts of 64 tokens (default 32)",
     )
     parser.add_argument("--truncate-dim", type=int, metavar="D", help="keep D dimensions")
-    parser.add_argument("--no-normalize", action="store_true", help="vectors as pooled, not unit")
+    parser.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="unit vectors, or vectors as pooled (default: what the bundle declares)",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="default: all available")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
     add_hub_options(parser)
@@ -104,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
             vectors = encoder.encode(
                 window,
                 batch_size=arguments.batch_size,
-                normalize_embeddings=not arguments.no_normalize,
+                normalize_embeddings=arguments.normalize,
                 truncate_dim=arguments.truncate_dim,
                 errors="nan",
             )

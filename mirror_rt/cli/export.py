@@ -35,7 +35,25 @@ mirror-rt export bert-base-uncased --pooling mean --out bundle
         "--pooling",
         choices=["auto", "cls", "mean"],
         default="auto",
-        help="auto: what the folder declares",
+        help="auto: what the folder declares, all of its sentence-transformers modules; or this "
+        "pooling alone, in their place",
+    )
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="cut texts at N tokens (default: as many as the model takes)",
+    )
+    parser.add_argument(
+        "--truncate-dim",
+        type=int,
+        metavar="D",
+        help="keep D dimensions of the vectors (Matryoshka), normalised after the cut",
+    )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the Python code that comes with the model, if it needs any: read it first",
     )
     parser.add_argument(
         "--parity-texts",
@@ -61,6 +79,9 @@ def run(arguments: argparse.Namespace) -> None:
             out=arguments.out,
             pooling=arguments.pooling,
             parity_texts=_texts(arguments.parity_texts),
+            max_length=arguments.max_length,
+            truncate_dim=arguments.truncate_dim,
+            trust_remote_code=arguments.trust_remote_code,
             overwrite=arguments.overwrite,
             revision=arguments.revision,
             offline=arguments.offline,

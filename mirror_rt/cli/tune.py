@@ -61,6 +61,11 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         "once, checked and cached)",
     )
     add_hub_options(parser)
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the Python code that comes with the base model, if it needs any: read it first",
+    )
     _add_data_options(parser)
     _add_run_options(parser)
     overrides = parser.add_argument_group("overrides of the recipe")
@@ -149,6 +154,7 @@ def run(arguments: argparse.Namespace) -> None:
         resume=arguments.resume,
         overwrite=arguments.overwrite,
         offline=arguments.offline,
+        trust_remote_code=arguments.trust_remote_code,
         show_progress_bar=progress(arguments),
     )
     report = mirror_train.tune(data, config)

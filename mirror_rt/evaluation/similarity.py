@@ -64,7 +64,7 @@ def cosines(model: EmbeddingModel, first: list[str], second: list[str]) -> npt.N
     """Cosine of each pair of texts, float64 [n]; every distinct text is encoded once."""
     texts = list(dict.fromkeys(first + second))
     row = {text: i for i, text in enumerate(texts)}
-    vectors = model.encode(texts).astype(np.float64)
+    vectors = model.encode(texts, normalize_embeddings=True).astype(np.float64)
     left = vectors[[row[text] for text in first]]
     right = vectors[[row[text] for text in second]]
     return np.asarray(np.einsum("nd,nd->n", left, right))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["FAMILIES", "GENERIC", "Family", "family_of"]
 
@@ -64,6 +65,8 @@ FAMILIES = {
 GENERIC = Family()
 
 
-def family_of(config: object) -> Family:
-    """The row of a transformers configuration; `GENERIC` where there is none."""
-    return FAMILIES.get(str(getattr(config, "model_type", "")), GENERIC)
+def family_of(model: Any) -> Family:
+    """The row of a transformers model; `GENERIC` where there is none, or the code is not theirs."""
+    if not type(model).__module__.startswith("transformers.models."):
+        return GENERIC
+    return FAMILIES.get(model.config.model_type, GENERIC)

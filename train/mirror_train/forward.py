@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -54,13 +56,24 @@ def length_groups(lengths: Rows, *, pass_cost: int) -> list[Rows]:
 
 
 def embed_batch(
-    model: torch.nn.Module, batch: PaddedBatch, *, pooling: Pooling, device: torch.device
+    model: torch.nn.Module,
+    batch: PaddedBatch,
+    *,
+    head: Callable[[Tensor, Tensor], Tensor],
+    device: torch.device,
 ) -> Tensor:
-    """Pooled, not normalised embeddings [rows, D] of one padded batch."""
+    """Pooled, not normalised embeddings [rows, D] of one padded batch.
+
+    Args:
+        model: a transformers encoder on `device`.
+        batch: its input.
+        head: from token vectors [rows, L, H] and mask [rows, L] to text vectors.
+        device: where to compute.
+    """
     ids = torch.from_numpy(batch.input_ids).to(device)
     mask = torch.from_numpy(batch.attention_mask).to(device)
     hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
-    return pool(hidden, mask, pooling)
+    return head(hidden, mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +126,8 @@ class Forward:
         """Embeddings [len(rows), D] of some rows, in their order, under autocast."""
         batch = tokens.pad(rows, pad_id=self.pad_id, length=self.pad_to)
         with self.autocast():
-            return embed_batch(self.model, batch, pooling=self.pooling, device=self.device)
+            head = partial(pool, pooling=self.pooling)
+            return embed_batch(self.model, batch, head=head, device=self.device)
 
     def embed(self, tokens: RaggedTokens, chunks: list[Rows]) -> Tensor:
         """Embeddings [n, D] of all rows, in their order, in one differentiable pass."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -13,9 +13,10 @@ from safetensors import SafetensorError
 
 from mirror_rt import __version__
 from mirror_rt.files import new_folder, write_json
-from mirror_rt.manifest import Layout, Manifest, record_files
+from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
 from mirror_train.data import TrainingData
-from mirror_train.pooling import write_sentence_transformers_modules
+from mirror_train.head import Head
+from mirror_train.modules import write_modules
 from mirror_train.pretrained import Pretrained, quiet_transformers
 from mirror_train.processes import Processes
 from mirror_train.recipe import Recipe
@@ -95,9 +96,8 @@ def write_folder(base: Pretrained, manifest: Manifest, out: Path, *, overwrite: 
                 base.hf_tokenizer.save_pretrained(folder)
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"cannot write {out}: {error}") from error
-        write_sentence_transformers_modules(folder, manifest.pooling, manifest.dimension)
-        limit = {"max_seq_length": manifest.max_length, "do_lower_case": False}
-        write_json(folder / "sentence_bert_config.json", limit)
+        head = Head([cast(Pooling, manifest.pooling)])
+        write_modules(folder, head, manifest, hidden_size=manifest.dimension)
         manifest = dataclasses.replace(manifest, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())
     return manifest

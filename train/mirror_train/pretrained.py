@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase, Sequence
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
@@ -19,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 from mirror_rt.errors import MirrorError, ModelError
 from mirror_rt.hub import download, is_hub_name
 from mirror_rt.tokenization import TextTokenizer
+from mirror_train.declared import declared_text_options, transformer_folder
 from mirror_train.default_model import DEFAULT_MODEL, default_model_folder, is_default_model
 from mirror_train.dropout import set_dropout
 from mirror_train.families import family_of
@@ -41,7 +43,8 @@ class Pretrained:
     Attributes:
         name: what the user asked for.
         revision: commit on the hub, None for a local folder.
-        folder: where its files are.
+        folder: what the user asked for: the folder itself, or where the hub's files are.
+        model_folder: where in it the transformer is; the same but in old layouts.
         model: the transformers model, without its pooler head, in evaluation mode.
         hf_tokenizer: the transformers tokenizer, to be saved beside the model.
         max_length: most tokens of a text that the model has positions for.
@@ -50,6 +53,7 @@ class Pretrained:
     name: str
     revision: str | None
     folder: Path
+    model_folder: Path
     model: PreTrainedModel
     hf_tokenizer: Any
     max_length: int
@@ -109,6 +113,7 @@ def load_pretrained(
     *,
     revision: str | None = None,
     offline: bool = False,
+    trust_remote_code: bool = False,
     dropout: float | None = None,
 ) -> Pretrained:
     """Load an encoder in float32.
@@ -117,40 +122,44 @@ def load_pretrained(
         name: folder, hub name, or the embedded default.
         revision: branch, tag or commit on the hub.
         offline: never ask the network.
+        trust_remote_code: run code that comes with the model.
         dropout: rate for every dropout of the model; None leaves its own.
 
     Raises:
-        ModelError: not a model, of an unknown architecture or one with code of its own, without a
-            (fast) tokenizer, or with a weight missing, of another shape or not a number.
+        ModelError: not a model, of an unknown architecture or one with code that is not trusted,
+            without a (fast) tokenizer, or with a weight missing, of another shape or not a number.
     """
-    folder, commit = resolve_model(str(name), revision=revision, offline=offline)
-    _check_folder(folder)
+    root, commit = resolve_model(str(name), revision=revision, offline=offline)
+    folder = transformer_folder(root)
+    _check_folder(folder, trust_remote_code)
     with quiet_transformers(), _as_model_error(folder):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         _check_architecture(folder, config)
         if dropout is not None:
             set_dropout(config, dropout)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         model, report = AutoModel.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
-            trust_remote_code=False,
+            trust_remote_code=trust_remote_code,
         )
     _check_weights(folder, report)
     _check_finite(folder, model)
     _check_tokenizer(folder, tokenizer, config)
-    if family_of(config).pooler:
+    if family_of(model).pooler:
         model.pooler = None  # a head for next-sentence prediction; embeddings never pass it
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
+    if declared_text_options(folder).lowercase:
+        _add_lowercase(tokenizer.backend_tokenizer)
     return Pretrained(
-        str(name), commit, folder, model.eval(), tokenizer, _positions(model, tokenizer)
+        str(name), commit, root, folder, model.eval(), tokenizer, _positions(model, tokenizer)
     )
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: Path, trust_remote_code: bool) -> None:
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder: expected a Hugging Face model folder")
     config = folder / "config.json"
@@ -163,10 +172,10 @@ def _check_folder(folder: Path) -> None:
         raise ModelError(f"{config} is not a model configuration: {error}") from error
     if not kind:
         raise ModelError(f"{config} names no model_type")
-    if code and kind not in CONFIG_MAPPING:
+    if code and kind not in CONFIG_MAPPING and not trust_remote_code:
         raise ModelError(
-            f"{folder} ({kind}) comes with code of its own, which is never run: transformers "
-            "itself must know the architecture"
+            f"{folder} ({kind}) comes with code of its own: read it, and pass --trust-remote-code "
+            "(trust_remote_code=True) to run it"
         )
     _check_weight_files(folder)
     names = (
@@ -229,6 +238,12 @@ def _check_tokenizer(folder: Path, tokenizer: Any, config: Any) -> None:
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model only "
             f"{config.vocab_size}: they do not belong together"
         )
+
+
+def _add_lowercase(tokenizer: Tokenizer) -> None:
+    """Lower-case before all else, as sentence-transformers does where a folder asks for it."""
+    steps = [Lowercase()] if tokenizer.normalizer is None else [Lowercase(), tokenizer.normalizer]
+    tokenizer.normalizer = Sequence(steps)
 
 
 def _positions(model: Any, tokenizer: Any) -> int:

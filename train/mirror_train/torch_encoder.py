@@ -12,9 +12,10 @@ from torch.nn import functional
 from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.manifest import Pooling
 from mirror_rt.tokens import PaddedBatch
+from mirror_train.declared import declared_head, declared_pad_to
 from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.forward import embed_batch
-from mirror_train.pooling import declared_pad_to, declared_pooling
+from mirror_train.head import Head
 from mirror_train.precision import resolve_device
 from mirror_train.pretrained import Pretrained, load_pretrained
 
@@ -26,7 +27,8 @@ class TorchEncoder(BatchEncoder):
 
     Args:
         pretrained: the model and its tokenizer.
-        pooling: how token vectors become one.
+        head: how token vectors become one, and whether that is of unit length by default.
+        max_length: most tokens of a text; None for as many as the model takes.
         pad_to: pad (and cut) every text to this many tokens, for `mean-with-padding`.
         device: where to compute; the model is moved there.
         copy_tokenizer: leave the one in `pretrained` without a limit, so that it can be saved.
@@ -36,21 +38,25 @@ class TorchEncoder(BatchEncoder):
         self,
         pretrained: Pretrained,
         *,
-        pooling: Pooling,
+        head: Head,
+        max_length: int | None = None,
         pad_to: int | None = None,
         device: torch.device | None = None,
         copy_tokenizer: bool = True,
     ) -> None:
         super().__init__(
-            pretrained.text_tokenizer(pad_to or pretrained.max_length, copy=copy_tokenizer),
-            dimension=pretrained.dimension,
+            pretrained.text_tokenizer(
+                pad_to or max_length or pretrained.max_length, copy=copy_tokenizer
+            ),
+            dimension=head.dimension(pretrained.dimension),
             pad_to=pad_to,
             mask_token=pretrained.mask_token,
+            normalize=head.normalize,
         )
         self.pretrained = pretrained
-        self.pooling = pooling
         self.device = device or torch.device("cpu")
         self._model = pretrained.model.to(self.device)
+        self.head = head.to(self.device)
 
     @classmethod
     def load(
@@ -60,6 +66,7 @@ class TorchEncoder(BatchEncoder):
         pooling: Pooling | Literal["auto"] = "auto",
         revision: str | None = None,
         offline: bool = False,
+        trust_remote_code: bool = False,
         device: str = "auto",
     ) -> TorchEncoder:
         """Load a model folder or hub name.
@@ -70,17 +77,19 @@ class TorchEncoder(BatchEncoder):
                 masked language model best (EMNLP 2021, footnote 5).
             revision: branch, tag or commit on the hub.
             offline: never ask the network.
+            trust_remote_code: run code that comes with the model.
             device: auto, cpu or cuda.
 
         Raises:
             ModelError: it cannot be loaded.
         """
-        pretrained = load_pretrained(name, revision=revision, offline=offline)
-        if pooling == "auto":
-            pooling = declared_pooling(pretrained.folder) or "mean"
+        pretrained = load_pretrained(
+            name, revision=revision, offline=offline, trust_remote_code=trust_remote_code
+        )
+        head = declared_head(pretrained.folder) if pooling == "auto" else Head([pooling])
         return cls(
             pretrained,
-            pooling=pooling,
+            head=head or Head(["mean"]),
             pad_to=declared_pad_to(pretrained.folder),
             device=resolve_device(device),
         )
@@ -88,7 +97,7 @@ class TorchEncoder(BatchEncoder):
     def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         self._model.eval()
         with torch.inference_mode():
-            vectors = embed_batch(self._model, batch, pooling=self.pooling, device=self.device)
+            vectors = embed_batch(self._model, batch, head=self.head, device=self.device)
             if normalize:
                 vectors = functional.normalize(vectors, dim=1)
         return np.asarray(vectors.float().cpu().numpy())

@@ -14,9 +14,9 @@ from mirror_rt.manifest import Manifest, Pooling
 from mirror_train.batches import Batches, check_loss_batch
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.data import TrainingData
+from mirror_train.declared import declared_pooling
 from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.output import describe, write_folder
-from mirror_train.pooling import declared_pooling
 from mirror_train.precision import Precision, resolve_precision
 from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.processes import Processes, joined_processes
@@ -47,6 +47,7 @@ class TuneConfig:
         resume: continue after the last checkpoint, if there is one.
         overwrite: replace an existing `out`, and forget an earlier run's checkpoints.
         offline: never ask the network.
+        trust_remote_code: run code that comes with the base model.
         show_progress_bar: None for a bar where standard error is a terminal.
     """
 
@@ -63,6 +64,7 @@ class TuneConfig:
     resume: bool = False
     overwrite: bool = False
     offline: bool = False
+    trust_remote_code: bool = False
     show_progress_bar: bool | None = None
 
     def __post_init__(self) -> None:
@@ -161,6 +163,7 @@ def _load(config: TuneConfig) -> Pretrained:
         config.model,
         revision=config.revision,
         offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
         dropout=config.recipe.dropout,
     )
 
@@ -203,7 +206,8 @@ def _run_identity(
     processes: Processes,
 ) -> dict[str, Any]:
     """Everything that decides the result; a checkpoint of another identity is refused."""
-    weights = sorted(base.folder.glob("*.safetensors")) + sorted(base.folder.glob("*.bin"))
+    weights = sorted(base.model_folder.glob("*.safetensors"))
+    weights += sorted(base.model_folder.glob("*.bin"))
     return {
         "model": [sha256(path) for path in weights],
         "data": data.sha256(),
