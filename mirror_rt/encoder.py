@@ -70,19 +70,22 @@ class Encoder(BatchEncoder):
                 `fp32`, or the first where the bundle has no `fp32`.
             revision: branch, tag or commit on the hub.
             offline: take a hub name from the local cache alone.
-            verify: compare every file with the hash in the manifest first.
+            verify: compare every file that it needs with the hash in the manifest first.
             providers: `"auto"` or a list of onnxruntime execution providers.
             threads: processors for one operator; None for all that this process may use.
 
         Raises:
             BundleError: not a bundle, from a newer version, incomplete or changed.
+            ConfigError: a revision was given with a folder, or `threads` is out of range.
             ProviderError: the providers cannot be had.
             MissingDependencyError: no onnxruntime is installed.
         """
-        folder = resolve_bundle(path_or_name, revision=revision, offline=offline)
+        folder = resolve_bundle(
+            path_or_name, revision=revision, offline=offline, variants=[variant]
+        )
         manifest = Manifest.read(folder)
         if verify:
-            manifest.verify(folder)
+            manifest.verify(folder, manifest.files_for([manifest.variant(variant)]))
         return cls(folder, manifest, variant=variant, providers=providers, threads=threads)
 
     @property

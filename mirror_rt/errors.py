@@ -8,6 +8,7 @@ MirrorError
 |-- BundleError                          a bundle is incomplete or not one
 |   |-- BundleVersionError               it comes from a newer mirror_rt
 |   `-- BundleIntegrityError             a file of it is missing or was changed
+|-- HubError                             a model hub lacks or refuses something, or is not reached
 |-- ProcessGroupError                    another process of a run on several has failed
 |-- ParityError                          an exported graph disagrees with PyTorch
 |-- OutputExistsError (FileExistsError)  the output is already there
@@ -26,6 +27,7 @@ __all__ = [
     "BundleVersionError",
     "ConfigError",
     "DataError",
+    "HubError",
     "InvalidTextError",
     "MirrorError",
     "MissingDependencyError",
@@ -78,6 +80,10 @@ class BundleVersionError(BundleError):
 
 class BundleIntegrityError(BundleError):
     """A file of a bundle is missing, or differs from the hash in its manifest."""
+
+
+class HubError(MirrorError):
+    """A model hub has not what was asked for, refuses the request, or cannot be reached."""
 
 
 class ProcessGroupError(MirrorError):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -44,6 +45,8 @@ class Layout:
     """Where a bundle keeps its files; the names are those that other tools look for."""
 
     manifest = "mirror.json"
+    pack = "pack.json"  # of a folder of bundles
+    card = "README.md"  # not among the hashed files: people edit it on the hub
     model = "onnx/model.onnx"
     tokenizer = "tokenizer.json"
 
@@ -175,35 +178,49 @@ class Manifest:
     def _first(self) -> str:
         return next(iter(self.variants), "fp32")
 
-    def verify(self, folder: Path) -> None:
-        """Compare every recorded file with its size and hash.
+    def files_for(self, variants: Iterable[Variant]) -> dict[str, FileRecord]:
+        """Files that these variants need: every file but the graphs of the others."""
+        kept = {variant.file for variant in variants}
+        # Weights beside a graph have its name and `_data` after it.
+        others = tuple(v.file for v in self.variants.values() if v.file not in kept)
+        return {name: r for name, r in self.files.items() if not name.startswith(others)}
+
+    def damage(self, folder: Path, files: dict[str, FileRecord] | None = None) -> str | None:
+        """Say what is wrong with the first file that is missing or changed; None where none is.
+
+        Args:
+            folder: where the files are.
+            files: those to compare with their size and hash; None for every recorded one.
+        """
+        for name, record in (self.files if files is None else files).items():
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if (size := path.stat().st_size) != record.bytes:
+                return f"{name} has {size} bytes, its manifest says {record.bytes}"
+            if (found := sha256(path)) != record.sha256:
+                return (
+                    f"{name} has SHA-256 {found[:16]}..., its manifest says {record.sha256[:16]}..."
+                )
+        return None
+
+    def verify(self, folder: Path, files: dict[str, FileRecord] | None = None) -> None:
+        """Compare every recorded file, or those of `files` alone, with its size and hash.
 
         Raises:
             BundleIntegrityError: naming the first file that is missing or differs.
         """
-        for name, record in self.files.items():
-            path = folder / name
-            if not path.is_file():
-                raise BundleIntegrityError(f"{folder} is incomplete: {name} is missing")
-            size = path.stat().st_size
-            if size != record.bytes:
-                raise BundleIntegrityError(
-                    f"{path} has {size} bytes, its manifest says {record.bytes}: make it again"
-                )
-            if (found := sha256(path)) != record.sha256:
-                raise BundleIntegrityError(
-                    f"{path} has SHA-256 {found[:16]}..., its manifest says "
-                    f"{record.sha256[:16]}...: make it again"
-                )
+        if damage := self.damage(folder, files):
+            raise BundleIntegrityError(f"{folder} is damaged: {damage}: make it again")
 
 
 def record_files(folder: Path) -> dict[str, FileRecord]:
-    """Size and hash of every file under `folder` but the manifest, by sorted path."""
+    """Size and hash of every file under `folder` but the manifest and card, by sorted path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
         name: FileRecord(path.stat().st_size, sha256(path))
         for path in paths
-        if (name := path.relative_to(folder).as_posix()) != Layout.manifest
+        if (name := path.relative_to(folder).as_posix()) not in (Layout.manifest, Layout.card)
     }
 
 
@@ -237,6 +254,8 @@ def _from_dict(values: dict[str, Any]) -> Manifest:
         if name not in ("files", "variants") and not _is_a(value, hints[name]):
             raise ValueError(f"{name} is {value!r}, expected {hints[name]}")
     manifest = Manifest(**values)
+    if outside := [name for name in manifest.files if not _is_inside(name)]:
+        raise ValueError(f"{outside[0]!r} is no path inside the folder")
     if manifest.dimension < 1 or manifest.max_length < 1 or not 0 <= manifest.pad_id < 2**31:
         raise ValueError("dimension and max_length must be at least 1, pad_id at least 0")
     if not all(_is_a(mode, PoolingMode) for mode in manifest.pooling.split("+")):
@@ -267,6 +286,12 @@ def _file_record(record: dict[str, Any]) -> FileRecord:
     if not (_is_a(made.bytes, int) and isinstance(made.sha256, str)):
         raise ValueError(f"{record!r} is not a size and a SHA-256")
     return made
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a path of a manifest, which may come from a stranger, stays in its folder."""
+    path = PurePosixPath(name)
+    return not (path.is_absolute() or ".." in path.parts or "\\" in name)
 
 
 def _is_a(value: Any, hint: Any) -> bool:

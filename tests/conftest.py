@@ -6,13 +6,14 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hub_server import TOKEN, HubServer
 from tiny_models import TINY, make_model
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a hub is a bug
@@ -137,6 +138,24 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(line, capture_output=True, text=True, check=False, **options)
 
     return run
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path) -> Iterator[HubServer]:
+    """A model hub of this test's own: where huggingface_hub looks, with an empty cache."""
+    from huggingface_hub import constants
+
+    with HubServer() as server:
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr("time.sleep", lambda seconds: None)  # before huggingface_hub retries
+        yield server
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 PUBLIC = [
     "BundleError", "BundleIntegrityError", "BundleVersionError", "ConfigError", "DataError",
-    "Encoder", "InvalidTextError", "Manifest", "MirrorError", "MissingDependencyError",
-    "ModelError", "OutputExistsError", "ParityError", "ProcessGroupError",
-    "ProviderError", "__version__",
+    "Encoder", "HubError", "InvalidTextError", "Manifest", "MirrorError",
+    "MissingDependencyError", "ModelError", "OutputExistsError", "ParityError",
+    "ProcessGroupError", "ProviderError", "__version__",
 ]  # fmt: skip
 
 
@@ -55,6 +55,7 @@ def test_run_time_never_loads_the_training_stack(bundle):
         ("transformers", "train", "import mirror_train"),
         ("onnxscript", "export", "import mirror_export"),
         ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r})"),
+        ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
         ("wordfreq", "demo", "import mirror_train; mirror_train.word_list('en')"),
     ],
 )

@@ -228,7 +228,9 @@ def test_names_load_from_the_hub_cache(hub_cache, tiny_bert, bundle):
 
 
 def test_unknown_names(hub_cache):
-    with pytest.raises(ModelError, match="neither a folder here nor found on the local cache"):
+    with pytest.raises(
+        ModelError, match="neither a folder here nor found whole in the local cache"
+    ):
         load_pretrained("someone/nothing", offline=True)
     with pytest.raises(ModelError, match="neither a folder here nor found"):
         load_pretrained("bert-base-nothing", offline=True)

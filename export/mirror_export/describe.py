@@ -17,6 +17,7 @@ from mirror_train.declared import (
     declared_text_options,
 )
 from mirror_train.head import Head
+from mirror_train.license import base_license
 from mirror_train.pretrained import Pretrained
 
 __all__ = ["choose_head", "describe"]
@@ -80,7 +81,11 @@ def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:
         mask_token=pretrained.mask_token,
         prompts=settings.prompts,
         default_prompt_name=settings.default_prompt_name,
-        base_model={"name": pretrained.public_name, "revision": pretrained.revision},
+        base_model={
+            "name": pretrained.public_name,
+            "revision": pretrained.revision,
+            "license": base_license(pretrained.name, pretrained.folder),
+        },
     )
 
 

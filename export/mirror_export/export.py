@@ -11,6 +11,7 @@ from mirror_export.describe import choose_head, describe
 from mirror_export.interop import write_companions
 from mirror_export.variants import trace, write_variants
 from mirror_rt import Manifest
+from mirror_rt.card import write_model_card
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.files import check_free, new_folder, write_json
 from mirror_rt.manifest import Layout, record_files
@@ -57,6 +58,7 @@ def export_bundle(config: ExportConfig) -> Manifest:
         variants = write_variants(folder, manifest, reference, config)
         manifest = dataclasses.replace(manifest, variants=variants, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())
+        write_model_card(folder, manifest)
     return manifest
 
 

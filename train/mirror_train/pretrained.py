@@ -18,7 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from mirror_rt.errors import MirrorError, ModelError
-from mirror_rt.hub import download, is_hub_name
+from mirror_rt.hub import download, is_hub_name, refuse_revision
 from mirror_rt.tokenization import TextTokenizer
 from mirror_train.declared import declared_text_options, transformer_folder
 from mirror_train.default_model import DEFAULT_MODEL, default_model_folder, is_default_model
@@ -34,6 +34,7 @@ _PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _WEIGHT_FILES = (*_SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
 # What a hub repository may hold beside what torch needs, often several times its size.
 _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot", "*.tflite")
+_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +96,34 @@ def resolve_model(
 
     Raises:
         ModelError: there is none.
+        ConfigError: a revision was given with a path.
     """
     if Path(name).exists():
+        refuse_revision(Path(name), revision)
         return Path(name), None
     if is_default_model(name) and revision is None:
         return default_model_folder(offline=offline), None
     if not is_hub_name(name) and ("/" in name or "\\" in name or name.startswith(".")):
         raise ModelError(f"{name}: no such folder")
-    folder = download(
-        name, revision=revision, offline=offline, error=ModelError, ignore=_OTHER_FRAMEWORKS
-    )
+    return _download_model(name, revision, offline=offline)
+
+
+def _download_model(name: str, revision: str | None, *, offline: bool) -> tuple[Path, str]:
+    """Snapshot and commit of a model on the hub, with pickled weights only where it has no other.
+
+    Many repositories hold the same weights twice.
+    """
+    ignore = (*_OTHER_FRAMEWORKS, *_PICKLES)
+    folder = download(name, revision=revision, offline=offline, error=ModelError, ignore=ignore)
+    if not any((folder / weights).is_file() for weights in _SAFE_WEIGHTS):
+        # Of the same commit, whatever is pushed meanwhile.
+        folder = download(
+            name,
+            revision=folder.name,
+            offline=offline,
+            error=ModelError,
+            ignore=_OTHER_FRAMEWORKS,
+        )
     return folder, folder.name
 
 
@@ -128,6 +147,7 @@ def load_pretrained(
     Raises:
         ModelError: not a model, of an unknown architecture or one with code that is not trusted,
             without a (fast) tokenizer, or with a weight missing, of another shape or not a number.
+        ConfigError: a revision was given with a folder.
     """
     root, commit = resolve_model(str(name), revision=revision, offline=offline)
     folder = transformer_folder(root)
