@@ -248,6 +248,8 @@ def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
 def _number(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, list):
+        return ", ".join(map(_number, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

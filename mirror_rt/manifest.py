@@ -181,9 +181,10 @@ class Manifest:
     def files_for(self, variants: Iterable[Variant]) -> dict[str, FileRecord]:
         """Files that these variants need: every file but the graphs of the others."""
         kept = {variant.file for variant in variants}
+        others = [v.file for v in self.variants.values() if v.file not in kept]
         # Weights beside a graph have its name and `_data` after it.
-        others = tuple(v.file for v in self.variants.values() if v.file not in kept)
-        return {name: r for name, r in self.files.items() if not name.startswith(others)}
+        theirs = (*others, *map(Layout.mapped, others))
+        return {name: r for name, r in self.files.items() if not name.startswith(theirs)}
 
     def damage(self, folder: Path, files: dict[str, FileRecord] | None = None) -> str | None:
         """Say what is wrong with the first file that is missing or changed; None where none is.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ from mirror_rt.hub_content import bundle_folders, visible_files
 from mirror_rt.manifest import Layout, Manifest
 
 __all__ = ["Pulled", "pull"]
+
+# Smaller files are not worth a link: one edited in place would change in every bundle.
+_SMALLEST_LINK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +67,15 @@ def pull(
     where = f"{name} at commit {snapshot.name[:12]}"
     if lost := [file for file in files if not (snapshot / file).is_file()]:
         raise BundleIntegrityError(f"{where} is incomplete: {lost[0]} is missing")
-    size = sum((snapshot / file).stat().st_size for file in files)
-    check_space(out, size)
+    check_space(out, sum(blob.stat().st_size for blob in {(snapshot / f).resolve() for f in files}))
     with new_folder(out, overwrite=overwrite) as folder:
-        for file in files:
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(snapshot / file, folder / file)
+        _copy(snapshot, files, folder)
         if variants is not None:
             _keep(folder, variants)
         for bundle in bundle_folders(folder):
             if damage := Manifest.read(bundle).damage(bundle):
                 raise BundleIntegrityError(f"{where} is damaged, nothing was written: {damage}")
+        size = sum((folder / file).stat().st_size for file in files)
     return Pulled(snapshot.name, len(files), size)
 
 
@@ -98,6 +101,20 @@ def _download(
         files = manifest.files_for([manifest.variant(variant) for variant in variants])
     card = [Layout.card] if (folder / Layout.card).is_file() else []
     return folder, [Layout.manifest, *card, *files]
+
+
+def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
+    """Copy out of the cache; what several bundles of a pack share is one file here, too."""
+    copies: dict[Path, Path] = {}
+    for file in files:
+        blob, target = (snapshot / file).resolve(), folder / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        first = copies.setdefault(blob, target)
+        if first != target and blob.stat().st_size >= _SMALLEST_LINK:
+            with contextlib.suppress(OSError):  # not every file system has hard links
+                os.link(first, target)
+                continue
+        shutil.copyfile(blob, target)
 
 
 def _keep(folder: Path, variants: Sequence[str]) -> None:

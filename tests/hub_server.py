@@ -1,8 +1,7 @@
 """A stand-in of a model hub: the part of its HTTP API that huggingface_hub 2.4 calls.
 
-Repositories, branches, private and gated ones, LFS, commits, and downloads redirected to another
-host. Everything is in memory. Faults are set by a test: a transfer that breaks off, a file that
-is damaged on the way.
+Downloads of large files are redirected to another host, as there. What the hub holds, and the
+faults that a test sets, are in hub_store.py.
 """
 
 from __future__ import annotations
@@ -12,61 +11,17 @@ import hashlib
 import json
 import re
 import threading
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
+from hub_store import LFS, Blob, HubStore, Repository
+
 TOKEN = "hf_stand_in"
 USER = "owner"
-_LFS = re.compile(r"\.(onnx|onnx_data|bin|safetensors)$")
 _LICENSES = {"apache-2.0", "mit", "unknown", "other"}
 _REPO = r"(?P<name>[^/]+/[^/]+)"
-
-
-@dataclass
-class Blob:
-    """One version of one file."""
-
-    content: bytes
-    lfs: bool
-
-    @property
-    def git_sha1(self) -> str:
-        return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
-
-    @property
-    def etag(self) -> str:
-        return self.sha256 if self.lfs else self.git_sha1
-
-
-@dataclass
-class Repository:
-    """Commits (hash -> path -> file), and the branches that name them."""
-
-    private: bool = False
-    gated: bool = False
-    commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
-    branches: dict[str, str] = field(default_factory=dict)
-    messages: list[str] = field(default_factory=list)
-
-    def commit(self, branch: str, tree: dict[str, Blob], message: str) -> str:
-        named = "".join(f"{path} {blob.etag}\n" for path, blob in sorted(tree.items()))
-        seed = f"{self.branches.get(branch)} {message} {len(self.commits)}\n{named}"
-        commit = hashlib.sha1(seed.encode()).hexdigest()
-        self.commits[commit] = tree
-        self.branches[branch] = commit
-        self.messages.append(message)
-        return commit
-
-    def resolve(self, revision: str) -> str | None:
-        found = self.branches.get(revision, revision)
-        return found if found in self.commits else None
 
 
 class RefusalError(Exception):
@@ -77,16 +32,11 @@ class RefusalError(Exception):
         self.status, self.code = status, code
 
 
-class HubServer:
+class HubServer(HubStore):
     """The hub: `with HubServer() as hub`, then `hub.url`."""
 
     def __init__(self) -> None:
-        self.repositories: dict[str, Repository] = {}
-        self.objects: dict[str, bytes] = {}  # LFS, by SHA-256
-        self.break_off: dict[str, int] = {}  # path or `upload` -> bytes after which it breaks off
-        self.damage: set[str] = set()  # paths whose last byte is changed on the way
-        self.requests: list[str] = []
-        self.leaked: list[str] = []  # requests to the other host that carried the token
+        super().__init__()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -108,25 +58,6 @@ class HubServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def add(self, name: str, files: dict[str, bytes], **options: bool) -> str:
-        """Make or extend a repository; return the commit."""
-        repository = self.repositories.setdefault(name, Repository(**options))
-        tree = dict(repository.commits.get(repository.branches.get("main", ""), {}))
-        for path, content in files.items():
-            tree[path] = Blob(content, bool(_LFS.search(path)))
-        return repository.commit("main", tree, "by hand")
-
-    def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
-        repository = self.repositories[name]
-        tree = repository.commits[repository.branches.get(revision, revision)]
-        return {path: blob.content for path, blob in tree.items()}
-
-    def downloads(self) -> list[str]:
-        """Paths whose content was asked for, in order."""
-        content = r"GET (?:/lfs-download)?/[^/]+/[^/]+/(?:resolve/)?[0-9a-f]{40}/(.+)"
-        found = (re.match(content, line) for line in self.requests)
-        return [unquote(match[1]) for match in found if match]
 
 
 def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
@@ -153,7 +84,6 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.body = self.rfile.read(length)
         address = urlsplit(self.path)
-        self.query = parse_qs(address.query)
         try:
             for methods, pattern, answer in _ROUTES:
                 found = re.fullmatch(pattern, address.path)
@@ -291,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
         answers = []
         for file in json.loads(self.body)["files"]:
             assert len(base64.b64decode(file["sample"])) <= 512
-            lfs = bool(_LFS.search(file["path"])) or file["size"] > 10_000_000
+            lfs = bool(LFS.search(file["path"])) or file["size"] > 10_000_000
             answer = {
                 "path": file["path"],
                 "uploadMode": "lfs" if lfs else "regular",
