@@ -38,12 +38,13 @@ def write_onnx(model: ir.Model, path: Path) -> None:
     """Write `model` as `path`, holding one weight at a time in memory beside the model itself.
 
     A model over 2 GB gets its weights in a second file, `path` with `_data` at the end; any other
-    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`.
+    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`. Weights that
+    are in files of their own stay there.
 
     Raises:
         OSError: the disk is full.
     """
-    weights = list(model.graph.initializers.values())
+    weights = [value for value in model.graph.initializers.values() if not _is_external(value)]
     if sum(_tensor(value).nbytes for value in weights) > 0.99 * _LIMIT:
         ir.save(model, path, external_data=f"{path.name}_data")
         return
@@ -80,6 +81,7 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
     graph = model.graph
     kept = dict(graph.initializers)
     graph.initializers.clear()
+    graph.initializers.update({name: value for name, value in kept.items() if _is_external(value)})
     try:
         return ir.to_proto(model)
     finally:
@@ -123,6 +125,10 @@ def _content(value: ir.Value) -> memoryview:
     """The numbers, little-endian, row by row."""
     array = np.ascontiguousarray(_tensor(value).numpy())
     return array.astype(array.dtype.newbyteorder("<"), copy=False).data
+
+
+def _is_external(value: ir.Value) -> bool:
+    return isinstance(value.const_value, ir.ExternalTensor)
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol:
