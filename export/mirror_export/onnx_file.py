@@ -38,13 +38,12 @@ def write_onnx(model: ir.Model, path: Path) -> None:
     """Write `model` as `path`, holding one weight at a time in memory beside the model itself.
 
     A model over 2 GB gets its weights in a second file, `path` with `_data` at the end; any other
-    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`. Weights that
-    are in files of their own stay there.
+    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`.
 
     Raises:
         OSError: the disk is full.
     """
-    weights = [value for value in model.graph.initializers.values() if not _is_external(value)]
+    weights = list(model.graph.initializers.values())
     if sum(_tensor(value).nbytes for value in weights) > 0.99 * _LIMIT:
         ir.save(model, path, external_data=f"{path.name}_data")
         return
@@ -81,7 +80,6 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
     graph = model.graph
     kept = dict(graph.initializers)
     graph.initializers.clear()
-    graph.initializers.update({name: value for name, value in kept.items() if _is_external(value)})
     try:
         return ir.to_proto(model)
     finally:
@@ -125,10 +123,6 @@ def _content(value: ir.Value) -> memoryview:
     """The numbers, little-endian, row by row."""
     array = np.ascontiguousarray(_tensor(value).numpy())
     return array.astype(array.dtype.newbyteorder("<"), copy=False).data
-
-
-def _is_external(value: ir.Value) -> bool:
-    return isinstance(value.const_value, ir.ExternalTensor)
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mirror_export.config import ExportConfig
 from mirror_export.memory import available_memory, expected_peak, jobs_that_fit
-from mirror_export.sharing import link_identical, share_weights
+from mirror_export.sharing import link_identical
 from mirror_export.sources import fingerprint, name_models, weight_bytes
 from mirror_export.staging import Staging, partial_folder, staging
 from mirror_export.worker import Outcome, run_workers
@@ -119,10 +119,9 @@ def export_pack(
         if not place.bundles:
             return PackReport(tuple(results), None, 0)
         folders = [place.folder / name for name in place.bundles]
-        share_weights(folders)
         saved = link_identical(folders)
         index = place.finish([result.name for result in results])
-    return PackReport(tuple(_with_manifest(r, config.out) for r in results), index, saved)
+    return PackReport(tuple(results), index, saved)
 
 
 class _Interrupted(KeyboardInterrupt):
@@ -227,10 +226,3 @@ def _jobs(jobs: int | Literal["auto"], weights: list[int]) -> int:
             free / 1e9,
         )
     return count
-
-
-def _with_manifest(result: ModelResult, pack: Path) -> ModelResult:
-    """The result with the manifest as the pack has it, after weights were moved out."""
-    if result.status == "failed":
-        return result
-    return dataclasses.replace(result, manifest=Manifest.read(pack / result.name))

@@ -110,6 +110,7 @@ class Staging:
 
     def finish(self, order: Sequence[str]) -> PackIndex:
         """Give the folder the name of the pack; its first bundles are those of `order`."""
+        self.sweep()  # what a killed process left
         names = [name for name in order if name in self.bundles]
         names += [name for name in self.bundles if name not in names]
         entries = {
