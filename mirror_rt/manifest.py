@@ -215,7 +215,7 @@ def _from_dict(values: dict[str, Any]) -> Manifest:
     manifest = Manifest(**values)
     if manifest.dimension < 1 or manifest.max_length < 1 or not 0 <= manifest.pad_id < 2**31:
         raise ValueError("dimension and max_length must be at least 1, pad_id at least 0")
-    if not all(_is_a(mode, PoolingMode) for mode in manifest.pooling.split("+")):
+    if not all(is_a(mode, PoolingMode) for mode in manifest.pooling.split("+")):
         raise ValueError(f"pooling is {manifest.pooling!r}, which is unknown")
     if manifest.pad_to not in (None, manifest.max_length):
         raise ValueError(f"pad_to is {manifest.pad_to}, expected max_length or null")

@@ -121,8 +121,9 @@ def _language(folder: Path) -> str | None:
 
 
 def _model_files(folder: Path) -> Iterator[Path]:
-    """Files of the model and of its sentence-transformers modules (1_Pooling, 2_Dense ...)."""
-    paths = [*folder.iterdir(), *folder.glob("[0-9]*_*/*")]
+    """Files of the model and of its sentence-transformers modules, which have a config.json."""
+    modules = [path.parent for path in folder.glob("*/config.json")]
+    paths = [path for place in (folder, *modules) for path in place.iterdir()]
     return (path for path in sorted(paths) if path.is_file())
 
 
