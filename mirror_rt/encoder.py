@@ -10,6 +10,7 @@ from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import BundleError
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
+from mirror_rt.pack import refuse_pack
 from mirror_rt.session import Providers, make_session, onnxruntime_errors
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
@@ -75,14 +76,17 @@ class Encoder(BatchEncoder):
             threads: processors for one operator; None for all that this process may use.
 
         Raises:
-            BundleError: not a bundle, from a newer version, incomplete or changed.
+            BundleError: not a bundle (a pack of several, for example), from a newer version,
+                incomplete or changed.
             ConfigError: a revision was given with a folder, or `threads` is out of range.
             ProviderError: the providers cannot be had.
             MissingDependencyError: no onnxruntime is installed.
         """
+        refuse_pack(Path(path_or_name))
         folder = resolve_bundle(
             path_or_name, revision=revision, offline=offline, variants=[variant]
         )
+        refuse_pack(folder)
         manifest = Manifest.read(folder)
         if verify:
             manifest.verify(folder, manifest.files_for([manifest.variant(variant)]))

@@ -15,7 +15,16 @@ from typing import IO, Any
 
 from mirror_rt.errors import OutputExistsError
 
-__all__ = ["check_free", "check_space", "new_file", "new_folder", "sha256", "write_json"]
+__all__ = [
+    "check_free",
+    "check_space",
+    "link_or_copy",
+    "new_file",
+    "new_folder",
+    "replace_folder",
+    "sha256",
+    "write_json",
+]
 
 
 def sha256(path: Path) -> str:
@@ -92,11 +101,41 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         yield temporary
         _share(temporary)
-        _swap_in(temporary, path)
+        replace_folder(temporary, path)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         _name_path(error, path)
         raise
+
+
+def replace_folder(new: Path, path: Path) -> None:
+    """Give the folder `new`, beside `path`, the name `path`.
+
+    What has that name is moved aside first and removed last, so one of the two is always whole.
+    """
+    if not path.exists():
+        new.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    try:
+        path.rename(old / path.name)
+        new.rename(path)
+    finally:
+        if path.exists():
+            shutil.rmtree(old)
+
+
+def link_or_copy(source: Path, target: Path) -> bool:
+    """Make `target` the same file as `source`, or a copy where it cannot be; return which.
+
+    Not every file system has hard links, and none has them across two file systems.
+    """
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        return False
+    return True
 
 
 def check_space(path: Path, needed: int) -> None:
@@ -117,19 +156,6 @@ def _name_path(error: BaseException, path: Path) -> None:
 
 def _existing_parent(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.exists())
-
-
-def _swap_in(temporary: Path, path: Path) -> None:
-    if not path.exists():
-        temporary.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    try:
-        path.rename(old / path.name)
-        temporary.rename(path)
-    finally:
-        if path.exists():
-            shutil.rmtree(old)
 
 
 def _share(folder: Path) -> None:

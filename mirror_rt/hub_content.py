@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mirror_rt.errors import BundleError
 from mirror_rt.manifest import Layout, Manifest
+from mirror_rt.pack import PackIndex, is_pack
 
 __all__ = ["bundle_folders", "read_bundles", "visible_files"]
 
@@ -30,10 +31,7 @@ def bundle_folders(folder: Path) -> list[Path]:
     if not (folder / Layout.pack).is_file():
         what = "is neither a bundle nor a pack" if folder.is_dir() else "is no folder"
         raise BundleError(f"{folder} {what}: expected {Layout.manifest} or {Layout.pack} in it")
-    found = [folder / f for f in visible_files(folder) if Path(f).name == Layout.manifest]
-    if not found:
-        raise BundleError(f"{folder} has a {Layout.pack}, but no bundle in it")
-    return [path.parent for path in found]
+    return [folder / entry.path for entry in PackIndex.read(folder).bundles.values()]
 
 
 def read_bundles(folder: Path) -> dict[str, Manifest]:
@@ -42,9 +40,10 @@ def read_bundles(folder: Path) -> dict[str, Manifest]:
     Raises:
         BundleError: not a bundle or pack, or a bundle in it is incomplete or changed.
     """
-    manifests = {}
-    for bundle in bundle_folders(folder):
-        manifest = Manifest.read(bundle)
-        manifest.verify(bundle)
-        manifests[bundle.relative_to(folder).as_posix()] = manifest
-    return manifests
+    if is_pack(folder):
+        entries = PackIndex.read(folder).bundles.values()
+        return {entry.path: entry.verify(folder) for entry in entries}
+    (bundle,) = bundle_folders(folder)
+    manifest = Manifest.read(bundle)
+    manifest.verify(bundle)
+    return {".": manifest}

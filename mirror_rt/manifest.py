@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from mirror_rt.errors import BundleError, BundleIntegrityError, BundleVersionError
+from mirror_rt.document import is_a, read_document, read_json
+from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.files import sha256
 
 __all__ = [
@@ -144,21 +143,10 @@ class Manifest:
             BundleVersionError: the format version is newer than this one.
         """
         path = folder / Layout.manifest
-        values = _read_json(folder)
-        if not isinstance(values, dict) or values.get("format") != expected:
-            found = values.get("format") if isinstance(values, dict) else type(values).__name__
-            hint = ""
-            if (found, expected) == ("mirror_rt encoder", "mirror_rt bundle"):
-                hint = f"; export it first: mirror-rt export {folder} --out BUNDLE"
-            raise BundleError(f"{path} says {found!r}, expected {expected!r}{hint}")
-        version = values.get("format_version")
-        if not isinstance(version, int) or version < 1:
-            raise BundleError(f"{path}: format_version {version!r} is invalid")
-        if version > FORMAT_VERSION:
-            raise BundleVersionError(
-                f"{folder} has format version {version}, this mirror_rt reads up to "
-                f"{FORMAT_VERSION}: upgrade with pip install -U mirror-rt"
-            )
+        values = read_document(
+            path, noun="bundle", expected=expected, version=FORMAT_VERSION,
+            hints={"mirror_rt encoder": f"export it first: mirror-rt export {folder} --out BUNDLE"},
+        )  # fmt: skip
         try:
             return _from_dict(values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -229,20 +217,8 @@ def declared_format(folder: Path) -> str | None:
     """What `folder`/mirror.json says the folder is; None where there is no such file."""
     if not (folder / Layout.manifest).is_file():
         return None
-    values = _read_json(folder)
+    values = read_json(folder / Layout.manifest, "bundle")
     return values.get("format") if isinstance(values, dict) else None
-
-
-def _read_json(folder: Path) -> Any:
-    if not folder.is_dir():
-        raise BundleError(f"{folder}: no such folder")
-    path = folder / Layout.manifest
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BundleError(f"{folder} is not a bundle: it has no {Layout.manifest}") from None
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path} is not valid JSON: {error}") from error
 
 
 def _from_dict(values: dict[str, Any]) -> Manifest:
@@ -252,14 +228,14 @@ def _from_dict(values: dict[str, Any]) -> Manifest:
     variants = values.get("variants", {})
     values["variants"] = {name: _variant(entry) for name, entry in variants.items()}
     for name, value in values.items():
-        if name not in ("files", "variants") and not _is_a(value, hints[name]):
+        if name not in ("files", "variants") and not is_a(value, hints[name]):
             raise ValueError(f"{name} is {value!r}, expected {hints[name]}")
     manifest = Manifest(**values)
     if outside := [name for name in manifest.files if not _is_inside(name)]:
         raise ValueError(f"{outside[0]!r} is no path inside the folder")
     if manifest.dimension < 1 or manifest.max_length < 1 or not 0 <= manifest.pad_id < 2**31:
         raise ValueError("dimension and max_length must be at least 1, pad_id at least 0")
-    if not all(_is_a(mode, PoolingMode) for mode in manifest.pooling.split("+")):
+    if not all(is_a(mode, PoolingMode) for mode in manifest.pooling.split("+")):
         raise ValueError(f"pooling is {manifest.pooling!r}, which is unknown")
     if manifest.pad_to not in (None, manifest.max_length):
         raise ValueError(f"pad_to is {manifest.pad_to}, expected max_length or null")
@@ -277,14 +253,14 @@ def _variant(values: dict[str, Any]) -> Variant:
     hints = get_type_hints(Variant)
     values = {name: value for name, value in values.items() if name in hints}
     for name, value in values.items():
-        if not _is_a(value, hints[name]):
+        if not is_a(value, hints[name]):
             raise ValueError(f"{name} of a variant is {value!r}, expected {hints[name]}")
     return Variant(**values)
 
 
 def _file_record(record: dict[str, Any]) -> FileRecord:
     made = FileRecord(**record)
-    if not (_is_a(made.bytes, int) and isinstance(made.sha256, str)):
+    if not (is_a(made.bytes, int) and isinstance(made.sha256, str)):
         raise ValueError(f"{record!r} is not a size and a SHA-256")
     return made
 
@@ -293,13 +269,3 @@ def _is_inside(name: str) -> bool:
     """Whether a path of a manifest, which may come from a stranger, stays in its folder."""
     path = PurePosixPath(name)
     return not (path.is_absolute() or ".." in path.parts or "\\" in name)
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a JSON value has a field's declared type."""
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) in (Union, UnionType):
-        return any(_is_a(value, part) for part in get_args(hint))
-    kind = get_origin(hint) or hint
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

@@ -19,6 +19,7 @@ from mirror_rt import (
     OutputExistsError,
 )
 from mirror_rt.manifest import record_files
+from mirror_rt.pack import PackedBundle, PackIndex
 from mirror_rt.pull import pull
 from mirror_rt.push import push
 
@@ -362,7 +363,7 @@ def test_what_cannot_be_pushed(hub, tmp_path, tiny_bert):
     with pytest.raises(BundleError, match="is neither a bundle nor a pack"):
         push(tiny_bert, NAME)
     (tmp_path / "pack.json").write_text("{}")
-    with pytest.raises(BundleError, match="but no bundle in it"):
+    with pytest.raises(BundleError, match="says None, expected 'mirror_rt pack'"):
         push(tmp_path, NAME)
 
 
@@ -370,7 +371,8 @@ def test_a_language_pack(hub, bundle, tmp_path):
     pack = tmp_path / "pack"
     for language in ("en", "fr"):
         shutil.copytree(bundle, pack / language)
-    (pack / "pack.json").write_text('{"format": "mirror_rt pack"}')
+    entries = {name: PackedBundle.describe(pack, name, {}) for name in ("en", "fr")}
+    PackIndex(entries, default="en").write(pack)
     (pack / ".de.half").mkdir()
     (pack / ".de.half" / "mirror.json").write_text("{")
     push(pack, NAME)

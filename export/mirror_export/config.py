@@ -32,6 +32,7 @@ class ExportConfig:
         revision: branch, tag or commit on the hub.
         overwrite: replace an existing bundle.
         offline: never ask the network.
+        threads: processors for comparing the bundle with PyTorch; None for all.
     """
 
     model: str
@@ -48,3 +49,4 @@ class ExportConfig:
     revision: str | None = None
     overwrite: bool = False
     offline: bool = False
+    threads: int | None = None

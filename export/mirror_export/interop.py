@@ -36,6 +36,11 @@ def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, fol
 def _write_tokenizer(pretrained: Pretrained, manifest: Manifest, folder: Path) -> None:
     tokenizer = pretrained.hf_tokenizer
     tokenizer.model_max_length = manifest.max_length
-    tokenizer.save_pretrained(folder)
+    try:
+        tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # what tokenizers makes of a full disk
+        raise OSError(f"cannot write the tokenizer: {error}") from error
     # transformers 5 does without this file, others do not.
     write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)

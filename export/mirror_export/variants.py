@@ -60,7 +60,9 @@ def write_variants(
     """
     fp32 = Variant(Layout.model, "fp32", "cpu", reference.graph.to_dict())
     described = dataclasses.replace(manifest, variants={"fp32": fp32})
-    exported = Encoder(folder, described, providers=["CPUExecutionProvider"])
+    exported = Encoder(
+        folder, described, providers=["CPUExecutionProvider"], threads=config.threads
+    )
     report = compare(reference.vectors, exported, reference.texts)
     report.check()
     return {"fp32": dataclasses.replace(fp32, parity=report.to_dict())}

@@ -13,6 +13,7 @@ from mirror_rt.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.hub import hub_library
 from mirror_rt.manifest import declared_format
+from mirror_rt.pack import refuse_pack
 
 if TYPE_CHECKING:
     from mirror_rt.encoding import BatchEncoder
@@ -22,6 +23,7 @@ __all__ = [
     "add_hub_options",
     "add_subparser",
     "fill_table",
+    "format_table",
     "hub_progress",
     "load_model",
     "progress",
@@ -53,6 +55,7 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
 def load_model(arguments: argparse.Namespace) -> BatchEncoder:
     """Load --model: a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
     name, pooling = arguments.model, arguments.pooling
+    refuse_pack(Path(name))
     if declared_format(Path(name)) == "mirror_rt bundle":
         if pooling != "auto":
             raise ConfigError(
@@ -91,3 +94,13 @@ def fill_table(rows: list[tuple[str, str]]) -> str:
     """Two columns, the first padded to its widest cell."""
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def format_table(header: list[str], rows: list[list[str]]) -> str:
+    """Columns as wide as their widest cell; the last is not padded."""
+    lines = [header, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header) - 1)]
+    return "\n".join(
+        "  ".join([*(f"{c:<{w}}" for c, w in zip(line, widths, strict=False)), line[-1]]).rstrip()
+        for line in lines
+    )

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.cli.export_pack import run_pack
 from mirror_rt.cli.info import describe_parity
-from mirror_rt.errors import DataError, MissingDependencyError
+from mirror_rt.errors import ConfigError, DataError, MissingDependencyError
 from mirror_rt.textio import iter_lines
+
+if TYPE_CHECKING:
+    from mirror_export import ExportConfig
 
 __all__ = ["add_parser"]
 
@@ -20,17 +26,26 @@ def add_parser(commands: Subparsers) -> None:
         "export",
         help="turn a tuned folder into a bundle, checked against PyTorch",
         description="Write a bundle: ONNX graph with pooling and normalisation inside, tokenizer,\n"
-        "manifest. It is compared with PyTorch on real strings, and refused if they differ.",
+        "manifest. It is compared with PyTorch on real strings, and refused if they differ.\n"
+        "Of several models, write a pack: a folder of bundles with an index, pack.json.",
         examples="""
 mirror-rt export tuned --out bundle
 mirror-rt export sentence-transformers/all-MiniLM-L6-v2 --out bundle
 mirror-rt export bert-base-uncased --pooling mean --out bundle
+mirror-rt export tuned/fr tuned/en tuned/zh --out pack --jobs auto
+mirror-rt export --all tuned --out pack --resume
 """,
     )
     parser.add_argument(
-        "model", metavar="DIR", help="tuned folder; also any encoder's folder or hub name"
+        "models",
+        nargs="*",
+        metavar="DIR",
+        help="tuned folder; also any encoder's folder or hub name; several make a pack",
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE", help="folder to write")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="BUNDLE|PACK", help="folder to write"
+    )
+    _add_pack_options(parser)
     parser.add_argument(
         "--pooling",
         choices=["auto", "cls", "mean"],
@@ -61,34 +76,75 @@ mirror-rt export bert-base-uncased --pooling mean --out bundle
         metavar="FILE",
         help="strings to compare on, one a line (default: a built-in sample in many languages)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
+    parser.add_argument("--overwrite", action="store_true", help="replace --out, start afresh")
+    parser.add_argument("--json", action="store_true", help="results as JSON on standard output")
     add_hub_options(parser)
     parser.set_defaults(run=run)
+
+
+def _add_pack_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("pack")
+    group.add_argument(
+        "--all",
+        type=Path,
+        metavar="FOLDER",
+        help="every tuned or model folder directly in FOLDER",
+    )
+    group.add_argument(
+        "--jobs",
+        type=_jobs,
+        default=1,
+        metavar="N|auto",
+        help="models at a time (default 1); auto: as many as fit into memory",
+    )
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep the bundles of an earlier run that are whole and of the same models and options",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     try:
-        from mirror_export import ExportConfig, export_bundle
+        from mirror_export import export_bundle
     except MissingDependencyError as error:
         raise MissingDependencyError(f"mirror-rt export: {error}") from error
 
-    manifest = export_bundle(
-        ExportConfig(
-            model=arguments.model,
-            out=arguments.out,
-            pooling=arguments.pooling,
-            parity_texts=_texts(arguments.parity_texts),
-            max_length=arguments.max_length,
-            truncate_dim=arguments.truncate_dim,
-            trust_remote_code=arguments.trust_remote_code,
-            overwrite=arguments.overwrite,
-            revision=arguments.revision,
-            offline=arguments.offline,
-        )
-    )
+    if arguments.all is not None or len(arguments.models) > 1:
+        run_pack(arguments, _config(arguments, ""))
+        return
+    if not arguments.models:
+        raise ConfigError("nothing to export: name a model, or pass --all FOLDER")
+    if arguments.resume or arguments.jobs != 1:
+        raise ConfigError("--resume and --jobs go with several models, or with --all FOLDER")
+    manifest = export_bundle(_config(arguments, arguments.models[0]))
+    if arguments.json:
+        print(json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False))
+        return
     for name, variant in manifest.variants.items():
         print(f"{arguments.out}: {name}: {describe_parity(variant)}")
+
+
+def _config(arguments: argparse.Namespace, model: str) -> ExportConfig:
+    from mirror_export import ExportConfig
+
+    return ExportConfig(
+        model=model,
+        out=arguments.out,
+        pooling=arguments.pooling,
+        parity_texts=_texts(arguments.parity_texts),
+        max_length=arguments.max_length,
+        truncate_dim=arguments.truncate_dim,
+        trust_remote_code=arguments.trust_remote_code,
+        overwrite=arguments.overwrite,
+        revision=arguments.revision,
+        offline=arguments.offline,
+    )
+
+
+def _jobs(text: str) -> int | str:
+    return text if text == "auto" else int(text)
 
 
 def _texts(path: Path | None) -> list[str] | None:

@@ -7,9 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
+from mirror_rt.cli.common import (
+    Subparsers,
+    add_hub_options,
+    add_subparser,
+    fill_table,
+    format_table,
+)
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Manifest, Variant, declared_format
+from mirror_rt.pack import PackIndex, is_pack
 
 __all__ = ["add_parser", "describe_parity"]
 
@@ -19,16 +26,17 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "info",
-        help="what a bundle is; verifies every hash",
-        description="Show what a bundle (or a tuned folder) is and how it was made, after "
-        "comparing\nevery file with the hash in its manifest.",
+        help="what a bundle or a pack is; verifies every hash",
+        description="Show what a bundle (or a tuned folder, or a pack) is and how it was "
+        "made,\nafter comparing every file with the hash in its manifest.",
         examples="""
 mirror-rt info bundle
+mirror-rt info pack
 mirror-rt info bundle --json
 """,
     )
-    parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
-    parser.add_argument("--json", action="store_true", help="mirror.json and the verdict as JSON")
+    parser.add_argument("bundle", metavar="BUNDLE|PACK", help="folder or hub name")
+    parser.add_argument("--json", action="store_true", help="the manifest and the verdict as JSON")
     add_hub_options(parser)
     parser.set_defaults(run=run)
 
@@ -38,6 +46,9 @@ def run(arguments: argparse.Namespace) -> None:
     folder = resolve_bundle(
         arguments.bundle, revision=arguments.revision, offline=arguments.offline
     )
+    if is_pack(folder):
+        _show_pack(folder, PackIndex.read(folder), as_json=arguments.json)
+        return
     tuned = declared_format(folder) == "mirror_rt encoder"
     manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else "mirror_rt bundle")
     manifest.verify(folder)
@@ -45,6 +56,29 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(manifest.to_dict() | {"verified": True}, indent=2, ensure_ascii=False))
         return
     print(fill_table(_rows(folder, manifest)))
+
+
+def _show_pack(folder: Path, index: PackIndex, *, as_json: bool) -> None:
+    manifests = {name: entry.verify(folder) for name, entry in index.bundles.items()}
+    if as_json:
+        print(json.dumps(index.to_dict() | {"verified": True}, indent=2, ensure_ascii=False))
+        return
+    rows = [_pack_row(index, name, manifest) for name, manifest in manifests.items()]
+    header = ["bundle", "language", "level", "base model", "dimension", "variants", "MB"]
+    print(format_table(header, rows))
+    print(f"{folder}: default {index.default}; every SHA-256 verified")
+
+
+def _pack_row(index: PackIndex, name: str, manifest: Manifest) -> list[str]:
+    return [
+        name,
+        manifest.language or "-",
+        manifest.level or "-",
+        _join(manifest.base_model, "name", "revision"),
+        str(manifest.dimension),
+        ",".join(index.bundles[name].variants),
+        f"{sum(record.bytes for record in manifest.files.values()) / 1e6:.1f}",
+    ]
 
 
 def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
