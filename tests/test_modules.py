@@ -202,6 +202,8 @@ def test_prompts_and_a_limit(save, caplog):
 def test_a_limit_that_is_not_kept_is_said(save, caplog):
     folder = save(pooling("mean"))
     change(folder / "sentence_bert_config.json", max_seq_length=12, model_args={"a": 1})
+    settings = folder / "sentence_bert_config.json"
+    settings.rename(settings.with_name("sentence_roberta_config.json"))
     pretrained = load_pretrained(folder)
     assert "model_args is not applied: {'a': 1}" in caplog.text
     config = ExportConfig(str(folder), folder.parent / "bundle")

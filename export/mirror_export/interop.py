@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirror_rt import Manifest
-from mirror_rt.files import write_json
 from mirror_train.declared import declared
 from mirror_train.head import Head
-from mirror_train.modules import write_modules
+from mirror_train.modules import save_tokenizer, write_modules
 from mirror_train.pretrained import Pretrained
 
 __all__ = ["write_companions"]
@@ -20,7 +19,7 @@ def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, fol
     Raises:
         OSError: the disk is full.
     """
-    _write_tokenizer(pretrained, manifest, folder)
+    save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
     config = pretrained.model.config
     config.architectures = [type(pretrained.model).__name__]  # without what is not in the graph
     config.save_pretrained(folder)
@@ -31,16 +30,3 @@ def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, fol
         hidden_size=pretrained.dimension,
         similarity=declared(pretrained.folder).similarity,
     )
-
-
-def _write_tokenizer(pretrained: Pretrained, manifest: Manifest, folder: Path) -> None:
-    tokenizer = pretrained.hf_tokenizer
-    tokenizer.model_max_length = manifest.max_length
-    try:
-        tokenizer.save_pretrained(folder)
-    except OSError:
-        raise
-    except Exception as error:  # what tokenizers makes of a full disk
-        raise OSError(f"cannot write the tokenizer: {error}") from error
-    # transformers 5 does without this file, others do not.
-    write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)

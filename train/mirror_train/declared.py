@@ -113,6 +113,8 @@ def declared_text_options(folder: Path) -> TextOptions:
         ModelError: it cannot be read.
     """
     path = folder / _TRANSFORMER_SETTINGS
+    if not path.is_file():  # early versions had one name for each family
+        path = next(iter(sorted(folder.glob("sentence_*_config.json"))), path)
     values = read_object(path) if path.is_file() else {}
     for key, value in values.items():
         if value and key.endswith(("_args", "_kwargs")):

@@ -6,19 +6,55 @@ its folder can be loaded by them as it is.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from mirror_rt.files import write_json
 from mirror_rt.manifest import Manifest
 from mirror_train.declared import POOLING_FLAGS
 from mirror_train.dense import Dense, save_dense
 from mirror_train.head import Head
+from mirror_train.jsonfile import read_object
 
-__all__ = ["write_modules"]
+__all__ = ["save_tokenizer", "write_modules"]
 
 # The names of the modules before version 5, which every version resolves.
 _LIBRARY = "sentence_transformers.models."
+# What transformers 5 adds to tokenizer_config.json: where it was loaded from, and the cap and
+# padding that tokenizer.json had, which other tools would apply.
+_LOADING = ("backend", "is_local", "local_files_only", "max_length", "pad_to_multiple_of",
+            "stride", "truncation_strategy")  # fmt: skip
+
+
+def save_tokenizer(tokenizer: Any, folder: Path, *, max_length: int) -> None:
+    """Write a transformers tokenizer so that earlier versions and other tools load it, too.
+
+    Args:
+        tokenizer: without truncation or padding; it is left with `max_length` as its own limit.
+        folder: where to write.
+        max_length: most tokens of a text.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    tokenizer.model_max_length = max_length
+    try:
+        tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # what tokenizers makes of a full disk
+        raise OSError(f"cannot write the tokenizer: {error}") from error
+    path = folder / "tokenizer_config.json"
+    config = {key: value for key, value in read_object(path).items() if key not in _LOADING}
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"  # its name before version 5
+        if (spaced := _add_prefix_space(tokenizer.backend_tokenizer)) is not None:
+            config["add_prefix_space"] = spaced  # which otherwise was False there
+    write_json(path, config)
+    write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
 
 def write_modules(
@@ -58,6 +94,14 @@ def write_modules(
     if head.normalize:
         modules.append(_module(len(modules), "Normalize"))
     write_json(folder / "modules.json", modules)
+
+
+def _add_prefix_space(tokenizer: Tokenizer) -> bool | None:
+    """Whether texts get a space in front; None for a tokenizer that has no such setting."""
+    if tokenizer.pre_tokenizer is None:
+        return None
+    spaced: bool | None = json.loads(tokenizer.pre_tokenizer.__getstate__()).get("add_prefix_space")
+    return spaced
 
 
 def _module(index: int, name: str, path: str | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
 from mirror_train.data import TrainingData
 from mirror_train.head import Head
 from mirror_train.license import base_license
-from mirror_train.modules import write_modules
+from mirror_train.modules import save_tokenizer, write_modules
 from mirror_train.pretrained import Pretrained, quiet_transformers
 from mirror_train.processes import Processes
 from mirror_train.recipe import Recipe
@@ -95,9 +95,9 @@ def write_folder(base: Pretrained, manifest: Manifest, out: Path, *, overwrite: 
         try:
             with quiet_transformers():
                 base.model.save_pretrained(folder)
-                base.hf_tokenizer.save_pretrained(folder)
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"cannot write {out}: {error}") from error
+        save_tokenizer(base.hf_tokenizer, folder, max_length=manifest.max_length)
         head = Head([cast(Pooling, manifest.pooling)])
         write_modules(folder, head, manifest, hidden_size=manifest.dimension)
         manifest = dataclasses.replace(manifest, files=record_files(folder))

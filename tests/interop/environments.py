@@ -1,0 +1,81 @@
+"""Environments of their own for the tools that load a bundle: made once, of pinned packages.
+
+`MIRROR_RT_INTEROP=1 pytest -m interop` makes those that are missing (3 GB, most of it PyTorch, in
+$MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop); without it, what is there is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A client script, and what it needs."""
+
+    script: str
+    packages: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        cache = os.environ.get("MIRROR_RT_INTEROP_CACHE", "~/.cache/mirror_rt/interop")
+        digest = hashlib.sha256(json.dumps([sys.version_info[:2], self.packages]).encode())
+        name = Path(self.script).stem.removeprefix("with_")
+        return Path(cache).expanduser() / f"{name}-{digest.hexdigest()[:8]}"
+
+    @property
+    def made(self) -> bool:
+        return (self.folder / "made").is_file()
+
+    def make(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        if self.script.endswith(".mjs"):
+            # No scripts: onnxruntime-node brings its CPU library along, and would fetch CUDA's.
+            _run(
+                "npm", "install", "--ignore-scripts", "--no-audit", *self.packages, cwd=self.folder
+            )
+        else:
+            _run(sys.executable, "-m", "venv", self.folder)
+            _run(self.folder / "bin" / "pip", "install", "--quiet", *self.packages)
+        (self.folder / "made").touch()
+
+    def run(self, *arguments: object) -> None:
+        """Run the script, which can reach no model hub."""
+        node = self.script.endswith(".mjs")
+        program = "node" if node else self.folder / "bin" / "python"
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        environment.pop("PYTHONPATH", None)
+        _run(program, HERE / self.script, *arguments, cwd=self.folder, env=environment)
+
+
+# optimum-onnx wants transformers before 4.58, and sentence-transformers 6 wants a later one.
+_OPTIMUM = ("optimum-onnx[onnxruntime]==0.1.0", "transformers==4.57.6", "torch==2.13.0")
+TOOLS = {
+    "onnxruntime": Tool(
+        "with_onnxruntime.py", ("onnxruntime==1.31.1", "tokenizers==0.23.3", "numpy==2.4.6")
+    ),
+    "fastembed": Tool("with_fastembed.py", ("fastembed==0.9.1", "onnxruntime==1.31.1")),
+    "optimum": Tool("with_optimum.py", _OPTIMUM),
+    "sentence-transformers": Tool(
+        "with_sentence_transformers.py", ("sentence-transformers==5.7.0", *_OPTIMUM)
+    ),
+    "transformers.js": Tool("with_transformers_js.mjs", ("@huggingface/transformers@4.3.1",)),
+}
+
+
+def _run(*line: object, **options: object) -> None:
+    done = subprocess.run(
+        list(map(str, line)), capture_output=True, text=True, check=False, **options
+    )
+    if done.returncode:
+        raise RuntimeError(f"{line} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
