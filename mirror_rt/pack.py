@@ -99,7 +99,7 @@ class PackIndex:
         write_json(folder / file, self.to_dict())
 
     @classmethod
-    def read(cls, folder: Path, file: str = PACK_FILE) -> PackIndex:
+    def read(cls, folder: str | Path, file: str = PACK_FILE) -> PackIndex:
         """Read and check `folder`/pack.json; the bundles themselves are not looked at.
 
         Raises:
@@ -107,6 +107,7 @@ class PackIndex:
                 a wrong type, or a path leads out of the pack.
             BundleVersionError: the format version is newer than this one.
         """
+        folder = Path(folder)
         path = folder / file
         values = read_document(path, noun="pack", expected=_FORMAT, version=PACK_VERSION)
         try:

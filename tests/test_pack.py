@@ -29,7 +29,7 @@ def edit(pack, bundle=None, **changes):
 
 
 def test_round_trip(pack):
-    index = PackIndex.read(pack)
+    index = PackIndex.read(str(pack))
     assert index.to_dict() == json.loads((pack / "pack.json").read_text())
     assert list(index.bundles) == ["fr", "en"]
     assert index.bundle() is index.bundle("fr")
