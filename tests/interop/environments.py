@@ -1,6 +1,6 @@
 """Environments of their own for the tools that load a bundle: made once, of pinned packages.
 
-`MIRROR_RT_INTEROP=1 pytest -m interop` makes those that are missing (3 GB, most of it PyTorch, in
+`MIRROR_RT_INTEROP=1 pytest -m interop` makes those that are missing (4 GB, most of it PyTorch, in
 $MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop); without it, what is there is used.
 """
 
