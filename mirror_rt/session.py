@@ -47,7 +47,7 @@ def make_session(model: Path, *, providers: Providers, threads: int | None) -> o
             str(model), _options(onnxruntime, threads), providers=wanted
         )
     except onnxruntime_errors() as error:
-        raise BundleError(f"onnxruntime cannot load {model}: {error}") from error
+        raise BundleError(_cannot_load(model, str(error), onnxruntime.__version__)) from error
     if wanted[0] not in session.get_providers():
         # onnxruntime drops a provider that fails to start and goes on without it.
         problem = (
@@ -97,6 +97,21 @@ def _choose(providers: Providers, available: list[str]) -> list[str]:
             "uninstall onnxruntime and pip install 'mirror-rt[gpu]'"
         )
     return wanted
+
+
+def _cannot_load(model: Path, error: str, version: str) -> str:
+    """Say what to do where that is known; onnxruntime's own words are long."""
+    if "opset" in error.lower() or "IR version" in error:
+        return (
+            f"{model} needs a newer onnxruntime than {version}: pip install -U 'mirror-rt[cpu]' "
+            "(or [gpu])"
+        )
+    if "NOT_IMPLEMENTED" in error:
+        return (
+            f"{model} has operators that this onnxruntime lacks (a cuda variant runs on NVIDIA "
+            f"cards alone, with onnxruntime-gpu; mirror-rt info lists the others): {error}"
+        )
+    return f"onnxruntime cannot load {model}: {error}"
 
 
 def _installed(distribution: str) -> bool:

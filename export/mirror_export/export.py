@@ -9,7 +9,7 @@ from pathlib import Path
 from mirror_export.config import ExportConfig
 from mirror_export.describe import choose_head, describe
 from mirror_export.interop import write_companions
-from mirror_export.variants import trace, write_variants
+from mirror_export.variants import check_wanted, trace, write_variants
 from mirror_rt import Manifest
 from mirror_rt.card import write_model_card
 from mirror_rt.errors import ConfigError, require
@@ -34,6 +34,7 @@ def export_bundle(config: ExportConfig) -> Manifest:
             range.
         BundleIntegrityError: a tuned folder was changed since it was written.
     """
+    check_wanted(config)
     require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
     check_free(config.out, overwrite=config.overwrite)
     if config.out.resolve() in (

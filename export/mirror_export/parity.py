@@ -2,78 +2,105 @@
 
 from __future__ import annotations
 
-import bisect
+import math
 from dataclasses import asdict, dataclass
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import ParityError
-from mirror_rt.tokenization import TextTokenizer
+from mirror_rt.manifest import Precision
 
-# (first word, words) of passages from the sample.
-_PASSAGES = [(start, count) for count in (15, 30, 60, 90, 120, 160, 200) for start in (0, 90, 180)]
-
-__all__ = [
-    "MAX_DIFFERENCE",
-    "PARITY_BATCH",
-    "ParityReport",
-    "check_parity",
-    "compare",
-    "parity_texts",
-]
+__all__ = ["GATES", "PARITY_BATCH", "Gate", "ParityReport", "check_parity", "compare"]
 
 # A small budget of tokens, so that the sample gives many batches of mixed padding.
 PARITY_BATCH = 8
 
-# Largest difference of any component of unit vectors, float32 against float32.
-MAX_DIFFERENCE = 1e-4
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What unit vectors must satisfy; None asks nothing.
+
+    Attributes:
+        max_difference: of any component, at most.
+        mean_cosine: of the two vectors of a text, at least.
+        min_cosine: of the worst text, at least.
+    """
+
+    max_difference: float | None = None
+    mean_cosine: float | None = None
+    min_cosine: float | None = None
+
+
+GATES: dict[Precision, Gate] = {
+    "fp32": Gate(max_difference=1e-4),
+    "fp16": Gate(mean_cosine=0.9999),
+    "int8": Gate(mean_cosine=0.99, min_cosine=0.97),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """Comparison of a bundle with PyTorch over n texts.
+    """Comparison of a graph with PyTorch over n texts.
 
     Attributes:
         texts: how many.
         min_tokens: tokens of the shortest text.
         max_tokens: tokens of the longest.
         max_difference: largest absolute difference of a component of unit vectors.
-        min_cosine: lowest cosine of the two vectors of one text.
-        mean_cosine: mean of them.
-        tolerance: what `max_difference` may be at most.
+        mean_cosine: mean cosine of the two vectors of one text.
+        min_cosine: lowest of them.
+        gate: what was asked for.
     """
 
     texts: int
     min_tokens: int
     max_tokens: int
     max_difference: float
-    min_cosine: float
     mean_cosine: float
-    tolerance: float = MAX_DIFFERENCE
+    min_cosine: float
+    gate: Gate = GATES["fp32"]
+
+    def failures(self) -> list[str]:
+        """What fails the gate, in words; a value that is not a number always does."""
+        found = []
+        for name, allowed in _asked(self.gate).items():
+            value = getattr(self, name)
+            within = value <= allowed if name == "max_difference" else value >= allowed
+            if not within:
+                words, limit = name.replace("_", " "), "at most" if "max" in name else "at least"
+                found.append(f"{words} {value:.4g}, {limit} {allowed:g} is allowed")
+        return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for mirror.json."""
-        return asdict(self)
+        """Plain values for mirror.json, None for a number that JSON does not have."""
+        values = asdict(self) | {"gate": _asked(self.gate), "passed": not self.failures()}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
 
-    def check(self) -> None:
-        """Raise ParityError where the difference is over the tolerance, or not a number."""
-        if not self.max_difference <= self.tolerance:
+    def check(self, name: str = "fp32") -> None:
+        """Raise ParityError, naming the variant `name`, where it fails its gate."""
+        if failures := self.failures():
             raise ParityError(
-                f"the exported graph differs from PyTorch by {self.max_difference:.2e} (allowed "
-                f"{self.tolerance:.0e}) over {self.texts} texts; the bundle was not written"
+                f"variant {name} differs from PyTorch over {self.texts} texts: "
+                f"{'; '.join(failures)}; the bundle was not written (--force writes it)"
             )
 
 
-def check_parity(reference: BatchEncoder, exported: BatchEncoder, texts: list[str]) -> ParityReport:
+def check_parity(
+    reference: BatchEncoder, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
+) -> ParityReport:
     """Encode `texts` with both and compare."""
     expected = reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
-    return compare(expected, exported, texts)
+    return compare(expected, exported, texts, gate)
 
 
-def compare(expected: Vectors, exported: BatchEncoder, texts: list[str]) -> ParityReport:
+def compare(
+    expected: Vectors, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
+) -> ParityReport:
     """Compare what `exported` gives for `texts` with float32 unit vectors [n, D]."""
     lengths = [len(ids) for ids in exported.tokenize(texts)]
     expected = expected.astype(np.float64)
@@ -85,34 +112,11 @@ def compare(expected: Vectors, exported: BatchEncoder, texts: list[str]) -> Pari
         min_tokens=min(lengths),
         max_tokens=max(lengths),
         max_difference=float(np.abs(expected - found).max()),
-        min_cosine=float(cosine.min()),
         mean_cosine=float(cosine.mean()),
+        min_cosine=float(cosine.min()),
+        gate=gate,
     )
 
 
-def parity_texts(tokenizer: TextTokenizer) -> list[str]:
-    """Real strings in many languages and lengths: words, sentences, and passages.
-
-    The sentences of the sample (from the Universal Declaration of Human Rights), their words,
-    and passages of them, the longest as long as the tokenizer's limit allows.
-    """
-    sample = resources.files("mirror_export") / "parity_sample.txt"
-    sentences = [line for line in sample.read_text("utf-8").splitlines() if line.strip()]
-    words = " ".join(sentences).split()
-    passages = [words[start : start + count] for start, count in _PASSAGES]
-    passages += [(words[start:] + words)[: tokenizer.max_length] for start in (0, 150)]
-    texts = sorted(set(words))[::4] + sentences + [" ".join(part) for part in passages]
-    return [_fit(tokenizer, text) for text in texts]
-
-
-def _fit(tokenizer: TextTokenizer, text: str) -> str:
-    """Longest run of words from the start of `text` that is not cut (at least one word)."""
-    if not tokenizer([text]).truncated[0]:
-        return text
-    words = text.split()
-    first_cut = bisect.bisect_left(
-        range(1, len(words)),
-        True,
-        key=lambda count: bool(tokenizer([" ".join(words[:count])]).truncated[0]),
-    )
-    return " ".join(words[: max(1, first_cut)])
+def _asked(gate: Gate) -> dict[str, float]:
+    return {name: value for name, value in asdict(gate).items() if value is not None}

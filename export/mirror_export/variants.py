@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_export.config import ExportConfig
+from mirror_export.derive import (
+    KINDS,
+    derive,
+    find_sensitive_layers,
+    graph_bytes,
+    remove_graph,
+    write_int8,
+)
 from mirror_export.graph import GraphReport, export_graph
-from mirror_export.parity import PARITY_BATCH, compare, parity_texts
+from mirror_export.parity import GATES, PARITY_BATCH, ParityReport, compare
+from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
 from mirror_rt.encoding import Vectors
+from mirror_rt.errors import ConfigError, require
+from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
 from mirror_rt.manifest import Layout, Variant
 from mirror_train.families import FAMILIES, GENERIC, family_of
 from mirror_train.head import Head
 from mirror_train.pretrained import Pretrained
 from mirror_train.torch_encoder import TorchEncoder
 
-__all__ = ["Reference", "trace", "write_variants"]
+__all__ = ["Reference", "check_wanted", "trace", "write_variants"]
 
 logger = logging.getLogger("mirror_export")
+
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +46,15 @@ class Reference:
         texts: n strings.
         vectors: of them, by PyTorch, unit, float32 [n, D].
         graph: what the float32 graph is made of.
+        pairs: with human scores; None where none were given.
+        spearman: PyTorch's correlation with those.
     """
 
     texts: list[str]
     vectors: Vectors
     graph: GraphReport
+    pairs: ScoredPairs | None = None
+    spearman: float | None = None
 
 
 def trace(
@@ -44,10 +63,32 @@ def trace(
     """Write the float32 graph into `folder` and encode the parity texts with PyTorch.
 
     `pretrained` gives its tokenizer up: it cannot be saved any more.
+
+    Raises:
+        ModelError: torch cannot trace the model.
+        DataError: the file of pairs cannot be used.
+        ConfigError: the folder of pairs has none for the model's language.
     """
+    pairs = _read_pairs(config.parity_pairs, manifest.language)  # before any work
     graph = _write_graph(pretrained, head, folder)
-    texts, vectors = _expected(pretrained, head, manifest, config)
-    return Reference(texts, vectors, graph)
+    return _expected(pretrained, head, manifest, config.parity_texts, graph, pairs)
+
+
+def check_wanted(config: ExportConfig) -> list[str]:
+    """Return the names of the variants that a configuration asks for.
+
+    Raises:
+        ConfigError: it asks for none, or for int8 without the CPU.
+    """
+    if not config.precisions or not config.targets:
+        raise ConfigError("at least one precision and one target are needed")
+    if "int8" in config.precisions and "cpu" not in config.targets:
+        raise ConfigError("precision int8 is for the CPU: add the target cpu, or leave int8 out")
+    return [
+        name
+        for name, kind in KINDS.items()
+        if kind.precision in config.precisions and kind.target in config.targets
+    ]
 
 
 def write_variants(
@@ -57,15 +98,66 @@ def write_variants(
 
     Raises:
         ParityError: a variant fails its gate, and the configuration does not force it.
+        ConfigError: the configuration asks for no variant that there is.
     """
-    fp32 = Variant(Layout.model, "fp32", "cpu", reference.graph.to_dict())
-    described = dataclasses.replace(manifest, variants={"fp32": fp32})
-    exported = Encoder(
-        folder, described, providers=["CPUExecutionProvider"], threads=config.threads
-    )
-    report = compare(reference.vectors, exported, reference.texts)
-    report.check()
-    return {"fp32": dataclasses.replace(fp32, parity=report.to_dict())}
+    variants = {}
+    derived = derive(folder, manifest, reference.texts, reference.graph, check_wanted(config))
+    for name, variant in derived.items():
+        check = functools.partial(_compared, folder, manifest, reference, config.threads, name)
+        compared, report = check(variant)
+        if name == "int8" and report is not None and report.failures():
+            compared, report = check(_less_int8(folder, manifest, reference, variant))
+        if report is not None and not config.force:
+            report.check(name)
+        elif report is not None and (failures := report.failures()):
+            logger.warning("variant %s differs from PyTorch: %s", name, "; ".join(failures))
+        variants[name] = compared
+    for file in {kind.file for kind in KINDS.values()} - {v.file for v in variants.values()}:
+        remove_graph(folder, file)
+    return variants
+
+
+def _less_int8(folder: Path, manifest: Manifest, reference: Reference, variant: Variant) -> Variant:
+    """The int8 variant with sensitive layers in float32."""
+    keep = find_sensitive_layers(folder, manifest, reference.texts, reference.vectors)
+    return dataclasses.replace(variant, graph=write_int8(folder, keep))
+
+
+def _compared(
+    folder: Path,
+    manifest: Manifest,
+    reference: Reference,
+    threads: int | None,
+    name: str,
+    variant: Variant,
+) -> tuple[Variant, ParityReport | None]:
+    """The variant with its parity, or with the reason why it has none."""
+    provider = _CPU
+    if "PackedAttention" in variant.graph["fused"]:
+        onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="checking a bundle")
+        if _CUDA not in onnxruntime.get_available_providers():
+            unchecked = f"needs {_CUDA}, which is not here"
+            return dataclasses.replace(variant, unchecked=unchecked), None
+        provider = _CUDA
+    described = dataclasses.replace(manifest, variants={name: variant})
+    began = time.perf_counter()
+    exported = Encoder(folder, described, providers=[provider], threads=threads)
+    seconds = time.perf_counter() - began
+    report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
+    parity = report.to_dict() | {
+        "provider": provider,
+        "load_seconds": round(seconds, 3),
+        "bytes": graph_bytes(folder, variant.file),
+    }
+    if reference.pairs is not None:
+        parity["spearman"] = {
+            "pairs": len(reference.pairs.scores),
+            "pytorch": reference.spearman,
+            "variant": None
+            if parity["mean_cosine"] is None  # vectors of no numbers, which have no order
+            else evaluate_similarity(exported, reference.pairs),
+        }
+    return dataclasses.replace(variant, parity=parity), report
 
 
 def _write_graph(pretrained: Pretrained, head: Head, folder: Path) -> GraphReport:
@@ -107,12 +199,32 @@ def _tell_of_missing_fusion(pretrained: Pretrained, report: GraphReport) -> None
             logger.warning("%s: fused %d of %d; the graph works", operator, found, count)
 
 
+def _read_pairs(path: Path | None, language: str | None) -> ScoredPairs | None:
+    """The pairs of a file, or of LANGUAGE.tsv in a folder."""
+    if path is None:
+        return None
+    if not path.is_dir():
+        return read_scored_pairs(path)
+    file = path / f"{language}.tsv"
+    if language is None or not file.is_file():
+        raise ConfigError(
+            f"--parity-pairs {path}: the folder has no {language}.tsv for a model of language "
+            f"{language}: pass a file, or a folder with one for every language"
+        )
+    return read_scored_pairs(file)
+
+
 def _expected(
-    pretrained: Pretrained, head: Head, manifest: Manifest, config: ExportConfig
-) -> tuple[list[str], Vectors]:
-    """Texts to compare on and PyTorch's vectors [n, D]; `pretrained` gives its tokenizer up."""
+    pretrained: Pretrained,
+    head: Head,
+    manifest: Manifest,
+    given: list[str] | None,
+    graph: GraphReport,
+    pairs: ScoredPairs | None,
+) -> Reference:
+    """What PyTorch gives for the parity texts and pairs; `pretrained` gives its tokenizer up."""
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
-    texts = config.parity_texts or parity_texts(tokenizer)
+    texts = given or parity_texts(tokenizer, manifest.language)
     reference = TorchEncoder(
         pretrained,
         head=head,
@@ -120,4 +232,10 @@ def _expected(
         pad_to=manifest.pad_to,
         copy_tokenizer=False,
     )
-    return texts, reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
+    return Reference(
+        texts,
+        reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True),
+        graph,
+        pairs,
+        evaluate_similarity(reference, pairs) if pairs else None,
+    )

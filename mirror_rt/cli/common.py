@@ -61,7 +61,9 @@ def load_model(arguments: argparse.Namespace) -> BatchEncoder:
             raise ConfigError(
                 f"--pooling {pooling}: {name} is a bundle, its pooling is in the graph"
             )
-        return Encoder.load(name, revision=arguments.revision)
+        return Encoder.load(name, variant=arguments.variant, revision=arguments.revision)
+    if arguments.variant is not None:
+        raise ConfigError(f"--variant {arguments.variant}: {name} is not a bundle")
     from mirror_train import TorchEncoder
 
     return TorchEncoder.load(

@@ -41,6 +41,9 @@ printf 'one text\\nanother\\n' | mirror-rt encode --model bundle --input - --out
     )
     parser.add_argument("--model", required=True, metavar="BUNDLE", help="folder or hub name")
     parser.add_argument(
+        "--variant", metavar="NAME", help="graph of the bundle, int8 say (default: fp32)"
+    )
+    parser.add_argument(
         "--input",
         required=True,
         metavar="FILE",
@@ -89,6 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     encoder = Encoder.load(
         arguments.model,
+        variant=arguments.variant,
         revision=arguments.revision,
         offline=arguments.offline,
         threads=arguments.threads,

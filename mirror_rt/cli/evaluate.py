@@ -70,6 +70,9 @@ mirror-rt evaluate geometry --model bundle --texts texts.txt --json
             default="auto",
             help="of a Hugging Face model; auto: declared, else mean",
         )
+        kind.add_argument(
+            "--variant", metavar="NAME", help="graph of a bundle, int8 say (default: fp32)"
+        )
         add_hub_options(kind)
         kind.add_argument("--json", action="store_true", help="JSON instead of a table")
 

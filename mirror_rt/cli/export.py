@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
 from mirror_rt.cli.export_pack import run_pack
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.errors import ConfigError, DataError, MissingDependencyError
+from mirror_rt.manifest import Precision, Target
 from mirror_rt.textio import iter_lines
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ mirror-rt export sentence-transformers/all-MiniLM-L6-v2 --out bundle
 mirror-rt export bert-base-uncased --pooling mean --out bundle
 mirror-rt export tuned/fr tuned/en tuned/zh --out pack --jobs auto
 mirror-rt export --all tuned --out pack --resume
+mirror-rt export tuned --out bundle --precision fp32,int8 --parity-pairs pairs.tsv
 """,
     )
     parser.add_argument(
@@ -70,16 +73,63 @@ mirror-rt export --all tuned --out pack --resume
         action="store_true",
         help="run the Python code that comes with the model, if it needs any: read it first",
     )
-    parser.add_argument(
-        "--parity-texts",
-        type=Path,
-        metavar="FILE",
-        help="strings to compare on, one a line (default: a built-in sample in many languages)",
-    )
+    _add_variant_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace --out, start afresh")
     parser.add_argument("--json", action="store_true", help="results as JSON on standard output")
     add_hub_options(parser)
     parser.set_defaults(run=run)
+
+
+def _add_variant_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which graphs are written, and how they are compared with PyTorch."""
+    parser.add_argument(
+        "--precision",
+        type=_choices(*get_args(Precision)),
+        default=("fp32",),
+        metavar="P,...",
+        help="fp32, fp16, int8, or several joined by commas (default fp32)",
+    )
+    parser.add_argument(
+        "--target",
+        type=_choices(*get_args(Target)),
+        default=("cpu",),
+        metavar="T,...",
+        help="cpu: graphs that run everywhere (default); cuda: also, or only, graphs without "
+        "padding for NVIDIA cards",
+    )
+    parser.add_argument(
+        "--parity-texts",
+        type=Path,
+        metavar="FILE",
+        help="strings to compare on, one a line (default: a built-in sample, in the model's "
+        "language where that is known)",
+    )
+    parser.add_argument(
+        "--parity-pairs",
+        type=Path,
+        metavar="FILE.tsv|FOLDER",
+        help="text pairs with human scores (in a folder: LANGUAGE.tsv); Spearman's rho of PyTorch "
+        "and of every graph is reported",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="write graphs that differ too much from PyTorch, too; the manifest says so",
+    )
+
+
+def _choices(*known: str) -> Callable[[str], tuple[str, ...]]:
+    """A parser of some of the words `known`, joined by commas."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+        if unknown := [word for word in words if word not in known]:
+            raise argparse.ArgumentTypeError(
+                f"{unknown[0]!r} is none of {', '.join(known)}; join several by commas"
+            )
+        return words
+
+    return parse
 
 
 def _add_pack_options(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +183,11 @@ def _config(arguments: argparse.Namespace, model: str) -> ExportConfig:
         model=model,
         out=arguments.out,
         pooling=arguments.pooling,
+        precisions=arguments.precision,
+        targets=arguments.target,
         parity_texts=_texts(arguments.parity_texts),
+        parity_pairs=arguments.parity_pairs,
+        force=arguments.force,
         max_length=arguments.max_length,
         truncate_dim=arguments.truncate_dim,
         trust_remote_code=arguments.trust_remote_code,

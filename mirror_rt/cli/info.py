@@ -108,11 +108,29 @@ def describe_parity(variant: Variant) -> str:
     """Say in a line how a variant compares with PyTorch."""
     if (parity := variant.parity) is None:
         return f"{variant.file}, not compared with PyTorch: {variant.unchecked}"
-    return (
-        f"{variant.file}, differs from PyTorch by {parity.get('max_difference')} at most, over "
-        f"{parity.get('texts')} texts of {parity.get('min_tokens')} to "
-        f"{parity.get('max_tokens')} tokens"
-    )
+    kept = len(variant.graph.get("float32_layers", []))
+    parts = [
+        variant.file,
+        f"{parity.get('bytes', 0) / 1e6:.1f} MB",
+        f"differs from PyTorch by {_number(parity, 'max_difference', '.1e')} at most, mean cosine "
+        f"{_number(parity, 'mean_cosine', '.5f')}, worst {_number(parity, 'min_cosine', '.5f')}, "
+        f"over {parity.get('texts')} texts of {parity.get('min_tokens')} to "
+        f"{parity.get('max_tokens')} tokens",
+    ]
+    if rho := parity.get("spearman"):
+        parts.append(
+            f"Spearman {_number(rho, 'variant', '.4f')} (PyTorch {_number(rho, 'pytorch', '.4f')})"
+        )
+    if kept:
+        parts.append(f"{kept} layers in float32")
+    if parity.get("passed") is False:
+        parts.append("TOO FAR FROM PYTORCH, written by force")
+    return ", ".join(parts)
+
+
+def _number(values: dict[str, Any], name: str, form: str) -> str:
+    value = values.get(name)
+    return format(value, form) if isinstance(value, int | float) else "undefined"
 
 
 def _join(values: dict[str, Any], *names: str) -> str:
