@@ -72,7 +72,7 @@ def test_a_bundle_that_fails_parity_is_refused(tiny_bert, tmp_path, monkeypatch)
         return original(encoder, path, **(options | {"head": Head(["cls"])}))
 
     monkeypatch.setattr(module, "export_graph", wrong)
-    with pytest.raises(ParityError, match=r"differs from PyTorch by .* the bundle was not written"):
+    with pytest.raises(ParityError, match=r"differs from PyTorch .* the bundle was not written"):
         export_bundle(ExportConfig(str(tiny_bert), tmp_path / "bundle", pooling="mean"))
     assert list(tmp_path.iterdir()) == []
 
@@ -94,6 +94,22 @@ def test_parity_texts_are_many_and_reach_the_limit(bundle):
     assert len(texts) > 100
     assert min(lengths) <= 6
     assert 115 < max(lengths) <= 128
+
+
+@pytest.mark.parametrize(("language", "own"), [("fr", 60), ("zh-CN", 20), ("xx", 0), (None, 0)])
+def test_parity_texts_are_of_the_language(bundle, language, own):
+    from importlib import resources
+
+    sample = (resources.files("mirror_export") / "parity_sample.txt").read_text("utf-8")
+    code = (language or "").partition("-")[0]
+    known = {word for line in sample.splitlines() if line[:2] == code for word in line[3:].split()}
+    encoder = Encoder.load(bundle)
+    texts = parity_texts(encoder._tokenizer, language)
+    assert len(texts) >= 100
+    assert sum(set(text.split()) <= known for text in texts) >= own
+    assert max(len(ids) for ids in encoder.tokenize(texts)) > 115
+    if own == 0:
+        assert texts == parity_texts(encoder._tokenizer)
 
 
 def test_own_parity_texts(tiny_bert, tmp_path):

@@ -275,6 +275,21 @@ def test_spearman_of_both(tiny_bert, tmp_path):
     assert parity["bytes"] == (tmp_path / "b" / "onnx" / "model.onnx").stat().st_size
 
 
+def test_pairs_by_language(words_file, tiny_bert, tmp_path):
+    from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+
+    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+    data = load_training_data(words_file, language="fr")
+    tune(data, TuneConfig(recipe, tmp_path / "tuned", str(tiny_bert)))
+    (tmp_path / "pairs").mkdir()
+    config = ExportConfig(str(tmp_path / "tuned"), tmp_path / "b", parity_pairs=tmp_path / "pairs")
+    with pytest.raises(ConfigError, match=r"the folder has no fr\.tsv"):
+        export_bundle(config)
+    rows = "text1\ttext2\tscore\na\tb\t1\nc\td\t2\nun\tune\t3\n"
+    (tmp_path / "pairs" / "fr.tsv").write_text(rows)
+    assert export_bundle(config).variant().parity["spearman"]["pairs"] == 3
+
+
 def test_models_over_two_gigabytes(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr("mirror_export.onnx_file._LIMIT", 40_000)
     manifest = export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", **ALL))
@@ -322,11 +337,9 @@ def test_on_the_command_line(tiny_bert, tmp_path, cli, exported):
     assert lines[1].split(": ", 2)[2] in cli("info", out).out
     similarity = ["evaluate", "similarity", "--pairs", pairs]
     for graph in ("fp32", "int8"):
-        result = cli("evaluate", "similarity", "--model", out, "--pairs", pairs, "--variant", graph)
-        assert (
-            result.out.split()[1]
-            == f"{Manifest.read(out).variant(graph).parity['spearman']['variant']:.4f}"
-        )
+        result = cli(*similarity, "--model", out, "--variant", graph)
+        rho = Manifest.read(out).variant(graph).parity["spearman"]["variant"]
+        assert result.out.split()[1] == f"{rho:.4f}"
     (tmp_path / "in.txt").write_text("one\ntwo\n")
     arguments = ["encode", "--model", out, "--input", tmp_path / "in.txt", "--output"]
     assert cli(*arguments, tmp_path / "v.npy", "--variant", "int8").code == 0
@@ -336,8 +349,5 @@ def test_on_the_command_line(tiny_bert, tmp_path, cli, exported):
         result = cli(*arguments, tmp_path / "w.npy", "--variant", name)
         assert result.code == 1
         assert message in result.err
-    assert (
-        cli("evaluate", "similarity", "--model", tiny_bert, "--pairs", pairs, "--variant", "x").code
-        == 2
-    )
+    assert cli(*similarity, "--model", tiny_bert, "--variant", "x").code == 2
     assert cli("export", tiny_bert, "--out", tmp_path / "c", "--precision", "fp8").code == 2

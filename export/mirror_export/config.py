@@ -22,8 +22,9 @@ class ExportConfig:
             in place of all that.
         precisions: of the variants to write.
         targets: execution providers to write them for; `cuda` adds graphs that only CUDA runs.
-        parity_texts: strings to compare over; None for the built-in multilingual sample.
-        parity_pairs: TSV of text, text, score: Spearman's correlation is reported with it, too.
+        parity_texts: strings to compare over; None for a built-in sample in the model's language.
+        parity_pairs: TSV of text, text, score, or a folder with LANGUAGE.tsv: Spearman's
+            correlation is reported with it, too.
         force: write variants that fail a gate, too (the manifest says that they failed).
         max_length: most tokens of a text; None for as many as the model takes.
         truncate_dim: keep the first so many dimensions, and normalise those; None for what the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from dataclasses import dataclass
@@ -62,9 +63,15 @@ def trace(
     """Write the float32 graph into `folder` and encode the parity texts with PyTorch.
 
     `pretrained` gives its tokenizer up: it cannot be saved any more.
+
+    Raises:
+        ModelError: torch cannot trace the model.
+        DataError: the file of pairs cannot be used.
+        ConfigError: the folder of pairs has none for the model's language.
     """
+    pairs = _read_pairs(config.parity_pairs, manifest.language)  # before any work
     graph = _write_graph(pretrained, head, folder)
-    return _expected(pretrained, head, manifest, config, graph)
+    return _expected(pretrained, head, manifest, config.parity_texts, graph, pairs)
 
 
 def check_wanted(config: ExportConfig) -> list[str]:
@@ -93,14 +100,13 @@ def write_variants(
         ParityError: a variant fails its gate, and the configuration does not force it.
         ConfigError: the configuration asks for no variant that there is.
     """
-    wanted = check_wanted(config)
     variants = {}
-    derived = derive(folder, manifest, reference.texts, reference.graph, wanted)
+    derived = derive(folder, manifest, reference.texts, reference.graph, check_wanted(config))
     for name, variant in derived.items():
-        compared, report = _compared(folder, manifest, reference, name, variant, config)
+        check = functools.partial(_compared, folder, manifest, reference, config.threads, name)
+        compared, report = check(variant)
         if name == "int8" and report is not None and report.failures():
-            less = _less_int8(folder, manifest, reference, variant)
-            compared, report = _compared(folder, manifest, reference, name, less, config)
+            compared, report = check(_less_int8(folder, manifest, reference, variant))
         if report is not None and not config.force:
             report.check(name)
         elif report is not None and (failures := report.failures()):
@@ -121,9 +127,9 @@ def _compared(
     folder: Path,
     manifest: Manifest,
     reference: Reference,
+    threads: int | None,
     name: str,
     variant: Variant,
-    config: ExportConfig,
 ) -> tuple[Variant, ParityReport | None]:
     """The variant with its parity, or with the reason why it has none."""
     provider = _CPU
@@ -135,7 +141,7 @@ def _compared(
         provider = _CUDA
     described = dataclasses.replace(manifest, variants={name: variant})
     began = time.perf_counter()
-    exported = Encoder(folder, described, providers=[provider], threads=config.threads)
+    exported = Encoder(folder, described, providers=[provider], threads=threads)
     seconds = time.perf_counter() - began
     report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
     parity = report.to_dict() | {
@@ -147,7 +153,9 @@ def _compared(
         parity["spearman"] = {
             "pairs": len(reference.pairs.scores),
             "pytorch": reference.spearman,
-            "variant": evaluate_similarity(exported, reference.pairs),
+            "variant": None
+            if parity["mean_cosine"] is None  # vectors of no numbers, which have no order
+            else evaluate_similarity(exported, reference.pairs),
         }
     return dataclasses.replace(variant, parity=parity), report
 
@@ -191,12 +199,32 @@ def _tell_of_missing_fusion(pretrained: Pretrained, report: GraphReport) -> None
             logger.warning("%s: fused %d of %d; the graph works", operator, found, count)
 
 
+def _read_pairs(path: Path | None, language: str | None) -> ScoredPairs | None:
+    """The pairs of a file, or of LANGUAGE.tsv in a folder."""
+    if path is None:
+        return None
+    if not path.is_dir():
+        return read_scored_pairs(path)
+    file = path / f"{language}.tsv"
+    if language is None or not file.is_file():
+        raise ConfigError(
+            f"--parity-pairs {path}: the folder has no {language}.tsv for a model of language "
+            f"{language}: pass a file, or a folder with one for every language"
+        )
+    return read_scored_pairs(file)
+
+
 def _expected(
-    pretrained: Pretrained, head: Head, manifest: Manifest, config: ExportConfig, graph: GraphReport
+    pretrained: Pretrained,
+    head: Head,
+    manifest: Manifest,
+    given: list[str] | None,
+    graph: GraphReport,
+    pairs: ScoredPairs | None,
 ) -> Reference:
     """What PyTorch gives for the parity texts and pairs; `pretrained` gives its tokenizer up."""
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
-    texts = config.parity_texts or parity_texts(tokenizer, manifest.language)
+    texts = given or parity_texts(tokenizer, manifest.language)
     reference = TorchEncoder(
         pretrained,
         head=head,
@@ -204,7 +232,6 @@ def _expected(
         pad_to=manifest.pad_to,
         copy_tokenizer=False,
     )
-    pairs = read_scored_pairs(config.parity_pairs) if config.parity_pairs else None
     return Reference(
         texts,
         reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True),

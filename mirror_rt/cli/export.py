@@ -101,14 +101,15 @@ def _add_variant_options(parser: argparse.ArgumentParser) -> None:
         "--parity-texts",
         type=Path,
         metavar="FILE",
-        help="strings to compare on, one a line (default: a built-in sample in many languages)",
+        help="strings to compare on, one a line (default: a built-in sample, in the model's "
+        "language where that is known)",
     )
     parser.add_argument(
         "--parity-pairs",
         type=Path,
-        metavar="FILE.tsv",
-        help="text pairs with human scores: Spearman's rho of PyTorch and of every graph is "
-        "reported",
+        metavar="FILE.tsv|FOLDER",
+        help="text pairs with human scores (in a folder: LANGUAGE.tsv); Spearman's rho of PyTorch "
+        "and of every graph is reported",
     )
     parser.add_argument(
         "--force",
