@@ -124,4 +124,5 @@ PYBIND11_MODULE(_core, m) {
         "Right-pad chosen sequences: (input_ids, attention_mask, token_type_ids), "
         "each int64 [len(rows), length]; length -1 means the longest chosen row.");
   bind_infonce(m);
+  bind_vector_ops(m);
 }
