@@ -11,6 +11,7 @@ from mirror_rt.errors import BundleError
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
 from mirror_rt.pack import refuse_pack
+from mirror_rt.prompts import Prompts
 from mirror_rt.session import Providers, make_session, onnxruntime_errors
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
@@ -45,6 +46,7 @@ class Encoder(BatchEncoder):
             pad_to=manifest.pad_to,
             mask_token=manifest.mask_token,
             normalize=manifest.normalize,
+            prompts=Prompts(manifest.prompts, manifest.default_prompt_name),
         )
         self.folder = folder
         self.manifest = manifest
