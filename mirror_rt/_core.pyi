@@ -77,6 +77,15 @@ def keep_best(
     Empty heaps hold -inf and -1; the rows must come in rising order.
     """
 
+def plan_batches(
+    lengths: npt.NDArray[np.int64], *, token_budget: int, run_cost: int
+) -> npt.NDArray[np.int64]:
+    """Ends of the cheapest batches of rows of rising lengths [n]: int64 [batches].
+
+    A batch of r rows of at most L tokens costs r * L + run_cost, and r * L must be within the
+    budget unless r is 1.
+    """
+
 class InfonceRows:
     """Rows of up to three tensors, one after another; addresses as integers."""
 

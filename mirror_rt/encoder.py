@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mirror_rt.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import BundleError
 from mirror_rt.hub import resolve_bundle
@@ -47,6 +48,7 @@ class Encoder(BatchEncoder):
             mask_token=manifest.mask_token,
             normalize=manifest.normalize,
             prompts=Prompts(manifest.prompts, manifest.default_prompt_name),
+            run_cost=CPU_RUN_COST if self.providers[0].startswith("CPU") else GPU_RUN_COST,
         )
         self.folder = folder
         self.manifest = manifest

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.batching import CPU_RUN_COST
 from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.options import EncodeOptions, Job, OnError, OnTooLong
 from mirror_rt.pipeline import EncodedTexts, Pipeline, Vectors
@@ -46,6 +47,7 @@ class BatchEncoder(Pipeline):
         mask_token: the tokenizer's mask token, None where it has none.
         normalize: whether vectors are of unit length unless asked otherwise.
         prompts: the prompts of the model.
+        run_cost: what a run costs besides its tokens, in tokens.
     """
 
     def __init__(
@@ -57,8 +59,9 @@ class BatchEncoder(Pipeline):
         mask_token: str | None,
         normalize: bool = True,
         prompts: Prompts | None = None,
+        run_cost: int = CPU_RUN_COST,
     ) -> None:
-        super().__init__(tokenizer, dimension=dimension, pad_to=pad_to)
+        super().__init__(tokenizer, dimension=dimension, pad_to=pad_to, run_cost=run_cost)
         self._mask_token = mask_token
         self._normalize = normalize
         self._prompts = prompts or Prompts()

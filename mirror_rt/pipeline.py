@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.batching import plan_batches
+from mirror_rt.batching import CPU_RUN_COST, plan_batches
 from mirror_rt.chunking import TokenRows, pool_chunks, token_rows
 from mirror_rt.errors import InvalidTextError
 from mirror_rt.options import Job
@@ -58,12 +58,21 @@ class Pipeline(ABC):
         tokenizer: with the length limit of the model.
         dimension: length D of an embedding.
         pad_to: pad every text to this many tokens; None for as few as a batch allows.
+        run_cost: what a run costs besides its tokens, in tokens.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, *, dimension: int, pad_to: int | None) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        *,
+        dimension: int,
+        pad_to: int | None,
+        run_cost: int = CPU_RUN_COST,
+    ) -> None:
         self._tokenizer = tokenizer
         self._dimension = dimension
         self._pad_to = pad_to
+        self._run_cost = run_cost
         self._said: set[str] = set()
         self._saying = threading.Lock()
 
@@ -104,7 +113,7 @@ class Pipeline(ABC):
         lengths = rows.tokens.lengths
         if self._pad_to is not None:
             lengths = np.full_like(lengths, self._pad_to)
-        for batch in plan_batches(lengths, token_budget=job.token_budget):
+        for batch in plan_batches(lengths, token_budget=job.token_budget, run_cost=self._run_cost):
             padded = rows.tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self._pad_to)
             yield batch, self._run_batch(padded, normalize=job.normalize)
 
