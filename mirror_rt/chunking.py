@@ -47,6 +47,11 @@ class TokenRows:
     truncated: npt.NDArray[np.bool_]
     invalid: list[tuple[int, str]]
 
+    @property
+    def chunked(self) -> bool:
+        """Whether a text has several rows."""
+        return len(self.text) + len(self.invalid) > len(self.truncated)
+
 
 def token_rows(tokenizer: TextTokenizer, window: Window, job: Job) -> TokenRows:
     """Check and tokenise the texts of a window.
@@ -75,7 +80,8 @@ def token_rows(tokenizer: TextTokenizer, window: Window, job: Job) -> TokenRows:
                 if int(i) not in huge
             }
             tokens, text, weights = _insert_chunks(tokens, text, chunks)
-    invalid |= dict.fromkeys(map(int, text[tokens.lengths == 0]), "it has no tokens")
+    if not (lengths := tokens.lengths).all():
+        invalid |= dict.fromkeys(map(int, text[lengths == 0]), "it has no tokens")
     if invalid:
         keep = np.array([int(i) not in invalid for i in text], dtype=np.bool_)
         tokens, text, weights = tokens.take(np.flatnonzero(keep)), text[keep], weights[keep]
@@ -137,14 +143,13 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
     Returns:
         float32 [n, D].
     """
-    n = len(rows.truncated)
-    first = np.flatnonzero(np.diff(rows.text, prepend=-1))
-    if len(first) == n == len(vectors):
+    if not rows.chunked and not rows.invalid:
         return vectors
-    pooled = np.full((n, vectors.shape[1]), np.nan, dtype=np.float32)
+    pooled = np.full((len(rows.truncated), vectors.shape[1]), np.nan, dtype=np.float32)
     pooled[rows.text] = vectors
-    if len(first) == len(vectors):
+    if not rows.chunked:
         return pooled
+    first = np.flatnonzero(np.diff(rows.text, prepend=-1))
     ends = np.append(first[1:], len(vectors))
     for begin, end in zip(first, ends, strict=True):
         if end - begin > 1:

@@ -257,28 +257,35 @@ class BatchEncoder(Pipeline):
         show_progress_bar: bool | None,
         stop: threading.Event | None = None,
     ) -> EncodedTexts:
-        width = job.quantizer.width(job.dimension)
-        result = EncodedTexts(
-            np.empty((len(texts), width), dtype=job.quantizer.dtype),
-            np.empty(len(texts), dtype=np.int64),
-            np.empty(len(texts), dtype=np.int64),
-            np.empty(len(texts), dtype=np.bool_),
-        )
         with closing(progress_bar(len(texts), show_progress_bar)) as bar:
-            start = 0
-            for part in self._encode_windows(windows(texts), job, bar.update, stop):
-                end = start + len(part.truncated)
-                result.embeddings[start:end] = part.embeddings
-                result.token_counts[start:end] = part.token_counts
-                result.chunks[start:end] = part.chunks
-                result.truncated[start:end] = part.truncated
-                start = end
-        return result
+            parts = self._encode_windows(windows(texts), job, bar.update, stop)
+            if len(texts) == 1:
+                return next(parts)
+            return _join(parts, len(texts), job)
 
     def _encode_stream(self, inputs: Iterable[Any], window: int, job: Job) -> Iterator[Embeddings]:
         for part in self._encode_windows(windows(inputs, window), job):
             # Copies, so that a vector that is kept does not keep its window.
             yield from (row.copy() for row in part.embeddings)
+
+
+def _join(parts: Iterable[EncodedTexts], n: int, job: Job) -> EncodedTexts:
+    """Put windows together, each let go of as it comes."""
+    joined = EncodedTexts(
+        np.empty((n, job.quantizer.width(job.dimension)), dtype=job.quantizer.dtype),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.bool_),
+    )
+    start = 0
+    for part in parts:
+        end = start + len(part.truncated)
+        joined.embeddings[start:end] = part.embeddings
+        joined.token_counts[start:end] = part.token_counts
+        joined.chunks[start:end] = part.chunks
+        joined.truncated[start:end] = part.truncated
+        start = end
+    return joined
 
 
 def _as_list(inputs: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 import numpy.typing as npt
 
@@ -16,6 +16,7 @@ __all__ = ["EncodeOptions", "Job", "OnError", "OnTooLong"]
 
 OnTooLong = Literal["truncate", "error", "chunk"]
 OnError = Literal["raise", "nan"]
+_ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)
 
 # `batch_size` counts texts of this many tokens, so the default 32 is a budget of 2,048 tokens
 # (benchmarks/batching.py compares budgets).
@@ -92,8 +93,8 @@ class Job:
             if not 1 <= _integer("truncate_dim", truncate_dim) <= dimension:
                 raise ConfigError(f"truncate_dim must be in 1 .. {dimension}, got {truncate_dim}")
             dimension = operator.index(truncate_dim)
-        _one_of("on_too_long", on_too_long, OnTooLong)
-        _one_of("errors", errors, OnError)
+        _one_of("on_too_long", on_too_long, _ON_TOO_LONG)
+        _one_of("errors", errors, _ON_ERROR)
         if normalize_embeddings is not None:
             normalize = normalize_embeddings
         quantizer = Quantizer.make(precision, dimension, ranges, unit=normalize)
@@ -119,7 +120,7 @@ def _integer(name: str, value: object) -> int:
         raise ConfigError(f"{name} must be an integer, got {value!r}") from None
 
 
-def _one_of(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        *most, last = map(repr, get_args(choices))
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        *most, last = map(repr, choices)
         raise ConfigError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")

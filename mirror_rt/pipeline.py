@@ -99,10 +99,10 @@ class Pipeline(ABC):
             for rows in tokenized:
                 self._report(rows, job)
                 vectors = np.empty((len(rows.text), job.dimension), dtype=np.float32)
-                is_first = np.diff(rows.text, prepend=-1) > 0
+                is_last = np.diff(rows.text, append=-1) != 0 if rows.chunked else None
                 for batch, result in self._run(rows, job):
                     vectors[batch] = result[:, : job.dimension]
-                    count(int(np.count_nonzero(is_first[batch])))
+                    count(len(batch) if is_last is None else int(is_last[batch].sum()))
                     if stop is not None and stop.is_set():
                         raise Stopped
                 count(len(rows.invalid))
@@ -121,12 +121,10 @@ class Pipeline(ABC):
         pooled = pool_chunks(vectors, rows, normalize=job.normalize)
         if job.normalize and job.dimension < self._dimension:
             pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
-        n = len(rows.truncated)
-        counts = np.zeros(n, dtype=np.int64)
+        chunks = np.bincount(rows.text, minlength=len(rows.truncated))
+        counts = np.zeros_like(chunks)
         np.add.at(counts, rows.text, rows.tokens.lengths)
-        return EncodedTexts(
-            job.quantizer(pooled), counts, np.bincount(rows.text, minlength=n), rows.truncated
-        )
+        return EncodedTexts(job.quantizer(pooled), counts, chunks, rows.truncated)
 
     def _report(self, rows: TokenRows, job: Job) -> None:
         """Raise for texts that cannot be encoded, and say what became of long ones."""

@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 EmbeddingPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
+_PRECISIONS = get_args(EmbeddingPrecision)
 Embeddings = npt.NDArray[Any]
 Ranges = npt.NDArray[np.float32]
 
@@ -95,8 +96,8 @@ class Quantizer:
         Raises:
             ConfigError: an unknown precision; ranges missing, of a wrong shape or not needed.
         """
-        if precision not in get_args(EmbeddingPrecision):
-            names = ", ".join(get_args(EmbeddingPrecision))
+        if precision not in _PRECISIONS:
+            names = ", ".join(_PRECISIONS)
             raise ConfigError(f"precision must be one of {names}, got {precision!r}")
         if precision not in ("int8", "uint8"):
             if ranges is not None:
@@ -184,9 +185,14 @@ def quantize_embeddings(
         raise ConfigError("give ranges or calibration_embeddings, not both")
     if calibration_embeddings is not None:
         ranges = calibration_ranges(calibration_embeddings)
-    unit = bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < 1e-2))
+    unit = precision in ("int8", "uint8") and ranges is None and _are_unit(rows)
     quantized = Quantizer.make(precision, rows.shape[1], ranges, unit=unit)(rows)
     return quantized[0] if vectors.ndim == 1 else quantized
+
+
+def _are_unit(rows: npt.NDArray[np.float32]) -> bool:
+    squares = np.einsum("nd,nd->n", rows, rows)
+    return bool(np.all(np.abs(squares - 1) < 2e-2))
 
 
 def _as_floats(values: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:

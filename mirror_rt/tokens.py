@@ -71,7 +71,7 @@ class RaggedTokens:
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each sequence, int64 [n]."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     def pad(
         self, rows: npt.NDArray[np.int64], *, pad_id: int, length: int | None = None
