@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import closing
 from typing import Any, Protocol, Unpack
 
-import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.batching import CPU_RUN_COST
 from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.options import EncodeOptions, Job, OnError, OnTooLong
-from mirror_rt.pipeline import EncodedTexts, Pipeline, Vectors
+from mirror_rt.pipeline import EncodedTexts, Pipeline, Vectors, join
 from mirror_rt.progress import progress_bar
 from mirror_rt.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.quantization import EmbeddingPrecision, Embeddings
@@ -261,31 +260,12 @@ class BatchEncoder(Pipeline):
             parts = self._encode_windows(windows(texts), job, bar.update, stop)
             if len(texts) == 1:
                 return next(parts)
-            return _join(parts, len(texts), job)
+            return join(parts, len(texts), job)
 
     def _encode_stream(self, inputs: Iterable[Any], window: int, job: Job) -> Iterator[Embeddings]:
         for part in self._encode_windows(windows(inputs, window), job):
             # Copies, so that a vector that is kept does not keep its window.
             yield from (row.copy() for row in part.embeddings)
-
-
-def _join(parts: Iterable[EncodedTexts], n: int, job: Job) -> EncodedTexts:
-    """Put windows together, each let go of as it comes."""
-    joined = EncodedTexts(
-        np.empty((n, job.quantizer.width(job.dimension)), dtype=job.quantizer.dtype),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.bool_),
-    )
-    start = 0
-    for part in parts:
-        end = start + len(part.truncated)
-        joined.embeddings[start:end] = part.embeddings
-        joined.token_counts[start:end] = part.token_counts
-        joined.chunks[start:end] = part.chunks
-        joined.truncated[start:end] = part.truncated
-        start = end
-    return joined
 
 
 def _as_list(inputs: Any) -> list[Any]:

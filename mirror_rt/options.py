@@ -76,13 +76,10 @@ class Job:
         on_too_long: OnTooLong = "truncate",
         errors: OnError = "raise",
     ) -> Job:
-        """Check the options for a model.
+        """Check the options of `encode` for a model.
 
-        Args:
-            dimension: of its vectors.
-            prompts: that it has.
-            normalize: whether its vectors are of unit length unless asked otherwise.
-            batch_size: this and the others are those of `encode`.
+        The model is the first three arguments: dimensions of its vectors, its prompts, and
+        whether its vectors are of unit length unless asked otherwise.
 
         Raises:
             ConfigError: naming the option, its value and what was expected.

@@ -22,7 +22,7 @@ from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
 from mirror_rt.windows import Window, one_ahead
 
-__all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors"]
+__all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
@@ -150,3 +150,22 @@ class Pipeline(ABC):
                 return
             self._said.add(message)
         logger.log(level, message, *values)
+
+
+def join(parts: Iterable[EncodedTexts], n: int, job: Job) -> EncodedTexts:
+    """Put windows of n texts together, each let go of as it comes."""
+    joined = EncodedTexts(
+        np.empty((n, job.quantizer.width(job.dimension)), dtype=job.quantizer.dtype),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.bool_),
+    )
+    start = 0
+    for part in parts:
+        end = start + len(part.truncated)
+        joined.embeddings[start:end] = part.embeddings
+        joined.token_counts[start:end] = part.token_counts
+        joined.chunks[start:end] = part.chunks
+        joined.truncated[start:end] = part.truncated
+        start = end
+    return joined
