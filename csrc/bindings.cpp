@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "batching.h"
 #include "padding.h"
 
 namespace py = pybind11;
@@ -113,6 +114,26 @@ py::tuple pad_rows(const IdArray& ids, const IndexArray& offsets, const IndexArr
   return py::make_tuple(input_ids, attention_mask, token_type_ids);
 }
 
+// -> ends int64 [batches]
+IndexArray plan_ends(const IndexArray& lengths, std::int64_t token_budget, std::int64_t run_cost) {
+  if (lengths.ndim() != 1) throw py::value_error("lengths must be one-dimensional");
+  const std::int64_t* data = lengths.data();
+  const std::int64_t n = lengths.size();
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // of a length or a cost: no sum overflows
+  if (run_cost < 0 || run_cost > kMost || !std::is_sorted(data, data + n) ||
+      (n > 0 && (data[0] < 0 || data[n - 1] > kMost / n))) {
+    throw py::value_error("lengths must rise from 0 and be no more than a batch can hold");
+  }
+  std::vector<std::int64_t> ends;
+  {
+    py::gil_scoped_release release;
+    ends = mirror_rt::plan_batches(data, n, token_budget, run_cost);
+  }
+  IndexArray out(py::ssize_t(ends.size()));
+  std::copy(ends.begin(), ends.end(), out.mutable_data());
+  return out;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -123,5 +144,9 @@ PYBIND11_MODULE(_core, m) {
         py::arg("pad_id"), py::arg("length") = -1,
         "Right-pad chosen sequences: (input_ids, attention_mask, token_type_ids), "
         "each int64 [len(rows), length]; length -1 means the longest chosen row.");
+  m.def("plan_batches", &plan_ends, py::arg("lengths"), py::kw_only(), py::arg("token_budget"),
+        py::arg("run_cost"),
+        "Ends, int64 [batches], of the cheapest batches of rows of rising lengths, int64 [n].");
   bind_infonce(m);
+  bind_vector_ops(m);
 }

@@ -6,7 +6,7 @@
 (2, 384)
 """
 
-from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
 
 from mirror_rt.encoder import Encoder
 from mirror_rt.errors import (
@@ -26,8 +26,12 @@ from mirror_rt.errors import (
     ProviderError,
 )
 from mirror_rt.manifest import Manifest
+from mirror_rt.pipeline import EncodedTexts
+from mirror_rt.quantization import calibration_ranges, quantize_embeddings
+from mirror_rt.retrieval import SearchResult, search
 
-__version__ = _version("mirror-rt")
+if TYPE_CHECKING:
+    __version__: str
 
 __all__ = [
     "BundleError",
@@ -35,6 +39,7 @@ __all__ = [
     "BundleVersionError",
     "ConfigError",
     "DataError",
+    "EncodedTexts",
     "Encoder",
     "HubError",
     "InvalidTextError",
@@ -46,5 +51,17 @@ __all__ = [
     "ParityError",
     "ProcessGroupError",
     "ProviderError",
+    "SearchResult",
     "__version__",
+    "calibration_ranges",
+    "quantize_embeddings",
+    "search",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # as slow as everything else together
+
+        return version("mirror-rt")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

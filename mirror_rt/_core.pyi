@@ -23,6 +23,69 @@ def pad_rows(
     Each is int64 [len(rows), length]; length -1 means the longest chosen row.
     """
 
+def vector_instruction_sets() -> list[str]:
+    """Instruction sets of the functions below that this processor has, the most capable last."""
+
+def quantize_rows(
+    embeddings: npt.NDArray[np.float32],
+    starts: npt.NDArray[np.float32],
+    steps: npt.NDArray[np.float32],
+    *,
+    signed: bool,
+    instruction_set: str | None = None,
+) -> npt.NDArray[np.uint8]:
+    """Codes [n, D]: floor((x - starts) / steps) in 0 .. 255, less 128 (as int8 bytes) if signed.
+
+    ValueError names the first row that holds NaN.
+    """
+
+def search_codes(
+    queries: npt.NDArray[np.int16],
+    corpus: npt.NDArray[np.uint8],
+    *,
+    signed: bool,
+    k: int,
+    parts: int,
+    instruction_set: str | None = None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Largest dot products of queries [q, D] and codes [n, D] (int8 bytes if signed).
+
+    (scores, indices), each [parts, q, k]: of each part of the corpus, searched on a thread each,
+    in no order; unused places have index -1. The sums must fit 32 bits.
+    """
+
+def search_bits(
+    queries: npt.NDArray[np.uint8],
+    corpus: npt.NDArray[np.uint8],
+    *,
+    k: int,
+    parts: int,
+    instruction_set: str | None = None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Rows of fewest different bits, as `search_codes`; the score is minus their number."""
+
+def keep_best(
+    scores: npt.NDArray[np.float32],
+    first: int,
+    best_scores: npt.NDArray[np.float32],
+    best_indices: npt.NDArray[np.int64],
+    *,
+    instruction_set: str | None = None,
+) -> None:
+    """Update heaps [q, k] in place with the scores [q, rows] of rows first, first + 1 ...
+
+    Empty heaps hold -inf and -1; the rows must come in rising order.
+    """
+
+def plan_batches(
+    lengths: npt.NDArray[np.int64], *, token_budget: int, run_cost: int
+) -> npt.NDArray[np.int64]:
+    """Ends of the cheapest batches of rows of rising lengths [n]: int64 [batches].
+
+    A batch of r rows of at most L tokens costs r * L + run_cost, and r * L must be within the
+    budget unless r is 1.
+    """
+
 class InfonceRows:
     """Rows of up to three tensors, one after another; addresses as integers."""
 

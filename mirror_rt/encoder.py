@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from mirror_rt.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import BundleError
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
 from mirror_rt.pack import refuse_pack
+from mirror_rt.prompts import Prompts
 from mirror_rt.session import Providers, make_session, onnxruntime_errors
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
@@ -45,6 +47,8 @@ class Encoder(BatchEncoder):
             pad_to=manifest.pad_to,
             mask_token=manifest.mask_token,
             normalize=manifest.normalize,
+            prompts=Prompts(manifest.prompts, manifest.default_prompt_name),
+            run_cost=CPU_RUN_COST if self.providers[0].startswith("CPU") else GPU_RUN_COST,
         )
         self.folder = folder
         self.manifest = manifest

@@ -1,31 +1,26 @@
-"""Texts to vectors: checking, windows, batches and order, whatever runs the model."""
+"""The `encode` family: what users call, whatever runs the model."""
 
 from __future__ import annotations
 
-import logging
-from abc import ABC, abstractmethod
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import pairwise
-from typing import Any, Literal, Protocol
+from contextlib import closing
+from typing import Any, Protocol, Unpack
 
-import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.batching import plan_batches
-from mirror_rt.errors import ConfigError, InvalidTextError, require
+from mirror_rt.batching import CPU_RUN_COST
+from mirror_rt.errors import ConfigError, InvalidTextError
+from mirror_rt.options import EncodeOptions, Job, OnError, OnTooLong
+from mirror_rt.pipeline import EncodedTexts, Pipeline, Vectors, join
+from mirror_rt.progress import progress_bar
+from mirror_rt.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
+from mirror_rt.quantization import EmbeddingPrecision, Embeddings
+from mirror_rt.retrieval import cosine_similarity
 from mirror_rt.tokenization import TextTokenizer, why_invalid
-from mirror_rt.tokens import PaddedBatch, RaggedTokens
+from mirror_rt.windows import WINDOW_TEXTS, windows
 
-__all__ = ["BatchEncoder", "EmbeddingModel", "Vectors"]
-
-logger = logging.getLogger("mirror_rt")
-
-Vectors = npt.NDArray[np.float32]
-
-# `batch_size` counts texts of this many tokens, so the default 32 is a budget of 2,048 tokens.
-_TOKENS_PER_TEXT = 64
-# Texts sorted together: enough for little padding, few enough for a flat memory.
-_WINDOW = 8192
+__all__ = ["BatchEncoder", "EmbeddingModel", "EncodedTexts", "Vectors"]
 
 
 class EmbeddingModel(Protocol):
@@ -41,7 +36,7 @@ class EmbeddingModel(Protocol):
         ...
 
 
-class BatchEncoder(ABC):
+class BatchEncoder(Pipeline):
     """Everything of an encoder but the model itself.
 
     Args:
@@ -50,6 +45,8 @@ class BatchEncoder(ABC):
         pad_to: pad every text to this many tokens; None for as few as a batch allows.
         mask_token: the tokenizer's mask token, None where it has none.
         normalize: whether vectors are of unit length unless asked otherwise.
+        prompts: the prompts of the model.
+        run_cost: what a run costs besides its tokens, in tokens.
     """
 
     def __init__(
@@ -60,17 +57,13 @@ class BatchEncoder(ABC):
         pad_to: int | None,
         mask_token: str | None,
         normalize: bool = True,
+        prompts: Prompts | None = None,
+        run_cost: int = CPU_RUN_COST,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._dimension = dimension
-        self._pad_to = pad_to
+        super().__init__(tokenizer, dimension=dimension, pad_to=pad_to, run_cost=run_cost)
         self._mask_token = mask_token
         self._normalize = normalize
-        self._told_of_truncation = False
-
-    @abstractmethod
-    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        """Run the model: a padded batch to float32 [rows, D]."""
+        self._prompts = prompts or Prompts()
 
     @property
     def dimension(self) -> int:
@@ -79,7 +72,7 @@ class BatchEncoder(ABC):
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a text, special tokens included; longer texts are cut, with a warning."""
+        """Most tokens of a text, special tokens included; see `on_too_long` for longer ones."""
         return self._tokenizer.max_length
 
     @property
@@ -87,8 +80,13 @@ class BatchEncoder(ABC):
         """The tokenizer's mask token, None where it has none."""
         return self._mask_token
 
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts of the model."""
+        return self._prompts
+
     def tokenize(self, inputs: str | Iterable[str]) -> list[list[int]]:
-        """Token ids of each text, special tokens included, cut at `max_length`.
+        """Token ids of each text as it is: special tokens, no prompt, cut at `max_length`.
 
         Raises:
             InvalidTextError: naming each text that cannot be encoded.
@@ -96,7 +94,7 @@ class BatchEncoder(ABC):
         texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
         _raise_invalid(texts)
         tokens = self._tokenizer(texts).tokens
-        return [tokens.ids[a:b].tolist() for a, b in pairwise(tokens.offsets.tolist())]
+        return [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
 
     def encode(
         self,
@@ -106,8 +104,13 @@ class BatchEncoder(ABC):
         show_progress_bar: bool | None = None,
         truncate_dim: int | None = None,
         *,
-        errors: Literal["raise", "nan"] = "raise",
-    ) -> Vectors:
+        precision: EmbeddingPrecision = "float32",
+        ranges: npt.ArrayLike | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        on_too_long: OnTooLong = "truncate",
+        errors: OnError = "raise",
+    ) -> Embeddings:
         """Encode texts.
 
         Args:
@@ -118,70 +121,151 @@ class BatchEncoder(ABC):
                 vectors as pooled, None for what the model declares: unit vectors, mostly.
             show_progress_bar: None shows one where the logger `mirror_rt` is at INFO.
             truncate_dim: keep the first so many dimensions (then normalise, if asked to).
+            precision: of the result, see `quantize_embeddings`.
+            ranges: [2, D] for `int8` and `uint8` (`calibration_ranges`); None for `unit_ranges`.
+            prompt_name: which of the model's prompts to put before every text; None for its
+                default.
+            prompt: text to put before every text instead; `""` for none.
+            on_too_long: a text of more than `max_length` tokens is cut (`"truncate"`), refused
+                (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted
+                by length (`"chunk"`).
             errors: `"raise"` refuses the call for an unusable text; `"nan"` gives that text
                 a row of NaN and encodes the others.
 
         Returns:
-            float32 [n, D] in the order of `inputs`; [D] for a single string.
+            [n, D] in the order of `inputs`, [D] for a single string; float32, float16, int8 or
+            uint8 by `precision`. The binary precisions have D / 8 columns, rounded up.
 
         Raises:
-            InvalidTextError: a text is not a string, is empty or blank, or is not valid Unicode.
-            ConfigError: `batch_size` or `truncate_dim` is out of range.
+            InvalidTextError: a text is not a string, is empty or blank, is not valid Unicode, or
+                is too long where that is an error.
+            ConfigError: an option has an unusable value.
         """
+        encoded = self.encode_with_info(
+            inputs,
+            show_progress_bar,
+            batch_size=batch_size,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            precision=precision,
+            ranges=ranges,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            on_too_long=on_too_long,
+            errors=errors,
+        ).embeddings
+        return encoded[0] if isinstance(inputs, str) else encoded
+
+    def encode_with_info(
+        self,
+        inputs: str | Iterable[str],
+        show_progress_bar: bool | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> EncodedTexts:
+        """Encode texts, and say how many tokens each had and whether it was cut.
+
+        Args and errors are those of `encode`; a single string is a list of one.
+        """
+        job = self._job(options)
         texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
-        self._check_options(batch_size, truncate_dim, errors)
-        normalize = self._normalize if normalize_embeddings is None else normalize_embeddings
-        if errors == "raise":
+        if job.errors == "raise":
             _raise_invalid(texts)
-        cut = truncate_dim or self.dimension
-        vectors = np.full((len(texts), cut), np.nan, dtype=np.float32)
-        with _progress_bar(len(texts), show_progress_bar) as bar:
-            for start in range(0, len(texts), _WINDOW):
-                window = range(start, min(start + _WINDOW, len(texts)))
-                rows = [i for i in window if errors == "raise" or why_invalid(texts[i]) is None]
-                good = [texts[i] for i in rows]
-                tokens = self._tokenize(good)
-                if errors == "raise" and not tokens.lengths.all():
-                    empty = np.flatnonzero(tokens.lengths == 0)
-                    raise InvalidTextError([(rows[i], "it has no tokens") for i in empty])
-                for batch, result in self._run(tokens, batch_size, normalize):
-                    vectors[np.take(rows, batch)] = result[:, :cut]
-                    bar.update(len(batch))
-        if normalize and cut < self.dimension:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors[0] if isinstance(inputs, str) else vectors
+        return self._encode_list(texts, job, show_progress_bar)
 
-    def _check_options(self, batch_size: int, truncate_dim: int | None, errors: str) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
-        if truncate_dim is not None and not 1 <= truncate_dim <= self.dimension:
-            raise ConfigError(f"truncate_dim must be in 1 .. {self.dimension}, got {truncate_dim}")
-        if errors not in ("raise", "nan"):
-            raise ConfigError(f"errors must be 'raise' or 'nan', got {errors!r}")
+    def encode_query(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+    ) -> Embeddings:
+        """`encode` with the model's prompt `query`, if it has one and no other is asked for."""
+        return self.encode(inputs, **self._with_prompt(QUERY_NAMES, options))
 
-    def _tokenize(self, texts: list[str]) -> RaggedTokens:
-        tokenized = self._tokenizer(texts)
-        if (cut := int(tokenized.truncated.sum())) and not self._told_of_truncation:
-            self._told_of_truncation = True
-            logger.warning(
-                "%d of %d texts are longer than %d tokens and were cut there (said once)",
-                cut,
-                len(texts),
-                self.max_length,
-            )
-        return tokenized.tokens
+    def encode_document(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+    ) -> Embeddings:
+        """`encode` with the model's prompt `document` or `passage`, like `encode_query`."""
+        return self.encode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
 
-    def _run(
-        self, tokens: RaggedTokens, batch_size: int, normalize: bool
-    ) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
-        """Yield (rows int64 [b], vectors float32 [b, D]) by batch, without rows of no token."""
-        lengths = tokens.lengths if self._pad_to is None else np.full(len(tokens), self._pad_to)
-        for rows in plan_batches(lengths, token_budget=_TOKENS_PER_TEXT * batch_size):
-            filled = rows[tokens.lengths[rows] > 0]
-            if len(filled) == 0:
-                continue
-            batch = tokens.pad(filled, pad_id=self._tokenizer.pad_id, length=self._pad_to)
-            yield filled, self._run_batch(batch, normalize=normalize)
+    def encode_iter(
+        self,
+        inputs: Iterable[str],
+        *,
+        window: int = WINDOW_TEXTS,
+        **options: Unpack[EncodeOptions],
+    ) -> Iterator[Embeddings]:
+        """Encode a stream of any length in constant memory: one vector [D] a text, in order.
+
+        Args:
+            inputs: any iterable of strings. It is read up to two windows ahead.
+            window: texts that are sorted by length together; fewer pad more, and give the first
+                vectors sooner.
+            **options: of `encode`.
+
+        Raises:
+            InvalidTextError, ConfigError: as `encode`, when the window of the text is reached.
+        """
+        job = self._job(options)
+        if isinstance(inputs, str | bytes | Mapping | Set) or not isinstance(inputs, Iterable):
+            raise ConfigError(f"expected an iterable of str, got {type(inputs).__name__}")
+        if window < 1:
+            raise ConfigError(f"window must be at least 1, got {window}")
+        return self._encode_stream(inputs, window, job)
+
+    async def aencode(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+    ) -> Embeddings:
+        """`encode` in a worker thread, so that the event loop goes on.
+
+        Cancelling the task ends it at once, and the work in the thread after the running batch.
+        """
+        import asyncio  # 30 ms that a synchronous program does without
+
+        job, stop = self._job(options), threading.Event()
+
+        def work() -> Embeddings:
+            texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
+            if job.errors == "raise":
+                _raise_invalid(texts)
+            return self._encode_list(texts, job, False, stop).embeddings
+
+        try:
+            embeddings = await asyncio.to_thread(work)
+        finally:
+            stop.set()
+        return embeddings[0] if isinstance(inputs, str) else embeddings
+
+    def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Vectors:
+        """Cosine of every row of `a` [n, D] with every row of `b` [m, D]: float32 [n, m]."""
+        return cosine_similarity(a, b)
+
+    def _job(self, options: EncodeOptions) -> Job:
+        return Job.make(self.dimension, self._prompts, self._normalize, **options)
+
+    def _with_prompt(self, names: tuple[str, ...], options: EncodeOptions) -> EncodeOptions:
+        chosen = self._prompts.first_of(names)
+        if (
+            chosen is None
+            or options.get("prompt") is not None
+            or options.get("prompt_name") is not None
+        ):
+            return options
+        return {**options, "prompt_name": chosen}
+
+    def _encode_list(
+        self,
+        texts: list[Any],
+        job: Job,
+        show_progress_bar: bool | None,
+        stop: threading.Event | None = None,
+    ) -> EncodedTexts:
+        with closing(progress_bar(len(texts), show_progress_bar)) as bar:
+            parts = self._encode_windows(windows(texts), job, bar.update, stop)
+            if len(texts) == 1:
+                return next(parts)
+            return join(parts, len(texts), job)
+
+    def _encode_stream(self, inputs: Iterable[Any], window: int, job: Job) -> Iterator[Embeddings]:
+        for part in self._encode_windows(windows(inputs, window), job):
+            # Copies, so that a vector that is kept does not keep its window.
+            yield from (row.copy() for row in part.embeddings)
 
 
 def _as_list(inputs: Any) -> list[Any]:
@@ -197,23 +281,3 @@ def _raise_invalid(texts: list[Any]) -> None:
     invalid = [(i, reason) for i, text in enumerate(texts) if (reason := why_invalid(text))]
     if invalid:
         raise InvalidTextError(invalid)
-
-
-class _NoBar:
-    def update(self, n: int) -> None:
-        """Do nothing."""
-
-    def __enter__(self) -> _NoBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def _progress_bar(total: int, show: bool | None) -> Any:
-    if show is None:
-        show = logger.isEnabledFor(logging.INFO)
-    if not show:
-        return _NoBar()
-    tqdm = require("tqdm", extra="train", purpose="a progress bar").tqdm
-    return tqdm(total=total, unit="text", desc="encode")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 from collections.abc import Sequence
@@ -115,6 +114,8 @@ def _cannot_load(model: Path, error: str, version: str) -> str:
 
 
 def _installed(distribution: str) -> bool:
+    import importlib.metadata  # half of the time of importing mirror_rt, needed here alone
+
     try:
         importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.tokens import RaggedTokens
 
-__all__ = ["TextTokenizer", "TokenizedTexts", "why_invalid"]
+__all__ = ["Framed", "TextTokenizer", "TokenizedTexts", "why_invalid"]
 
 # Real text has 1 to 6 characters a token; only runs of white space and the like have more.
 _CLIP_CHARACTERS_PER_TOKEN = 64
+# What a text that has more gets. Beyond that it counts as cut, whatever the rest is.
+_SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
+
+Ids = npt.NDArray[np.int32]
 
 
 def why_invalid(text: object) -> str | None:
@@ -46,6 +51,14 @@ class TokenizedTexts:
 
     tokens: RaggedTokens
     truncated: npt.NDArray[np.bool_]
+
+
+class Framed(NamedTuple):
+    """Token ids of a text of any length, int32, and the special tokens around it."""
+
+    before: Ids
+    content: Ids
+    after: Ids
 
 
 class TextTokenizer:
@@ -87,23 +100,50 @@ class TextTokenizer:
             raise BundleError(f"{path} is not a tokenizer file: {error}") from error
         return cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False)
 
-    def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Tokenise valid texts (see `why_invalid`), in parallel.
+    def __call__(self, texts: Sequence[str], *, prompt: str = "") -> TokenizedTexts:
+        """Tokenise valid texts (see `why_invalid`), `prompt` before each, in parallel.
 
         A text of more than 64 characters a token of the limit is cut there first, so one of
-        10 MB costs no more than a long one; it counts as truncated.
+        10 MB costs no more than a long one; where that gives too few tokens (runs of white space),
+        it is cut at 1,024. A text that was cut counts as truncated.
         """
-        clip = _CLIP_CHARACTERS_PER_TOKEN * self.max_length
+        clip = self.clip_characters
+        encodings = self._encode([prompt + text[:clip] for text in texts])
+        truncated = np.fromiter(
+            (bool(encoding.overflowing) for encoding in encodings), np.bool_, len(encodings)
+        )
+        for i, text in enumerate(texts):
+            if len(text) > clip and not truncated[i]:
+                second = _SECOND_CLIP * self.max_length
+                encodings[i] = self._encode([prompt + text[:second]])[0]
+                truncated[i] = bool(encodings[i].overflowing) or len(text) > second
+        tokens = RaggedTokens.from_lists([encoding.ids for encoding in encodings])
+        return TokenizedTexts(tokens, truncated)
+
+    @property
+    def clip_characters(self) -> int:
+        """Characters that are tokenised at once: 64 a token of the limit."""
+        return _CLIP_CHARACTERS_PER_TOKEN * self.max_length
+
+    def framed(self, parts: Sequence[str]) -> Framed:
+        """Tokenise a text of any length, given in parts, without cutting it."""
+        before = after = np.empty(0, np.int32)
+        content: list[Ids] = []
+        for part in parts:  # one at a time: a part of a long text is many encodings
+            first = self._encode([part])[0]
+            for encoding in (first, *first.overflowing):
+                ids = np.array(encoding.ids, dtype=np.int32)
+                own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
+                if len(own) == 0:
+                    continue
+                begin, end = own[0], own[-1] + 1
+                before, after = ids[:begin], ids[end:]
+                content.append(ids[begin:end])
+        return Framed(before, np.concatenate(content) if content else before, after)
+
+    def _encode(self, texts: list[str]) -> list[Encoding]:
         try:
-            encodings = self._tokenizer.encode_batch_fast([text[:clip] for text in texts])
+            return self._tokenizer.encode_batch_fast(texts)
         except Exception as error:
             # The library raises bare Exception, where its own file is inconsistent.
             raise BundleError(f"the tokenizer failed: {error}") from error
-        truncated = [
-            bool(encoding.overflowing) or len(text) > clip
-            for encoding, text in zip(encodings, texts, strict=True)
-        ]
-        return TokenizedTexts(
-            RaggedTokens.from_lists([encoding.ids for encoding in encodings]),
-            np.array(truncated, dtype=np.bool_),
-        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,13 +49,29 @@ class RaggedTokens:
         """Concatenate `sequences`; ValueError for an id outside 0 .. 2^31 - 1."""
         return cls(*_core.flatten(sequences))
 
+    @classmethod
+    def from_arrays(cls, sequences: Sequence[npt.NDArray[np.int32]]) -> RaggedTokens:
+        """Concatenate int32 arrays."""
+        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
+        np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
+        return cls(np.concatenate([np.empty(0, np.int32), *sequences]), offsets)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> RaggedTokens:
+        """The sequences `rows` alone."""
+        spans = self.spans()
+        return self.from_arrays([self.ids[slice(*spans[row])] for row in rows.tolist()])
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Begin and end of each sequence in `ids`."""
+        return list(pairwise(self.offsets.tolist()))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each sequence, int64 [n]."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     def pad(
         self, rows: npt.NDArray[np.int64], *, pad_id: int, length: int | None = None

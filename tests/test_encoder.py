@@ -1,3 +1,4 @@
+import json
 import logging
 import threading
 
@@ -6,7 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirror_rt import BundleError, ConfigError, Encoder, InvalidTextError, ProviderError
+from mirror_rt import (
+    BundleError,
+    ConfigError,
+    Encoder,
+    InvalidTextError,
+    ProviderError,
+    calibration_ranges,
+    quantize_embeddings,
+)
 
 TEXTS = [
     "the river",
@@ -64,6 +73,40 @@ def test_truncate_dim_renormalises(encoder):
     np.testing.assert_array_equal(plain, encoder.encode(TEXTS, normalize_embeddings=False)[:, :8])
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "uint8", "binary", "ubinary"])
+@pytest.mark.parametrize("truncate_dim", [None, 12])
+def test_precision_is_that_of_the_quantised_vectors(encoder, precision, truncate_dim):
+    vectors = encoder.encode(TEXTS, truncate_dim=truncate_dim)
+    found = encoder.encode(TEXTS, precision=precision, truncate_dim=truncate_dim)
+    expected = quantize_embeddings(vectors, precision)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(found, expected)
+    one = encoder.encode(TEXTS[0], precision=precision, truncate_dim=truncate_dim)
+    assert one.shape == found.shape[1:]
+
+
+def test_int8_with_ranges_of_vectors_that_are_not_unit(encoder, bundle_copy):
+    plain = encoder.encode(TEXTS, normalize_embeddings=False)
+    ranges = calibration_ranges(plain)
+    found = encoder.encode(TEXTS, normalize_embeddings=False, precision="uint8", ranges=ranges)
+    np.testing.assert_array_equal(found, quantize_embeddings(plain, "uint8", ranges))
+    path = bundle_copy / "mirror.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"normalize": False}))
+    for unsure, options in (
+        (encoder, {"normalize_embeddings": False}),
+        (Encoder.load(bundle_copy), {}),
+    ):
+        with pytest.raises(ConfigError, match="not of unit length needs ranges"):
+            unsure.encode(TEXTS, precision="int8", **options)
+
+
+def test_similarity(encoder):
+    vectors = encoder.encode(TEXTS[:4])
+    np.testing.assert_allclose(
+        encoder.similarity(3 * vectors, vectors), vectors @ vectors.T, atol=1e-6
+    )
+
+
 def test_any_iterable(encoder):
     expected = encoder.encode(TEXTS)
     np.testing.assert_array_equal(encoder.encode(text for text in TEXTS), expected)
@@ -112,6 +155,10 @@ def test_many_bad_items_are_counted(encoder):
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"truncate_dim": 0}, r"truncate_dim must be in 1 .. 32, got 0"),
         ({"truncate_dim": 33}, r"truncate_dim must be in 1 .. 32, got 33"),
+        ({"batch_size": 2.5}, "batch_size must be an integer, got 2.5"),
+        ({"precision": "int4"}, "precision must be one of float32, .*, got 'int4'"),
+        ({"precision": "int8", "errors": "nan"}, "needs precision float32 or float16: int8 has no"),
+        ({"ranges": np.zeros((2, 32))}, "ranges are for int8 and uint8, not for float32"),
         ({"errors": "ignore"}, "errors must be 'raise' or 'nan', got 'ignore'"),
     ],
 )
@@ -190,8 +237,6 @@ def test_auto_goes_on_without_a_cuda_that_cannot_start(bundle, monkeypatch, capl
 
 
 def test_a_text_of_no_tokens(bundle_copy):
-    import json
-
     path = bundle_copy / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
     encoder = Encoder.load(bundle_copy, verify=False)

@@ -24,20 +24,46 @@ def test_truncation_is_flagged_and_keeps_the_special_tokens(tokenizer):
     assert tokenized.tokens.ids[-1] == 3  # [SEP]
 
 
-@pytest.mark.parametrize("text", ["the river runs ", "人生 ", "x-", "é"])
+@pytest.mark.parametrize("text", ["the river runs ", "人生 ", "x-", "é", "a" + 900 * " "])
 def test_a_long_text_gives_the_tokens_of_the_whole(tokenizer, text):
-    text *= 20_000
+    text *= 20_000 // len(text)
     whole = tokenizer._tokenizer.encode(text)
     tokenized = tokenizer([text])
-    assert tokenized.truncated[0]
+    assert tokenized.truncated[0] == bool(whole.overflowing)
     assert tokenized.tokens.ids.tolist() == whole.ids
 
 
+def test_the_text_after_a_run_of_white_space_is_not_lost(tokenizer):
+    tokenized = tokenizer([" " * 5000 + "the end", "the" + " " * 5000 + "end"])
+    assert tokenized.truncated.tolist() == [False, False]
+    assert tokenized.tokens.lengths.tolist() == tokenizer(["the end"] * 2).tokens.lengths.tolist()
+
+
 def test_ten_megabytes_of_anything_are_cut_and_reported(tokenizer):
+    """Complaint 12: however long a string is, no more of it is tokenised than the limit needs."""
+    seen = []
+
+    class Recorder:
+        def encode_batch_fast(self, texts):
+            seen.extend(map(len, texts))
+            return real.encode_batch_fast(texts)
+
+    real, tokenizer._tokenizer = tokenizer._tokenizer, Recorder()
     for text in ("x" * 10_000_000, " " * 9_999_990 + "the end", "人" * 3_000_000):
         tokenized = tokenizer([text])
         assert tokenized.truncated[0]
         assert tokenized.tokens.lengths[0] <= 20
+    assert sum(seen) <= 3 * (64 + 1024) * 20
+
+
+def test_content_and_frame_of_a_text_in_parts(tokenizer):
+    text = "the river runs through the old town " * 40
+    whole = tokenizer._tokenizer.encode(text)
+    ids = [whole.ids, *(part.ids for part in whole.overflowing)]
+    before, content, after = tokenizer.framed([text[:504], text[504:]])
+    assert (before.tolist(), after.tolist()) == ([2], [3])
+    assert content.tolist() == [i for part in ids for i in part[1:-1]]
+    assert [len(part) for part in tokenizer.framed(["", "\x01"])] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,9 @@ def compare(
     """Compare what `exported` gives for `texts` with float32 unit vectors [n, D]."""
     lengths = [len(ids) for ids in exported.tokenize(texts)]
     expected = expected.astype(np.float64)
-    found = exported.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
-    found = found.astype(np.float64)
+    found = exported.encode(
+        texts, batch_size=PARITY_BATCH, normalize_embeddings=True, prompt=""
+    ).astype(np.float64)
     cosine = np.einsum("nd,nd->n", expected, found)
     return ParityReport(
         texts=len(texts),

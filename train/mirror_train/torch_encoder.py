@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from mirror_rt.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.manifest import Pooling
 from mirror_rt.tokens import PaddedBatch
@@ -52,6 +53,7 @@ class TorchEncoder(BatchEncoder):
             pad_to=pad_to,
             mask_token=pretrained.mask_token,
             normalize=head.normalize,
+            run_cost=CPU_RUN_COST if device is None or device.type == "cpu" else GPU_RUN_COST,
         )
         self.pretrained = pretrained
         self.device = device or torch.device("cpu")

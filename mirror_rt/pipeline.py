@@ -1,0 +1,171 @@
+"""Windows of texts to vectors: tokens, batches, the model, and all in order again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.batching import CPU_RUN_COST, plan_batches
+from mirror_rt.chunking import TokenRows, pool_chunks, token_rows
+from mirror_rt.errors import InvalidTextError
+from mirror_rt.options import Job
+from mirror_rt.quantization import Embeddings
+from mirror_rt.tokenization import TextTokenizer
+from mirror_rt.tokens import PaddedBatch
+from mirror_rt.windows import Window, one_ahead
+
+__all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
+
+logger = logging.getLogger("mirror_rt")
+
+Vectors = npt.NDArray[np.float32]
+
+
+class Stopped(Exception):  # noqa: N818  # no error: it was asked for
+    """The caller has lost interest."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTexts:
+    """Embeddings of n texts, and what the model made of each.
+
+    Attributes:
+        embeddings: [n, D], in the precision asked for.
+        token_counts: int64 [n], tokens that were run, special tokens and prompt included.
+        chunks: int64 [n], rows that were run: more than 1 with `on_too_long="chunk"` alone, 0 for
+            a text that could not be encoded.
+        truncated: bool [n], True where text was cut to fit.
+    """
+
+    embeddings: Embeddings
+    token_counts: npt.NDArray[np.int64]
+    chunks: npt.NDArray[np.int64]
+    truncated: npt.NDArray[np.bool_]
+
+
+class Pipeline(ABC):
+    """The way of a window of texts through a model.
+
+    Args:
+        tokenizer: with the length limit of the model.
+        dimension: length D of an embedding.
+        pad_to: pad every text to this many tokens; None for as few as a batch allows.
+        run_cost: what a run costs besides its tokens, in tokens.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        *,
+        dimension: int,
+        pad_to: int | None,
+        run_cost: int = CPU_RUN_COST,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._dimension = dimension
+        self._pad_to = pad_to
+        self._run_cost = run_cost
+        self._said: set[str] = set()
+        self._saying = threading.Lock()
+
+    @abstractmethod
+    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        """Run the model: a padded batch to float32 [rows, D]."""
+
+    def _encode_windows(
+        self,
+        stream: Iterable[Window],
+        job: Job,
+        count: Callable[[int], object] = lambda _: None,
+        stop: threading.Event | None = None,
+    ) -> Iterator[EncodedTexts]:
+        """Encode window after window.
+
+        Args:
+            stream: of consecutive windows.
+            job: checked options.
+            count: told how many texts more are finished.
+            stop: set to end with `Stopped` before the next batch.
+        """
+        with closing(one_ahead(partial(token_rows, self._tokenizer, job=job), stream)) as tokenized:
+            for rows in tokenized:
+                self._report(rows, job)
+                vectors = np.empty((len(rows.text), job.dimension), dtype=np.float32)
+                is_last = np.diff(rows.text, append=-1) != 0 if rows.chunked else None
+                for batch, result in self._run(rows, job):
+                    vectors[batch] = result[:, : job.dimension]
+                    count(len(batch) if is_last is None else int(is_last[batch].sum()))
+                    if stop is not None and stop.is_set():
+                        raise Stopped
+                count(len(rows.invalid))
+                yield self._finish(vectors, rows, job)
+
+    def _run(self, rows: TokenRows, job: Job) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
+        """Yield (rows int64 [b], vectors float32 [b, D]) by batch."""
+        lengths = rows.tokens.lengths
+        if self._pad_to is not None:
+            lengths = np.full_like(lengths, self._pad_to)
+        for batch in plan_batches(lengths, token_budget=job.token_budget, run_cost=self._run_cost):
+            padded = rows.tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self._pad_to)
+            yield batch, self._run_batch(padded, normalize=job.normalize)
+
+    def _finish(self, vectors: Vectors, rows: TokenRows, job: Job) -> EncodedTexts:
+        pooled = pool_chunks(vectors, rows, normalize=job.normalize)
+        if job.normalize and job.dimension < self._dimension:
+            pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+        chunks = np.bincount(rows.text, minlength=len(rows.truncated))
+        counts = np.zeros_like(chunks)
+        np.add.at(counts, rows.text, rows.tokens.lengths)
+        return EncodedTexts(job.quantizer(pooled), counts, chunks, rows.truncated)
+
+    def _report(self, rows: TokenRows, job: Job) -> None:
+        """Raise for texts that cannot be encoded, and say what became of long ones."""
+        if rows.invalid and job.errors == "raise":
+            raise InvalidTextError(rows.invalid)
+        n = len(rows.truncated)
+        too_long = f"%d of %d texts are longer than {self._tokenizer.max_length} tokens and were"
+        if cut := int(np.count_nonzero(rows.truncated)):
+            self._say_once(logging.WARNING, f"{too_long} cut there (said once)", cut, n)
+        if job.on_too_long == "chunk" and (extra := len(rows.text) - (n - len(rows.invalid))):
+            split = int(np.count_nonzero(np.bincount(rows.text) > 1))
+            self._say_once(
+                logging.INFO,
+                f"{too_long} encoded in %d chunks (said once)",
+                split,
+                n,
+                extra + split,
+            )
+
+    def _say_once(self, level: int, message: str, *values: int) -> None:
+        with self._saying:
+            if message in self._said:
+                return
+            self._said.add(message)
+        logger.log(level, message, *values)
+
+
+def join(parts: Iterable[EncodedTexts], n: int, job: Job) -> EncodedTexts:
+    """Put windows of n texts together, each let go of as it comes."""
+    joined = EncodedTexts(
+        np.empty((n, job.quantizer.width(job.dimension)), dtype=job.quantizer.dtype),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.bool_),
+    )
+    start = 0
+    for part in parts:
+        end = start + len(part.truncated)
+        joined.embeddings[start:end] = part.embeddings
+        joined.token_counts[start:end] = part.token_counts
+        joined.chunks[start:end] = part.chunks
+        joined.truncated[start:end] = part.truncated
+        start = end
+    return joined

@@ -1,0 +1,41 @@
+"""A progress bar, where one is wanted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from mirror_rt.errors import require
+
+__all__ = ["ProgressBar", "progress_bar"]
+
+
+class ProgressBar(Protocol):
+    """What is used of a tqdm."""
+
+    def update(self, n: int) -> object:
+        """Count `n` more texts."""
+        ...
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        ...
+
+
+class _NoBar:
+    def update(self, n: int) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def progress_bar(total: int, show: bool | None) -> ProgressBar:
+    """A bar of `total` texts; None shows one where the logger `mirror_rt` is at INFO."""
+    if show is None:
+        show = logging.getLogger("mirror_rt").isEnabledFor(logging.INFO)
+    if not show:
+        return _NoBar()
+    tqdm = require("tqdm", extra="train", purpose="a progress bar").tqdm
+    bar: ProgressBar = tqdm(total=total, unit="text", desc="encode")
+    return bar
