@@ -1,18 +1,23 @@
-"""Strict, streaming text input: UTF-8 lines, JSONL fields, TSV tables, from a file or stdin."""
+"""Strict, streaming text input: UTF-8 lines, JSON lines, CSV, TSV tables, from a file or stdin."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from mirror_rt.errors import DataError
 
-__all__ = ["Table", "iter_jsonl", "iter_lines", "read_table"]
+__all__ = ["Table", "column_indices", "iter_csv", "iter_jsonl", "iter_lines", "read_table"]
+
+# The csv module refuses longer fields: a quote that is never closed does not swallow a large file.
+_MOST_CSV_CHARACTERS = 100_000_000
 
 
 def iter_lines(path: Path | str) -> Iterator[str]:
@@ -37,11 +42,11 @@ def iter_lines(path: Path | str) -> Iterator[str]:
             yield text.removesuffix("\n").removesuffix("\r")
 
 
-def iter_jsonl(path: Path | str, field: str) -> Iterator[Any]:
-    """Yield one field of every JSON object, one a line; a blank line is skipped.
+def iter_jsonl(path: Path | str, *fields: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of the fields of every JSON object, one a line; a blank line is skipped.
 
     Raises:
-        DataError: as `iter_lines`, or a line is not a JSON object with that field.
+        DataError: as `iter_lines`, or a line is not a JSON object with those fields.
     """
     for number, line in enumerate(iter_lines(path), 1):
         if not line.strip():
@@ -50,9 +55,63 @@ def iter_jsonl(path: Path | str, field: str) -> Iterator[Any]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not JSON: {error}") from error
-        if not isinstance(record, dict) or field not in record:
-            raise DataError(f"{path}, line {number}: expected an object with the field {field!r}")
-        yield record[field]
+        for field in fields:
+            if not isinstance(record, dict) or field not in record:
+                raise DataError(
+                    f"{path}, line {number}: expected an object with the field {field!r}"
+                )
+        yield tuple(record[field] for field in fields)
+
+
+def iter_csv(path: Path | str, *columns: str) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the named columns of every row of a CSV file (RFC 4180) with a header.
+
+    Raises:
+        DataError: as `iter_lines`, or no header, no such column, a row with too few or too many
+            cells, or wrong quotes.
+    """
+    csv.field_size_limit(_MOST_CSV_CHARACTERS)
+    with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        reader = csv.reader(_without_nul(path, text), strict=True)
+        try:
+            header = next(reader, [])
+            indices = column_indices(path, header, columns)
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: {len(row)} cells, the header has "
+                        f"{len(header)}"
+                    )
+                yield tuple(row[i] for i in indices)
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}, after line {reader.line_num}: not UTF-8 ({error.reason}); convert it "
+                "first, for example with iconv -t UTF-8"
+            ) from error
+
+
+def column_indices(
+    path: Path | str, header: Sequence[str], columns: Sequence[str]
+) -> tuple[int, ...]:
+    """Where the columns are in the header; DataError where one is absent or there twice."""
+    if not header:
+        raise DataError(f"{path} is empty: expected a header and rows")
+    for column in columns:
+        if (found := header.count(column)) != 1:
+            problem = f"no column {column!r}" if found == 0 else f"{found} columns {column!r}"
+            raise DataError(f"{path} has {problem}; its columns are {', '.join(header)}")
+    return tuple(header.index(column) for column in columns)
+
+
+def _without_nul(path: Path | str, lines: Iterator[str]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if "\0" in line:
+            raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
+        yield line
 
 
 @dataclass(frozen=True, slots=True)

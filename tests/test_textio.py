@@ -48,7 +48,7 @@ def test_missing_file_and_folder(tmp_path):
 
 def test_jsonl(tmp_path):
     path = write(tmp_path, b'{"text": "a"}\n\n{"text": null, "b": 1}\n')
-    assert list(iter_jsonl(path, "text")) == ["a", None]
+    assert list(iter_jsonl(path, "text")) == [("a",), (None,)]
     with pytest.raises(DataError, match="line 1: expected an object with the field 'b'"):
         list(iter_jsonl(path, "b"))
     with pytest.raises(DataError, match="line 1: not JSON"):
@@ -69,7 +69,7 @@ def test_table(tmp_path):
 @pytest.mark.parametrize("rows", [0, 1, 123_457])
 def test_npy_of_any_number_of_rows(tmp_path, rows, rng):
     vectors = rng.standard_normal((rows, 3)).astype(np.float32)
-    with open_sink(str(tmp_path / "v.npy"), 3, overwrite=False) as sink:
+    with open_sink(str(tmp_path / "v.npy"), overwrite=False) as sink:
         for part in np.array_split(vectors, 7):
             sink.write(part)
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), vectors)
@@ -83,7 +83,7 @@ def test_jsonl_is_exact_and_nan_is_null(tmp_path, rng):
     vectors = rng.standard_normal((5, 4)).astype(np.float32)
     vectors[0] *= 1e-12
     vectors[3] = np.nan
-    with open_sink(str(tmp_path / "v.jsonl"), 4, overwrite=False) as sink:
+    with open_sink(str(tmp_path / "v.jsonl"), overwrite=False) as sink:
         sink.write(vectors)
     records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert [record["index"] for record in records] == list(range(5))
@@ -94,12 +94,12 @@ def test_jsonl_is_exact_and_nan_is_null(tmp_path, rng):
 
 def test_sink_refusals(tmp_path):
     with (
-        pytest.raises(ConfigError, match=r"expected a name in .npy or .jsonl"),
-        open_sink(str(tmp_path / "v.csv"), 3, overwrite=False),
+        pytest.raises(ConfigError, match=r"expected a name in .npy, .jsonl"),
+        open_sink(str(tmp_path / "v.csv"), overwrite=False),
     ):
         pass
     (tmp_path / "v.npy").touch()
-    with pytest.raises(OutputExistsError), open_sink(str(tmp_path / "v.npy"), 3, overwrite=False):
+    with pytest.raises(OutputExistsError), open_sink(str(tmp_path / "v.npy"), overwrite=False):
         pass
 
 

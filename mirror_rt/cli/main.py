@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from mirror_rt import __version__
-from mirror_rt.cli import demo, encode, evaluate, export, info, pull, push, tune
+from mirror_rt.cli import benchmark, demo, encode, evaluate, export, info, pull, push, tune
 from mirror_rt.errors import ConfigError, MirrorError
 
 __all__ = ["main"]
 
-_COMMANDS = (tune, export, encode, evaluate, info, push, pull, demo)
+_COMMANDS = (tune, export, encode, evaluate, benchmark, info, push, pull, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

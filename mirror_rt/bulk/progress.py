@@ -1,0 +1,71 @@
+"""The progress bar of a bulk job: texts/s and time left by tqdm; tokens/s and padding by us."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mirror_rt.bulk.workers import RunCounter
+from mirror_rt.errors import require
+
+__all__ = ["Progress", "padding"]
+
+_SECONDS_BETWEEN = 0.5
+
+
+def padding(tokens: int, padded: int) -> float:
+    """Share of the computed tokens that were padding."""
+    return 1 - tokens / padded if padded else 0.0
+
+
+class Progress:
+    """A bar on standard error, moved by a thread: batches end while a window is still running.
+
+    Args:
+        show: whether there is one.
+        count: gives the texts of the whole job, None where that is unknown.
+        done: texts finished before.
+    """
+
+    def __init__(self, show: bool, count: Callable[[], int | None], done: int) -> None:
+        self.counter = RunCounter()
+        self.seconds = 0.0
+        self._began = time.perf_counter()
+        self._bar: Any = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._move_until_over, daemon=True)
+        if show:
+            tqdm = require("tqdm", extra="train", purpose="a progress bar (or pass --quiet)").tqdm
+            self._bar = tqdm(total=count(), initial=done, unit="text", desc="encode")
+            self._first = done
+
+    def use(self, counter: RunCounter) -> None:
+        """Show this counter; time begins."""
+        self.counter = counter
+        self._began = time.perf_counter()
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._began
+        if self._bar is not None:
+            self._over.set()
+            self._thread.join()
+            self._move()
+            self._bar.close()
+
+    def _move_until_over(self) -> None:
+        while not self._over.wait(_SECONDS_BETWEEN):
+            self._move()
+
+    def _move(self) -> None:
+        texts, tokens, padded = self.counter.read()
+        seconds = max(1e-9, time.perf_counter() - self._began)
+        waste = f"{tokens / seconds:,.0f} tokens/s, padding {padding(tokens, padded):.1%}"
+        self._bar.set_postfix_str(waste, refresh=False)
+        self._bar.update(self._first + texts - self._bar.n)

@@ -1,0 +1,127 @@
+"""Texts and their ids out of a file, and windows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.textio import iter_csv, iter_jsonl, iter_lines
+
+__all__ = ["Window", "count_records", "iter_records", "windows"]
+
+# A window is what is sorted by length together, held in memory and saved whole, so its text is
+# bounded, too: this is a minute or two of a small model's work on two processors.
+_WINDOW_CHARACTERS = 2_000_000
+
+_TABLES = (".jsonl", ".ndjson", ".csv", ".parquet")
+
+
+class Window(NamedTuple):
+    """Consecutive rows of the input.
+
+    Attributes:
+        start: number of the first, from 0.
+        texts: one a row; whatever the file has there.
+        ids: one a row, all str or all int; None where there is no id field.
+    """
+
+    start: int
+    texts: list[Any]
+    ids: list[int | str] | None
+
+
+def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[tuple[Any, ...]]:
+    """Yield (text,) or (text, id) for every row of a file; "-" is lines on standard input.
+
+    The suffix tells the format: .jsonl or .ndjson, .csv, .parquet, and lines otherwise.
+
+    Raises:
+        DataError: the file cannot be read, lacks a field, or has an unusable id.
+        ConfigError: an id field of lines.
+        MissingDependencyError: Parquet without pyarrow.
+    """
+    fields = (text_field,) if id_field is None else (text_field, id_field)
+    suffix = Path(path).suffix
+    if suffix not in _TABLES and id_field is not None:
+        raise ConfigError(
+            f"--id-field {id_field}: {path} is read as lines, which have no fields; give a file "
+            f"in {', '.join(_TABLES)}"
+        )
+    if suffix in (".jsonl", ".ndjson"):
+        rows: Iterator[tuple[Any, ...]] = iter_jsonl(path, *fields)
+    elif suffix == ".csv":
+        rows = iter_csv(path, *fields)
+    elif suffix == ".parquet":
+        from mirror_rt.arrowio import iter_parquet
+
+        rows = iter_parquet(Path(path), *fields)
+    else:
+        rows = ((line,) for line in iter_lines(path))
+    return rows if id_field is None else _checked_ids(path, id_field, rows)
+
+
+def _checked_ids(
+    path: str, field: str, rows: Iterable[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    """Pass rows on whose ids are all strings, or all integers of 64 bits."""
+    expected: type | None = None
+    for number, (text, name) in enumerate(rows, 1):
+        problem = None
+        if name is None or name == "":
+            problem = "has no id"
+        elif type(name) not in (str, int):
+            problem = f"has the id {name!r}, expected a string or an integer"
+        elif isinstance(name, int) and not -(2**63) <= name < 2**63:
+            problem = f"has the id {name}, which does not fit into 64 bits"
+        elif type(name) is not (expected := expected or type(name)):
+            problem = f"has the id {name!r}, and the ids before are of type {expected.__name__}"
+        if problem:
+            raise DataError(f"{path}, text {number} {problem} in the field {field!r}")
+        yield text, name
+
+
+def windows(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[Window]:
+    """Cut the rows of `iter_records` into windows of `size`, fewer where their texts are long."""
+    start, held, characters = 0, list[tuple[Any, ...]](), 0
+    for row in rows:
+        held.append(row)
+        characters += len(row[0]) if isinstance(row[0], str) else 0
+        if len(held) >= size or characters >= _WINDOW_CHARACTERS:
+            yield _window(start, held)
+            start, held, characters = start + len(held), [], 0
+    if held:
+        yield _window(start, held)
+
+
+def _window(start: int, rows: list[tuple[Any, ...]]) -> Window:
+    ids = [row[1] for row in rows] if len(rows[0]) > 1 else None
+    return Window(start, [row[0] for row in rows], ids)
+
+
+def count_records(path: str) -> int:
+    """About how many texts a file holds: its lines, its rows of CSV or Parquet.
+
+    For a progress bar: blank lines count, and stray quotes mislead it. Reads gigabytes a second.
+    """
+    if Path(path).suffix == ".parquet":
+        from mirror_rt.arrowio import count_parquet
+
+        return count_parquet(Path(path))
+    quoted = Path(path).suffix == ".csv"
+    count, inside, last = 0, 0, b""
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            octets = np.frombuffer(block, dtype=np.uint8)
+            ends = octets == ord("\n")
+            if quoted:
+                quotes = np.cumsum(octets == ord('"'), dtype=np.int64) + inside
+                ends &= quotes % 2 == 0
+                inside = int(quotes[-1])
+            count += int(np.count_nonzero(ends))
+            last = block[-1:]
+    count += last not in (b"", b"\n")
+    return max(0, count - 1) if quoted else count

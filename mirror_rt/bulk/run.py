@@ -1,0 +1,274 @@
+"""One bulk job, from a file to a file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from mirror_rt.bulk.job import Job, open_job
+from mirror_rt.bulk.progress import Progress, padding
+from mirror_rt.bulk.records import Window, count_records, iter_records, windows
+from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
+from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError, require
+from mirror_rt.files import sha256
+from mirror_rt.hub import resolve_bundle
+from mirror_rt.manifest import Layout, Manifest
+from mirror_rt.vectorio import open_sink, output_files
+
+__all__ = ["BulkConfig", "BulkReport", "encode_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkConfig:
+    """What to encode, and where to.
+
+    Attributes:
+        model: folder or hub name of a bundle.
+        input: a file in .txt (and others: lines), .jsonl, .csv or .parquet; "-" for lines on
+            standard input.
+        output: a file in .npy, .jsonl, .parquet or .arrow; "-" for JSON lines on standard output.
+        text_field: field or column of the texts.
+        id_field: field or column of the ids; None to number the rows from 0.
+        errors: a text that cannot be encoded ends the job (`raise`), or gets NaN (`nan`).
+        resume: go on with what a killed job left, if there is something.
+        overwrite: replace an existing output; without `resume`, an unfinished job too.
+        processes: that encode.
+        threads: of each; None for its share of the processors.
+        window: texts sorted by length together, and saved together.
+        show_progress_bar: on standard error.
+        variant: which graph of the bundle.
+        revision: of a hub name.
+        offline: never ask the network.
+        options: further arguments of `Encoder.encode`.
+    """
+
+    model: str
+    input: str
+    output: str
+    text_field: str = "text"
+    id_field: str | None = None
+    errors: Literal["raise", "nan"] = "raise"
+    resume: bool = False
+    overwrite: bool = False
+    processes: int = 1
+    threads: int | None = None
+    window: int = 8192
+    show_progress_bar: bool = False
+    variant: str | None = None
+    revision: str | None = None
+    offline: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether input and output are files that are still there after a kill."""
+        return Path(self.input).is_file() and self.output != "-"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkReport:
+    """What became of a job.
+
+    Attributes:
+        rows: of the output.
+        invalid: those of them that could not be encoded.
+        dimension: length of a row.
+        resumed: rows that an earlier, interrupted run had finished.
+        seconds: encoding, without loading.
+        tokens: that were run, special tokens included.
+        padding: share of padding in what was run.
+    """
+
+    rows: int
+    invalid: int
+    dimension: int
+    resumed: int
+    seconds: float
+    tokens: int
+    padding: float
+
+
+def encode_file(config: BulkConfig) -> BulkReport:
+    """Encode every text of a file.
+
+    The output appears when it is whole. From a file to a file, what is finished is kept in
+    OUTPUT.partial meanwhile: a job that was killed goes on with `resume`, to the same bytes.
+
+    Raises:
+        ConfigError: an option has an unusable value.
+        DataError: the input cannot be used, or has changed since the job was begun.
+        InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
+        OutputExistsError: the output, or an unfinished job, is there.
+        BundleError: the model is not a bundle.
+        ProcessGroupError: one of several processes ended.
+    """
+    if not 1 <= config.processes <= 256:
+        raise ConfigError(f"processes must be in 1 .. 256, got {config.processes}")
+    if config.window < 1:
+        raise ConfigError(f"window must be at least 1, got {config.window}")
+    if config.resume and not config.is_resumable:
+        raise ConfigError("--resume needs an input file and an output file, not streams")
+    if config.output != "-":
+        output_files(Path(config.output), with_ids=config.id_field is not None)
+    folder = resolve_bundle(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        variants=[config.variant],
+    )
+    manifest = Manifest.read(folder)
+    manifest.verify(folder, manifest.files_for([manifest.variant(config.variant)]))
+    spec = EncoderSpec(folder, config.variant, config.threads, config.errors, config.options)
+    return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
+
+
+def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
+    """From or to a stream."""
+    invalid = dimension = 0
+    with (
+        open_sink(
+            config.output, overwrite=config.overwrite, with_ids=config.id_field is not None
+        ) as sink,
+        _progress(config, 0) as progress,
+    ):
+        for done in _encoded(config, spec, _windows(config), progress):
+            sink.write(done.vectors, done.window.ids)
+            invalid += len(done.invalid)
+            dimension = done.vectors.shape[1]
+        if sink.rows == 0:
+            raise DataError(f"{config.input} holds no texts")
+    return _report(progress, sink.rows, invalid, dimension, resumed=0)
+
+
+def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
+    path, output = Path(config.input), Path(config.output)
+    read = path.stat()
+    plan = _plan(config, spec)
+    with open_job(
+        output,
+        plan,
+        with_ids=config.id_field is not None,
+        resume=config.resume,
+        overwrite=config.overwrite,
+    ) as job:
+        resumed = job.rows
+        with _progress(config, resumed) as progress:
+            if not job.is_complete:
+                with _told_how_to_resume(job):
+                    for done in _encoded(config, spec, _rest(config, job), progress):
+                        job.save(done.vectors, done.window.ids)
+                    if job.rows == 0:
+                        raise DataError(f"{config.input} holds no texts")
+                    now = path.stat()
+                    if (now.st_size, now.st_mtime_ns) != (read.st_size, read.st_mtime_ns):
+                        raise DataError(
+                            f"{path} was changed while it was read: encode it again, with "
+                            "--overwrite"
+                        )
+                    job.assemble()
+        made = job.publish()
+    return _report(progress, **made, resumed=resumed)
+
+
+def _windows(config: BulkConfig) -> Iterator[Window]:
+    return windows(iter_records(config.input, config.text_field, config.id_field), config.window)
+
+
+def _rest(config: BulkConfig, job: Job) -> Iterator[Window]:
+    """Windows that the job has not finished; the rows before them are read again."""
+    stream = _windows(config)
+    done = sum(len(window.texts) for window in islice(stream, job.parts))
+    if done != job.rows:
+        raise DataError(f"{job.folder} has {job.rows} rows of {done}: start anew with --overwrite")
+    return stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """`WindowVectors` that has its vectors."""
+
+    window: Window
+    vectors: Any
+    invalid: list[tuple[int, str]]
+
+
+def _encoded(
+    config: BulkConfig, spec: EncoderSpec, stream: Iterable[Window], progress: Progress
+) -> Iterator[_Encoded]:
+    results = encode_windows(spec, stream, processes=config.processes, report_counter=progress.use)
+    with contextlib.closing(results):
+        for result in results:
+            yield _accept(config, result)
+
+
+def _accept(config: BulkConfig, result: WindowVectors) -> _Encoded:
+    if result.vectors is None:
+        raise InvalidTextError(
+            [(result.window.start + row + 1, reason) for row, reason in result.invalid],
+            noun=f"{config.input}, text",
+            hint="; pass --errors nan to give such texts NaN and encode the others",
+        )
+    return _Encoded(result.window, result.vectors, result.invalid)
+
+
+def _progress(config: BulkConfig, done: int) -> Progress:
+    # Counting reads the whole file once more, so only where somebody looks.
+    def count() -> int | None:
+        return count_records(config.input) if Path(config.input).is_file() else None
+
+    return Progress(config.show_progress_bar, count, done)
+
+
+def _report(
+    progress: Progress, rows: int, invalid: int, dimension: int, *, resumed: int
+) -> BulkReport:
+    _, tokens, padded = progress.counter.read()
+    return BulkReport(
+        rows=rows,
+        invalid=invalid,
+        dimension=dimension,
+        resumed=resumed,
+        seconds=progress.seconds,
+        tokens=tokens,
+        padding=padding(tokens, padded),
+    )
+
+
+@contextlib.contextmanager
+def _told_how_to_resume(job: Job) -> Iterator[None]:
+    """Add to an error after which the job can go on how many texts are safe, and where."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError, ProcessGroupError, InvalidTextError) as error:
+        if job.parts == 0:
+            raise
+        saved = f"{job.rows} texts are saved in {job.folder}: go on with --resume"
+        if isinstance(error, OSError):
+            raise OSError(f"{error}; {saved}") from error
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {saved}") from error
+        error.args = (f"{error}; {saved}",)
+        raise
+
+
+def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
+    """All that the bytes of the output follow from, but the number of threads."""
+    onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
+    from mirror_rt import __version__
+
+    return {
+        "input": sha256(Path(config.input)),
+        "text_field": config.text_field,
+        "id_field": config.id_field,
+        "bundle": sha256(spec.folder / Layout.manifest),
+        "variant": spec.variant,
+        "window": config.window,
+        **config.options,
+        "mirror_rt": __version__,
+        "onnxruntime": onnxruntime.__version__,
+        "providers": onnxruntime.get_available_providers(),
+    }

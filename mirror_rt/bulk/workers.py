@@ -1,0 +1,206 @@
+"""Windows of texts to vectors, in this process or in several, in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from mirror_rt.bulk.records import Window
+from mirror_rt.encoder import Encoder
+from mirror_rt.encoding import Vectors
+from mirror_rt.errors import InvalidTextError, ProcessGroupError
+from mirror_rt.manifest import Manifest
+from mirror_rt.session import available_cpus
+from mirror_rt.tokens import PaddedBatch
+from mirror_rt.vectorio import Embeddings
+
+__all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
+
+
+class RunCounter:
+    """Texts, tokens and padded tokens that ran, for a bar that moves while a window runs.
+
+    Args:
+        shared: three integers that other processes add to as well.
+    """
+
+    def __init__(self, shared: Any = None) -> None:
+        self._values = [0, 0, 0] if shared is None else shared
+        self._lock = threading.Lock() if shared is None else shared.get_lock()
+
+    def add(self, texts: int, tokens: int, padded: int) -> None:
+        """Count a batch."""
+        with self._lock:
+            for i, n in enumerate((texts, tokens, padded)):
+                self._values[i] += n
+
+    def read(self) -> tuple[int, int, int]:
+        """Texts, tokens, and tokens with padding."""
+        with self._lock:
+            texts, tokens, padded = self._values
+        return texts, tokens, padded
+
+
+class _CountingEncoder(Encoder):
+    """An encoder that counts what it runs."""
+
+    counter: RunCounter
+
+    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        vectors = super()._run_batch(batch, normalize=normalize)
+        self.counter.add(
+            len(batch.input_ids), int(batch.attention_mask.sum()), batch.input_ids.size
+        )
+        return vectors
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSpec:
+    """How a process loads its encoder, and what it asks of it.
+
+    Attributes:
+        folder: the bundle, verified already.
+        variant: which of its graphs.
+        threads: of each process; None for its share of the processors.
+        errors: of `Encoder.encode`.
+        options: other arguments of `Encoder.encode`.
+    """
+
+    folder: Path
+    variant: str | None
+    threads: int | None
+    errors: Literal["raise", "nan"]
+    options: dict[str, Any]
+
+    def load(self, counter: RunCounter) -> _CountingEncoder:
+        """Load the encoder."""
+        encoder = _CountingEncoder(
+            self.folder, Manifest.read(self.folder), variant=self.variant, threads=self.threads
+        )
+        encoder.counter = counter
+        return encoder
+
+
+class WindowVectors(NamedTuple):
+    """Vectors [n, D] of a window; or, with errors="raise", why there are none."""
+
+    window: Window
+    vectors: Embeddings | None
+    invalid: list[tuple[int, str]]
+
+
+def encode_windows(
+    spec: EncoderSpec,
+    stream: Iterable[Window],
+    *,
+    processes: int,
+    report_counter: Callable[[RunCounter], None],
+) -> Generator[WindowVectors, None, None]:
+    """Encode window after window; with several processes, as many at a time and one more.
+
+    Args:
+        spec: the encoder.
+        stream: of windows.
+        processes: 1 for this one alone.
+        report_counter: told, before the first window, where the work is counted.
+
+    Raises:
+        MirrorError: the encoder cannot be loaded, or fails.
+        ProcessGroupError: a process ended, killed or out of memory.
+    """
+    if processes == 1:
+        counter = RunCounter()
+        report_counter(counter)
+        encoder = spec.load(counter)
+        for window in stream:
+            vectors, invalid = _encode(encoder, window.texts, spec)
+            yield WindowVectors(window, vectors, invalid)
+    else:
+        share = max(1, available_cpus() // processes)
+        shared = replace(spec, threads=spec.threads or share)
+        yield from _encode_in_processes(shared, stream, processes, report_counter)
+
+
+def _encode(
+    encoder: Encoder, texts: list[Any], spec: EncoderSpec
+) -> tuple[Embeddings | None, list[tuple[int, str]]]:
+    try:
+        return encoder.encode(texts, show_progress_bar=False, **spec.options), []
+    except InvalidTextError as error:
+        # Not raised here: it would not survive the way between two processes.
+        if spec.errors == "raise":
+            return None, error.items
+        vectors = encoder.encode(texts, show_progress_bar=False, errors="nan", **spec.options)
+        return vectors, error.items
+
+
+def _encode_in_processes(
+    spec: EncoderSpec,
+    stream: Iterable[Window],
+    processes: int,
+    report_counter: Callable[[RunCounter], None],
+) -> Generator[WindowVectors, None, None]:
+    context = multiprocessing.get_context("spawn")
+    totals = context.Array("q", 3)
+    report_counter(RunCounter(totals))
+    alive, held_here = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(
+        processes, context, initializer=_start_worker, initargs=(spec, totals, alive)
+    )
+    try:
+        pending: deque[tuple[Window, Future[Any]]] = deque()
+        windows = iter(stream)
+        while True:
+            for window in islice(windows, processes + 1 - len(pending)):
+                pending.append((window, pool.submit(_encode_in_worker, window.texts)))
+            if not pending:
+                break
+            window, future = pending.popleft()
+            yield WindowVectors(window, *future.result())
+        pool.shutdown()
+    except BrokenProcessPool as error:
+        raise ProcessGroupError(
+            f"one of the {processes} processes ended: killed, or out of memory? Fewer "
+            "--processes need less"
+        ) from error
+    finally:
+        held_here.close()  # ends the processes, whatever they are doing
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_worker: tuple[EncoderSpec, RunCounter] | None = None
+_worker_encoder: Encoder | None = None
+
+
+def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process to handle
+    threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
+    _worker = spec, RunCounter(totals)
+
+
+def _end_with_parent(alive: Connection) -> None:
+    """End this process when the other end of the pipe is closed, if only by kill -9."""
+    alive.poll(None)
+    os._exit(1)
+
+
+def _encode_in_worker(texts: list[Any]) -> tuple[Embeddings | None, list[tuple[int, str]]]:
+    global _worker_encoder
+    if _worker is None:
+        raise RuntimeError("the process was not initialised")
+    spec, counter = _worker
+    if _worker_encoder is None:
+        _worker_encoder = spec.load(counter)
+    return _encode(_worker_encoder, texts, spec)

@@ -1,0 +1,190 @@
+"""mirror-rt benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mirror_rt import __version__
+from mirror_rt.benchmarking import (
+    Cell,
+    machine_name,
+    measure,
+    peak_memory_mb,
+    plot_cells,
+    synthetic_texts,
+    write_json_report,
+)
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.encoder import Encoder
+from mirror_rt.errors import ConfigError, DataError, require
+from mirror_rt.files import check_free
+from mirror_rt.session import available_cpus
+from mirror_rt.textio import iter_lines
+
+__all__ = ["add_parser"]
+
+_LENGTHS = (8, 32, 128, 512)
+_BATCHES = (1, 8, 32)
+_MOST_TEXTS = 10_000  # of a file; more would only take longer to read
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "benchmark",
+        help="throughput and latency of a bundle on this machine",
+        description="Measure a bundle over texts a call and lengths, in about a minute: texts and "
+        "tokens\na second, and how long a call takes (median, 95th and 99th percentile).",
+        examples="""
+mirror-rt benchmark bundle
+mirror-rt benchmark bundle --variant int8 --threads 2 --json int8.json --plot int8.png
+mirror-rt benchmark bundle --texts queries.txt --batches 1 64
+""",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
+    parser.add_argument("--variant", metavar="NAME", help="graph of the bundle (default: fp32)")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: all available")
+    parser.add_argument(
+        "--lengths",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="tokens of the made-up texts (default: 8 32 128 512, as far as the model goes)",
+    )
+    parser.add_argument("--texts", metavar="FILE", help="lines of a file instead of made-up texts")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=_BATCHES,
+        metavar="N",
+        help="texts of a call (default: 1 8 32)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="of encode: work of one run, in texts of 64 tokens (default 32)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=45, metavar="S", help="for all, about (default 45)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="needs the extra demo")
+    add_hub_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    _check(arguments)
+    began = time.perf_counter()
+    encoder = Encoder.load(
+        arguments.bundle,
+        variant=arguments.variant,
+        revision=arguments.revision,
+        offline=arguments.offline,
+        threads=arguments.threads,
+    )
+    about = _about(arguments, encoder) | {"load_seconds": time.perf_counter() - began}
+    print(
+        f"{arguments.bundle}, {about['variant']}, {about['provider']}, {about['threads']} threads, "
+        f"{about['machine']}; loaded in {about['load_seconds']:.2f} s"
+    )
+    cells = _measure_all(arguments, encoder)
+    about["peak_memory_mb"] = peak_memory_mb()
+    if about["peak_memory_mb"] is not None:
+        print(f"peak memory {about['peak_memory_mb']:.0f} MB")
+    if arguments.json is not None:
+        write_json_report(arguments.json, about, cells)
+    if arguments.plot is not None:
+        title = f"{arguments.bundle}, {about['variant']}: {about['machine']}"
+        plot_cells(arguments.plot, title, cells)
+
+
+def _measure_all(arguments: argparse.Namespace, encoder: Encoder) -> list[Cell]:
+    """Measure and print row after row."""
+    print(
+        f"\n{'tokens':>7}{'texts a call':>14}{'texts/s':>10}{'tokens/s':>10}"
+        f"{'p50 ms':>10}{'p95 ms':>10}{'p99 ms':>10}{'calls':>8}"
+    )
+    encode = functools.partial(
+        encoder.encode, batch_size=arguments.batch_size, show_progress_bar=False
+    )
+    cells, sets = [], _texts(arguments, encoder)
+    seconds = arguments.seconds / (len(sets) * len(arguments.batches))
+    for texts in sets:
+        tokens = [len(ids) for ids in encoder.tokenize(texts)]
+        for batch in arguments.batches:
+            cells.append(measure(encode, texts, batch=batch, tokens=tokens, seconds=seconds))
+            print(_row(cells[-1]), flush=True)
+    print()
+    return cells
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse, before a minute of work, what cannot be used or written."""
+    if min(arguments.batches) < 1:
+        raise ConfigError(f"--batches must be at least 1, got {min(arguments.batches)}")
+    if not 0 < arguments.seconds < 86_400:
+        raise ConfigError(f"--seconds must be above 0, got {arguments.seconds}")
+    if arguments.texts is not None and arguments.lengths is not None:
+        raise ConfigError("give --texts or --lengths: the lines of a file have their own lengths")
+    if arguments.plot is not None:
+        require("matplotlib", extra="demo", purpose="--plot")
+        if arguments.plot.suffix != ".png":
+            raise ConfigError(f"--plot {arguments.plot}: expected a name in .png")
+    for path in (arguments.json, arguments.plot):
+        if path is not None:
+            check_free(path, overwrite=True)
+
+
+def _about(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
+    onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
+    manifest = encoder.manifest
+    default = "fp32" if "fp32" in manifest.variants else next(iter(manifest.variants))
+    return {
+        "bundle": arguments.bundle,
+        "base_model": manifest.base_model,
+        "variant": arguments.variant or default,
+        "provider": encoder.providers[0],
+        "threads": arguments.threads or available_cpus(),
+        "batch_size": arguments.batch_size,
+        "texts": arguments.texts or "synthetic",
+        "machine": machine_name(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "mirror_rt": __version__,
+        "onnxruntime": onnxruntime.__version__,
+    }
+
+
+def _texts(arguments: argparse.Namespace, encoder: Encoder) -> list[list[str]]:
+    """The sets of texts that are measured one after the other."""
+    if arguments.texts is not None:
+        lines = (line for line in iter_lines(arguments.texts) if line.strip())
+        texts = list(islice(lines, _MOST_TEXTS))
+        if not texts:
+            raise DataError(f"{arguments.texts} holds no texts")
+        return [texts]
+    lengths = arguments.lengths or sorted({min(n, encoder.max_length) for n in _LENGTHS})
+    count = 4 * max(arguments.batches)
+    return [synthetic_texts(encoder, length, count) for length in lengths]
+
+
+def _row(cell: Cell) -> str:
+    delays = [
+        f"{'-' if ms is None else f'{ms:.2f}':>10}"
+        for ms in (cell.p50_ms, cell.p95_ms, cell.p99_ms)
+    ]
+    return (
+        f"{cell.tokens:>7.0f}{cell.texts:>14}{cell.texts_per_second:>10.1f}"
+        f"{cell.tokens_per_second:>10.0f}{''.join(delays)}{cell.calls:>8}"
+    )

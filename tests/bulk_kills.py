@@ -1,0 +1,52 @@
+"""Run `mirror-rt encode --resume` again and again, each time killed a little later."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+
+def run_with_kills(arguments, kills, *, folder, seed=0):
+    """Kill -9 so many runs at random points after their first progress; then let one finish.
+
+    Returns the finished process and how many parts each killed run found finished before it.
+    """
+    line = [sys.executable, "-m", "mirror_rt.cli", *map(str, arguments), "--resume", "--quiet"]
+    rng = random.Random(seed)
+    parts = []
+    while len(parts) < kills:
+        before = count_parts(folder)
+        with subprocess.Popen(line, start_new_session=True, stderr=subprocess.PIPE) as process:
+            # From the loading of the model to the writing of a later part.
+            deadline = time.monotonic() + 60
+            wanted = before + rng.choice([0, 1, 1, 2])
+            while count_parts(folder) < wanted and process.poll() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            time.sleep(rng.uniform(0, 0.05) if wanted else 0.5)
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+                parts.append(before)
+            else:
+                break  # faster than the kills
+        wait_for_the_end_of(process.pid)
+    return subprocess.run(line, capture_output=True, text=True, check=False), parts
+
+
+def wait_for_the_end_of(group, seconds=10):
+    """Until no process of the group is left: a killed job takes its workers with it."""
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.killpg(group, 0)
+            assert time.monotonic() < deadline, f"processes of group {group} are left"
+            time.sleep(0.02)
+
+
+def count_parts(folder):
+    return len(list(folder.glob("part-*.npz")))

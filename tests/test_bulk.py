@@ -1,0 +1,374 @@
+"""Bulk encoding: formats with ids, kills, what is refused."""
+
+import csv
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bulk_kills import count_parts, run_with_kills
+from mirror_rt import DataError, Encoder, InvalidTextError, OutputExistsError, ProcessGroupError
+from mirror_rt.bulk import BulkConfig, encode_file
+from mirror_rt.bulk.records import count_records
+
+KILLS = int(os.environ.get("MIRROR_RT_KILLS", "3"))
+IDS = ["b,1", "a\n2", 'c"3', "д4"]
+TEXTS = ["the river", 'a "quoted", text\nof two lines', "人生", "old town"]
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle):
+    return Encoder.load(bundle)
+
+
+def write(path, rows):
+    """Rows of {"id", "body"} in the format of the suffix."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+    elif path.suffix == ".csv":
+        with path.open("w", newline="", encoding="utf-8-sig") as file:
+            writer = csv.DictWriter(file, ["id", "n", "body"])
+            writer.writeheader()
+            writer.writerows(row | {"n": 0} for row in rows)
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=3)
+    return path
+
+
+def read(path):
+    """(ids, vectors with NaN for null) of an output."""
+    if path.suffix == ".npy":
+        lines = path.with_suffix(".ids.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines], np.load(path)
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        import pyarrow
+        import pyarrow.feather
+        import pyarrow.parquet
+
+        is_parquet = path.suffix == ".parquet"
+        reader = pyarrow.parquet.read_table if is_parquet else pyarrow.feather.read_table
+        table = reader(path)
+        assert pyarrow.types.is_fixed_size_list(table.schema.field("embedding").type)
+        rows = table.to_pylist()
+    vectors = [
+        np.full(32, np.nan) if row["embedding"] is None else row["embedding"] for row in rows
+    ]
+    return [row["id"] for row in rows], np.array(vectors, dtype=np.float32)
+
+
+def config(bundle, source, output, **options):
+    fields = {"text_field": "body", "id_field": "id"} if source.suffix != ".txt" else {}
+    return BulkConfig(str(bundle), str(source), str(output), **(fields | options))
+
+
+@pytest.mark.parametrize("target", ["v.npy", "v.jsonl", "v.parquet", "v.arrow"])
+@pytest.mark.parametrize("source", ["in.jsonl", "in.csv", "in.parquet"])
+def test_formats(bundle, encoder, tmp_path, source, target):
+    rows = [{"id": name, "body": text} for name, text in zip(IDS, TEXTS, strict=True)]
+    path = write(tmp_path / source, rows)
+    report = encode_file(config(bundle, path, tmp_path / target, window=3))
+    assert (report.rows, report.dimension, report.invalid, report.resumed) == (4, 32, 0, 0)
+    assert report.tokens == sum(map(len, encoder.tokenize(TEXTS)))
+    ids, vectors = read(tmp_path / target)
+    assert ids == IDS
+    np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=1e-5)
+    names = {source, target} | ({"v.ids.jsonl"} if target == "v.npy" else set())
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert count_records(str(path)) == (8 if source == "in.jsonl" else 4)
+
+
+@pytest.mark.parametrize("target", ["v.jsonl", "v.parquet", "v.arrow"])
+def test_integer_ids_and_texts_without_a_vector(bundle, encoder, tmp_path, target):
+    rows = [{"id": 7, "body": "the river"}, {"id": -1, "body": None}, {"id": 8, "body": " "}]
+    path = write(tmp_path / "in.parquet", rows)
+    report = encode_file(config(bundle, path, tmp_path / target, errors="nan", window=2))
+    assert (report.rows, report.invalid) == (3, 2)
+    ids, vectors = read(tmp_path / target)
+    assert ids == [7, -1, 8]
+    assert np.isnan(vectors).all(axis=1).tolist() == [False, True, True]
+
+
+def test_rows_are_numbered_without_ids(bundle, tmp_path):
+    path = write(tmp_path / "in.csv", [{"id": "x", "body": text} for text in TEXTS])
+    for target in ("v.parquet", "v.npy"):
+        encode_file(config(bundle, path, tmp_path / target, id_field=None, window=3))
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(tmp_path / "v.parquet")
+    assert table["id"].to_pylist() == [0, 1, 2, 3]
+    assert sorted(p.name for p in tmp_path.glob("v.*")) == ["v.npy", "v.parquet"]
+
+
+def many(tmp_path, n=3_000):
+    path = tmp_path / "many.jsonl"
+    rows = [{"id": f"n{i}", "body": f"river {i} " * (1 + i % 17)} for i in range(n)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(("processes", "target"), [(1, "v.parquet"), (2, "v.npy")])
+def test_kills_lose_and_double_nothing(bundle, tmp_path, processes, target):
+    source, output, whole = many(tmp_path), tmp_path / target, tmp_path / f"whole-{target}"
+    encode_file(config(bundle, source, whole, window=100))
+    arguments = ["encode", "--model", bundle, "--input", source, "--output", output,
+                 "--text-field", "body", "--id-field", "id", "--window", 100,
+                 "--processes", processes]  # fmt: skip
+    folder = tmp_path / f"{target}.partial"
+    done, parts = run_with_kills(arguments, KILLS if processes == 1 else 1, folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert parts  # it was killed at least once
+    assert output.read_bytes() == whole.read_bytes()
+    if target == "v.npy":
+        ids = output.with_suffix(".ids.jsonl").read_text().splitlines()
+        assert ids == [f'"n{i}"' for i in range(3_000)]
+    assert not folder.exists()
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("point", ["save", "assemble", "publish", "remove"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kill_at_every_step(bundle, tmp_path, monkeypatch, point, after):
+    """Each step is cut off before or after its work, and the next run mends it."""
+    from mirror_rt.bulk.job import Job
+
+    source, output = many(tmp_path, 500), tmp_path / "v.npy"
+    encode_file(config(bundle, source, tmp_path / "whole.npy", window=100))
+    step = getattr(Job, point)
+
+    def cut_off(job, *arguments):
+        if point == "save" and job.parts < 2:
+            return step(job, *arguments)
+        if after:
+            step(job, *arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Job, point, cut_off)
+        encode_file(config(bundle, source, output, window=100))
+    if point != "publish" or not after:
+        try:
+            encode_file(config(bundle, source, output, window=100, resume=True))
+        except OutputExistsError:
+            assert (point, after) == ("remove", True)  # all was done
+    assert output.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert not (tmp_path / "v.npy.partial").exists()
+
+
+def interrupt_after(monkeypatch, parts, error):
+    from mirror_rt.bulk.job import Job
+
+    save = Job.save
+
+    def save_or_fail(job, vectors, ids):
+        if job.parts == parts:
+            raise error
+        save(job, vectors, ids)
+
+    monkeypatch.setattr(Job, "save", save_or_fail)
+
+
+def test_a_full_disk_loses_nothing(cli, bundle, tmp_path, monkeypatch):
+    source, output = many(tmp_path, 300), tmp_path / "v.npy"
+    options = ("encode", "--model", bundle, "--input", source, "--output", output,
+               "--text-field", "body", "--window", 100)  # fmt: skip
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, OSError(errno.ENOSPC, "No space left on device", "v.npy"))
+        result = cli(*options)
+    assert result.code == 1
+    assert "No space left on device" in result.err
+    assert f"200 texts are saved in {output}.partial: go on with --resume" in result.err
+    again = cli(*options)
+    assert again.code == 1
+    assert "go on with --resume, or start anew with --overwrite" in again.err
+    result = cli(*options, "--resume")
+    assert result.code == 0
+    assert "200 by an earlier run" in result.err
+    assert len(np.load(output)) == 300
+
+
+def test_ctrl_c(command, bundle, tmp_path):
+    source, output = many(tmp_path, 20_000), tmp_path / "v.npy"
+    line = [sys.executable, "-m", "mirror_rt.cli", "encode", "--model", bundle, "--input", source,
+            "--output", output, "--text-field", "body", "--window", 50]  # fmt: skip
+    with subprocess.Popen(
+        [*map(str, line), "--processes", "2"],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        while count_parts(tmp_path / "v.npy.partial") < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.startswith("mirror-rt: error: interrupted; ")
+    assert err.count("\n") == 1
+    assert "go on with --resume" in err
+
+
+def test_a_killed_worker_is_an_error_and_no_process_stays(bundle, tmp_path, monkeypatch):
+    from mirror_rt.bulk import run
+
+    source = many(tmp_path, 2_000)
+    save = run.Job.save
+
+    def save_and_kill(job, vectors, ids):
+        save(job, vectors, ids)
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+
+    monkeypatch.setattr(run.Job, "save", save_and_kill)
+    with pytest.raises(ProcessGroupError, match=r"processes ended.*[12]00 texts are saved"):
+        encode_file(config(bundle, source, tmp_path / "v.npy", window=100, processes=2))
+    assert not children()
+
+
+def children():
+    """Processes that multiprocessing started here and that have not ended."""
+    import multiprocessing
+
+    return [process.pid for process in multiprocessing.active_children()]
+
+
+def test_a_job_of_something_else_is_refused(bundle, tmp_path, monkeypatch):
+    source, output = many(tmp_path, 300), tmp_path / "v.npy"
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="gone"):
+        interrupt_after(patch, 1, OSError("gone"))
+        encode_file(config(bundle, source, output, window=100))
+    for change, message in (
+        ({"window": 50}, "window was 100 and is 50"),
+        ({"options": {"truncate_dim": 8}}, "truncate_dim was None and is 8"),
+        ({"id_field": None}, "id_field was 'id' and is None"),
+    ):
+        with pytest.raises(DataError, match=message):
+            encode_file(config(bundle, source, output, **({"window": 100} | change), resume=True))
+    text = source.read_text()
+    source.write_text(text.replace("river 299", "river 298"))
+    with pytest.raises(DataError, match=r"v.npy.partial is of another job, input was '\w+' and is"):
+        encode_file(config(bundle, source, output, window=100, resume=True))
+    source.write_text(text)
+    part = next((tmp_path / "v.npy.partial").glob("part-*"))
+    part.write_bytes(part.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"part-00000000\.npz is damaged"):
+        encode_file(config(bundle, source, output, window=100, resume=True))
+    encode_file(config(bundle, source, output, window=100, overwrite=True))
+    assert len(np.load(output)) == 300
+
+
+def test_a_folder_that_is_no_job_is_left_alone(bundle, tmp_path):
+    precious = tmp_path / "v.npy.partial" / "precious"
+    precious.parent.mkdir()
+    precious.touch()
+    with pytest.raises(DataError, match="is in the way"):
+        encode_file(config(bundle, many(tmp_path, 10), tmp_path / "v.npy", overwrite=True))
+    assert precious.exists()
+
+
+def test_two_jobs_of_one_output(bundle, tmp_path):
+    from mirror_rt.bulk.job import open_job
+
+    source, output = many(tmp_path, 10), tmp_path / "v.npy"
+    with open_job(output, {}, with_ids=True, resume=False, overwrite=False):
+        with pytest.raises(OutputExistsError, match="another process is at work on it"):
+            encode_file(config(bundle, source, output, resume=True))
+        assert (tmp_path / "v.npy.partial" / "job.json").is_file()
+
+
+def test_input_that_changes_while_it_is_read(bundle, tmp_path, monkeypatch):
+    from mirror_rt.bulk.job import Job
+
+    source, save = many(tmp_path, 300), Job.save
+
+    def save_and_append(job, *arguments):
+        save(job, *arguments)
+        with source.open("a") as file:
+            file.write('{"id": "late", "body": "late"}\n')
+
+    monkeypatch.setattr(Job, "save", save_and_append)
+    with pytest.raises(DataError, match="was changed while it was read"):
+        encode_file(config(bundle, source, tmp_path / "v.npy", window=100))
+    assert not (tmp_path / "v.npy").exists()
+
+
+def test_an_unusable_text_far_into_the_file(bundle, tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("river\n" * 250 + "\n")
+    with pytest.raises(InvalidTextError, match=r"text 251: the string is empty.*200 texts are"):
+        encode_file(config(bundle, path, tmp_path / "v.npy", window=100))
+    report = encode_file(
+        config(bundle, path, tmp_path / "v.npy", window=100, errors="nan", resume=True)
+    )
+    assert (report.rows, report.resumed, report.invalid) == (251, 200, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("in.csv", 'id,body\n1,"a\n', "line 2: not CSV: unexpected end of data"),
+        ("in.csv", "id,text\n1,a\n", "has no column 'body'; its columns are id, text"),
+        ("in.csv", "id,body,body\n1,a,b\n", "has 2 columns 'body'"),
+        ("in.csv", "id,body\n1\n", "line 2: 1 cells, the header has 2"),
+        ("in.csv", "id,body\n1,a\n,b\n", "text 2 has no id in the field 'id'"),
+        ("in.csv", "id,body\n1,caf\udce9\n", "not UTF-8"),
+        ("in.csv", "id,body\n1,a\0\n", "line 2: a NUL byte"),
+        ("in.csv", "", "is empty"),
+        ("in.csv", "id,body\n", "holds no texts"),
+        ("in.jsonl", "", "holds no texts"),
+        ("in.jsonl", '{"id": null, "body": "a"}', "text 1 has no id"),
+        ("in.jsonl", '{"body": "a"}', "line 1: expected an object with the field 'id'"),
+        ("in.jsonl", '{"id": 1, "body": "a"}\n{"id": "b", "body": "b"}',
+         "text 2 has the id 'b', and the ids before are of type int"),
+        ("in.jsonl", '{"id": true, "body": "a"}', "the id True, expected a string or an integer"),
+        ("in.jsonl", '{"id": 9223372036854775808, "body": "a"}', "does not fit into 64 bits"),
+        ("in.parquet", "PAR1, it says", "is not a Parquet file"),
+        ("in.txt", "a\n", "which have no fields"),
+    ],
+)  # fmt: skip
+def test_bad_files(cli, bundle, tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    for output in (tmp_path / "v.npy", "-"):
+        result = cli("encode", "--model", bundle, "--input", path, "--output", output,
+                     "--text-field", "body", "--id-field", "id")  # fmt: skip
+        assert result.code in (1, 2), result.err
+        assert message in result.err
+        assert "Traceback" not in result.err
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_parquet_columns_of_another_type(bundle, tmp_path):
+    path = write(tmp_path / "in.parquet", [{"id": "a", "body": 1.5}])
+    with pytest.raises(DataError, match="column 'body' is of type double, expected string"):
+        encode_file(config(bundle, path, tmp_path / "v.npy"))
+    with pytest.raises(DataError, match="no column 'text'; its columns are id, body"):
+        encode_file(config(bundle, path, tmp_path / "v.npy", text_field="text"))
+
+
+def test_what_goes_with_streams(cli, bundle, tmp_path, monkeypatch):
+    options = ("encode", "--model", bundle, "--input", "-", "--output")
+    result = cli(*options, tmp_path / "v.npy", "--resume")
+    assert result.code == 2
+    assert "--resume needs an input file and an output file" in result.err
+    result = cli(*options, tmp_path / "v.xlsx")
+    assert result.code == 2
+    assert "expected a name in .npy, .jsonl, .parquet, .arrow, .feather, or -" in result.err
+
+
+def test_progress(bundle, tmp_path, capfd):
+    encode_file(config(bundle, many(tmp_path, 400), tmp_path / "v.npy", show_progress_bar=True))
+    last = capfd.readouterr().err.split("\r")[-1]
+    assert "400/400" in last
+    assert "tokens/s, padding" in last
