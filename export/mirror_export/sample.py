@@ -12,8 +12,10 @@ __all__ = ["parity_texts"]
 
 # (first word, words) of passages from the sample.
 _PASSAGES = [(start, count) for count in (15, 30, 60, 90, 120, 160, 200) for start in (0, 90, 180)]
-# A language of few sentences is joined by sentences in others, up to so many texts.
+# A language of few sentences is joined by others, up to so many texts.
 _ENOUGH = 100
+# Languages without blanks between words; a character stands for one.
+_UNSPACED = ("ja", "th", "zh")
 
 
 def parity_texts(tokenizer: TextTokenizer, language: str | None = None) -> list[str]:
@@ -28,15 +30,15 @@ def parity_texts(tokenizer: TextTokenizer, language: str | None = None) -> list[
             have, for all of the sample's languages.
     """
     lines = _lines()
-    everything = [sentence for _, sentence in lines]
-    wanted = language.lower().replace("_", "-").partition("-")[0] if language else None
-    own = [sentence for code, sentence in lines if code == wanted]
+    everything = _texts(tokenizer, [sentence for _, sentence in lines], " ", every=5)
+    code = (language or "").lower().replace("_", "-").partition("-")[0]
+    own = [sentence for of, sentence in lines if of == code]
     if not own:
-        texts = _texts(everything, tokenizer.max_length, every=5)
-    else:
-        texts = _texts(own, tokenizer.max_length, every=1)
-        texts += [text for text in everything if text not in own][: max(0, _ENOUGH - len(texts))]
-    return [_fit(tokenizer, text) for text in texts]
+        return everything
+    texts = _texts(tokenizer, own, "" if code in _UNSPACED else " ", every=1)
+    others = [sentence for _, sentence in lines] + everything
+    more = [text for text in dict.fromkeys(others) if text not in texts]
+    return texts + more[: max(0, _ENOUGH - len(texts))]
 
 
 def _lines() -> list[tuple[str, str]]:
@@ -46,25 +48,25 @@ def _lines() -> list[tuple[str, str]]:
     return [(code, sentence) for code, sentence in rows]
 
 
-def _texts(sentences: list[str], longest: int, every: int) -> list[str]:
-    words = " ".join(sentences).split()
-
-    def passage(start: int, count: int) -> str:
+def _texts(tokenizer: TextTokenizer, sentences: list[str], gap: str, every: int) -> list[str]:
+    """One in `every` word, the sentences, and passages of words with `gap` between them."""
+    words = " ".join(sentences).split() if gap else list("".join(sentences))
+    texts = [[word] for word in sorted(set(words))[::every]]
+    texts += [sentence.split() if gap else list(sentence) for sentence in sentences]
+    longest = 2 * tokenizer.max_length  # words: a token may be two characters
+    for start, count in [*_PASSAGES, (0, longest), (150, longest)]:
         first = start % len(words)
-        return " ".join(islice(cycle(words), first, first + count))
-
-    passages = [passage(*place) for place in [*_PASSAGES, (0, longest), (150, longest)]]
-    return sorted(set(words))[::every] + sentences + passages
+        texts.append(list(islice(cycle(words), first, first + count)))
+    return list(dict.fromkeys(_fit(tokenizer, text, gap) for text in texts))
 
 
-def _fit(tokenizer: TextTokenizer, text: str) -> str:
-    """Longest run of words from the start of `text` that is not cut (at least one word)."""
-    if not tokenizer([text]).truncated[0]:
-        return text
-    words = text.split()
+def _fit(tokenizer: TextTokenizer, words: list[str], gap: str) -> str:
+    """Longest run of words from the start that is not cut (at least one word)."""
+    if not tokenizer([gap.join(words)]).truncated[0]:
+        return gap.join(words)
     first_cut = bisect.bisect_left(
         range(1, len(words)),
         True,
-        key=lambda count: bool(tokenizer([" ".join(words[:count])]).truncated[0]),
+        key=lambda count: bool(tokenizer([gap.join(words[:count])]).truncated[0]),
     )
-    return " ".join(words[: max(1, first_cut)])
+    return gap.join(words[: max(1, first_cut)])
