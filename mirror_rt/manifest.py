@@ -74,6 +74,7 @@ class Variant:
         graph: nodes, fused operators, opset.
         parity: report of the comparison with PyTorch; None where it was not made.
         unchecked: why it was not made; None where it was.
+        weights: path of the graph whose weights this one reads; None where it has its own.
     """
 
     file: str
@@ -82,6 +83,7 @@ class Variant:
     graph: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] | None = None
     unchecked: str | None = None
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class Manifest:
 
     def files_for(self, variants: Iterable[Variant]) -> dict[str, FileRecord]:
         """Files that these variants need: every file but the graphs of the others."""
-        kept = {variant.file for variant in variants}
+        kept = {file for variant in variants for file in (variant.file, variant.weights)}
         others = [v.file for v in self.variants.values() if v.file not in kept]
         # Weights beside a graph have its name and `_data` after it.
         theirs = (*others, *map(Layout.mapped, others))
@@ -241,7 +243,8 @@ def _from_dict(values: dict[str, Any]) -> Manifest:
         raise ValueError(f"pad_to is {manifest.pad_to}, expected max_length or null")
     if manifest.format == "mirror_rt bundle":
         graphs = [variant.file for variant in manifest.variants.values()]
-        for required in (*graphs, Layout.tokenizer):
+        weights = [v.weights for v in manifest.variants.values() if v.weights]
+        for required in (*graphs, *weights, Layout.tokenizer):
             if required not in manifest.files:
                 raise ValueError(f"no record of {required}")
         if not graphs:

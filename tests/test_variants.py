@@ -14,6 +14,7 @@ from mirror_export import ExportConfig, export_bundle
 from mirror_export.graph_edit import is_dense, read_graph
 from mirror_export.packing import check_packed
 from mirror_export.parity import GATES, ParityReport
+from mirror_export.sources import fingerprint
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, ModelError, ParityError
 from mirror_train import TorchEncoder
 from ort_reference import evaluator
@@ -79,6 +80,9 @@ def test_the_packed_graphs_hold_no_weights_of_their_own(exported):
             entry.value for t in stored for entry in t.external_data if entry.key == "location"
         }
         assert files == {whole.name}
+        needed = Manifest.read(folder).files_for([variants[f"{name}-cuda"]])
+        assert variants[f"{name}-cuda"].weights in needed
+        assert (variants["int8"].file in needed, "mirror.json" in needed) == (False, False)
 
 
 def test_what_cannot_be_checked_here_says_so(exported):
@@ -268,8 +272,8 @@ def test_spearman_of_both(tiny_bert, tmp_path):
     pairs.write_text("text1\ttext2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in rows))
     config = ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", parity_pairs=pairs)
     parity = export_bundle(config).variant().parity
-    assert parity["spearman"]["pairs"] == 4
-    assert parity["spearman"]["pytorch"] == pytest.approx(parity["spearman"]["variant"])
+    assert parity["spearman_pairs"] == 4
+    assert parity["spearman_pytorch"] == pytest.approx(parity["spearman"])
     assert parity["provider"] == "CPUExecutionProvider"
     assert parity["load_seconds"] >= 0
     assert parity["bytes"] == (tmp_path / "b" / "onnx" / "model.onnx").stat().st_size
@@ -285,9 +289,11 @@ def test_pairs_by_language(words_file, tiny_bert, tmp_path):
     config = ExportConfig(str(tmp_path / "tuned"), tmp_path / "b", parity_pairs=tmp_path / "pairs")
     with pytest.raises(ConfigError, match=r"the folder has no fr\.tsv"):
         export_bundle(config)
+    before = fingerprint(tmp_path / "tuned", config)
     rows = "text1\ttext2\tscore\na\tb\t1\nc\td\t2\nun\tune\t3\n"
     (tmp_path / "pairs" / "fr.tsv").write_text(rows)
-    assert export_bundle(config).variant().parity["spearman"]["pairs"] == 3
+    assert export_bundle(config).variant().parity["spearman_pairs"] == 3
+    assert fingerprint(tmp_path / "tuned", config) != before  # a pack is made again
 
 
 def test_models_over_two_gigabytes(tiny_bert, tmp_path, monkeypatch):
@@ -338,7 +344,7 @@ def test_on_the_command_line(tiny_bert, tmp_path, cli, exported):
     similarity = ["evaluate", "similarity", "--pairs", pairs]
     for graph in ("fp32", "int8"):
         result = cli(*similarity, "--model", out, "--variant", graph)
-        rho = Manifest.read(out).variant(graph).parity["spearman"]["variant"]
+        rho = Manifest.read(out).variant(graph).parity["spearman"]
         assert result.out.split()[1] == f"{rho:.4f}"
     (tmp_path / "in.txt").write_text("one\ntwo\n")
     arguments = ["encode", "--model", out, "--input", tmp_path / "in.txt", "--output"]

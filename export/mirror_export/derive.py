@@ -91,12 +91,13 @@ def derive(
         graphs["int8"] = write_int8(folder, [])
     for name in wanted:
         precision, target, file = KINDS[name]
-        graph = graphs[precision]
+        graph, weights = graphs[precision], None
         if target == "cuda" and packs:
-            graph = _write_packed(folder, name, keep, shared=precision in wanted)
+            weights = KINDS[precision].file if precision in wanted else None
+            graph = _write_packed(folder, name, keep, weights)
         elif target == "cuda":
             file = KINDS[precision].file
-        variants[name] = Variant(file, precision, target, graph)
+        variants[name] = Variant(file, precision, target, graph, weights=weights)
     return variants
 
 
@@ -133,14 +134,15 @@ def find_sensitive_layers(
     return sensitive_layers(model, layers, probe, expected, GATES["int8"])
 
 
-def _write_packed(folder: Path, name: str, keep: list[str], *, shared: bool) -> dict[str, Any]:
+def _write_packed(folder: Path, name: str, keep: list[str], weights: str | None) -> dict[str, Any]:
     """Write the padding-free graph of variant `name`; return what it is made of.
 
     Args:
-        folder: of the bundle, with the float32 graph and, where shared, the float16 one.
+        folder: of the bundle, with the float32 graph.
         name: `fp32-cuda` or `fp16-cuda`.
         keep: layers of the latter that are float32.
-        shared: read the weights from the graph of the same precision, which will stay beside it.
+        weights: path of a graph of the same precision, which will stay beside it: read from
+            there. None for weights of its own.
 
     Raises:
         ModelError: the graph could not be made padding-free.
@@ -152,8 +154,8 @@ def _write_packed(folder: Path, name: str, keep: list[str], *, shared: bool) -> 
     if precision == "fp16":
         to_half(model, keep)
     path = folder / KINDS[name].file
-    if shared:
-        share_weights(model, folder / KINDS[precision].file)
+    if weights:
+        share_weights(model, folder / weights)
         ir.save(model, path)
     else:
         write_onnx(model, path)

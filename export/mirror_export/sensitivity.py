@@ -32,8 +32,9 @@ def sensitive_layers(
     """Find layers whose return to float32 brings the rest within the gate.
 
     Each layer is returned alone first; then as many as it takes, the most helpful first: their
-    number is found by bisection on some of the texts, and grows until all texts agree. Since a text's vector does not depend on the batch, what is measured here is
-    what the graph without switches will give.
+    number is found by bisection on some of the texts, and grows until all texts agree. Since a
+    text's vector does not depend on the batch, what is measured here is what the graph without
+    switches will give.
 
     Args:
         model: a graph with switches, by `quantize`.

@@ -130,7 +130,7 @@ def _model_files(folder: Path) -> Iterator[Path]:
 def _plain(value: Any) -> Any:
     """An option as JSON; files by their content, many strings by their hash."""
     if isinstance(value, Path) and value.is_dir():
-        return {path.name: sha256(path) for path in sorted(value.iterdir()) if path.is_file()}
+        return {path.name: sha256(path) for path in sorted(value.glob("*.tsv"))}
     if isinstance(value, Path):
         return sha256(value)
     if isinstance(value, list):

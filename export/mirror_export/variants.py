@@ -150,12 +150,11 @@ def _compared(
         "bytes": graph_bytes(folder, variant.file),
     }
     if reference.pairs is not None:
-        parity["spearman"] = {
-            "pairs": len(reference.pairs.scores),
-            "pytorch": reference.spearman,
-            "variant": None
-            if parity["mean_cosine"] is None  # vectors of no numbers, which have no order
-            else evaluate_similarity(exported, reference.pairs),
+        defined = parity["mean_cosine"] is not None  # vectors of no numbers have no order
+        parity |= {
+            "spearman": evaluate_similarity(exported, reference.pairs) if defined else None,
+            "spearman_pytorch": reference.spearman,
+            "spearman_pairs": len(reference.pairs.scores),
         }
     return dataclasses.replace(variant, parity=parity), report
 

@@ -51,7 +51,8 @@ def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
 def lowest_cosine(manifest: Manifest) -> float | None:
     """The lowest cosine to PyTorch of any text in any variant; None where none was compared."""
     reports = [variant.parity for variant in manifest.variants.values() if variant.parity]
-    return min((report["min_cosine"] for report in reports if "min_cosine" in report), default=None)
+    cosines = [report.get("min_cosine") for report in reports]
+    return min((cosine for cosine in cosines if cosine is not None), default=None)
 
 
 def _models(arguments: argparse.Namespace) -> list[str]:

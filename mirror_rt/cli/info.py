@@ -117,10 +117,9 @@ def describe_parity(variant: Variant) -> str:
         f"over {parity.get('texts')} texts of {parity.get('min_tokens')} to "
         f"{parity.get('max_tokens')} tokens",
     ]
-    if rho := parity.get("spearman"):
-        parts.append(
-            f"Spearman {_number(rho, 'variant', '.4f')} (PyTorch {_number(rho, 'pytorch', '.4f')})"
-        )
+    if "spearman" in parity:
+        rho, own = (_number(parity, name, ".4f") for name in ("spearman", "spearman_pytorch"))
+        parts.append(f"Spearman {rho} (PyTorch {own})")
     if kept:
         parts.append(f"{kept} layers in float32")
     if parity.get("passed") is False:
