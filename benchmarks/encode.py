@@ -1,0 +1,340 @@
+"""This project's encoder against the others, in one run on one machine.
+
+    python benchmarks/encode.py --data DATA [--bundle BUNDLE] [--quick] [--docs]
+
+Contenders: this project in fp32 and int8; sentence-transformers with PyTorch and with its ONNX
+backend; fastembed; light-embed; and forty lines of onnxruntime on this project's graph. Each runs
+in a process and an environment of its own, which the script makes in --cache and keeps. All have
+the model all-MiniLM-L6-v2, the same texts and the same processors.
+
+First all vectors are compared: a contender whose vectors are others' is left out, with the reason.
+Then each gets the batch size that is best for it, and they take turns: the whole of the mixed
+texts, the whole of the short ones, one text at a time. Cold starts and memory are of fresh
+processes. Medians over the rounds are printed, and ratios as medians of the ratios in each round.
+
+A run that was interrupted goes on where it was (--fresh forgets it). Writes
+benchmarks/results/encode-DATE-MACHINE .json, .md and .png; --docs puts the table into
+docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from encode_report import write_report
+from encode_setup import CONTENDERS, ROOT, WORKER, LeftOutError, fingerprint, model_of, python_of
+from encode_texts import select_texts
+
+from mirror_rt.benchmarking import machine_name
+
+REFERENCES = ("sentence-transformers torch", "onnxruntime sketch", "mirror-rt fp32")
+SETS = ("mixed", "short")
+
+
+class Worker:
+    """A contender's process."""
+
+    def __init__(self, name, python, folder, threads, *first):
+        self.name = name
+        line = [str(python), str(WORKER), name, str(folder), str(threads), *first]
+        variables = {
+            "OMP_NUM_THREADS": str(threads),
+            "RAYON_NUM_THREADS": str(threads),
+            "TOKENIZERS_PARALLELISM": "true",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONWARNINGS": "ignore",
+        }
+        began = time.perf_counter()
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # for as long as the process
+        self.process = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+            env=os.environ | variables, cwd="/",
+        )  # fmt: skip
+        self._answer()
+        self.seconds_to_ready = time.perf_counter() - began
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            raise LeftOutError(f"it ended with {self.process.returncode}: {self._last_words()}")
+        return json.loads(line)
+
+    def _last_words(self):
+        self.log.seek(0)
+        lines = [line for line in self.log.read().splitlines() if line.strip()]
+        return lines[-1][-300:] if lines else "without a word"
+
+    def __call__(self, do, **order):
+        self.process.stdin.write(json.dumps({"do": do} | order) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+
+class Benchmark:
+    """The steps, each of which puts what it found into `state` and is not done again."""
+
+    def __init__(self, arguments):
+        self.a = arguments
+        self.cache = arguments.cache
+        self.cache.mkdir(parents=True, exist_ok=True)
+        self.state_file = self.cache / ("quick.json" if arguments.quick else "full.json")
+        self.state = self._read_state()
+        self.workers, self.places = {}, {}
+        texts = select_texts(arguments.data, 120 if arguments.quick else 1500)
+        self.texts = texts
+        for name, values in texts.items():
+            (self.cache / f"{name}.json").write_text(json.dumps(values))
+
+    def _read_state(self):
+        plan = {
+            "threads": self.a.threads,
+            "rounds": self.a.rounds,
+            "project": fingerprint(),
+            "bundle": str(self.a.bundle),
+            "contenders": self.a.only or list(CONTENDERS),
+        }
+        if self.state_file.is_file() and not self.a.fresh:
+            state = json.loads(self.state_file.read_text())
+            if state["plan"] == plan:
+                print(f"going on with {self.state_file} (--fresh begins anew)")
+                return state | {"left_out": {}}  # they get another chance
+        keys = ("left_out", "agreement", "batch", "cold", "memory", "callers")
+        return {"plan": plan, "rounds": []} | {key: {} for key in keys}
+
+    def save(self):
+        part = self.state_file.with_suffix(".part")
+        part.write_text(json.dumps(self.state, indent=1))
+        part.replace(self.state_file)
+
+    def run(self):
+        self.start_all()
+        self.compare_vectors()
+        self.search_batches()
+        self.take_turns()
+        self.call_concurrently()
+        for worker in self.workers.values():
+            worker.close()
+        self.start_cold()
+        self.measure_memory()
+
+    @contextlib.contextmanager
+    def or_left_out(self, name):
+        try:
+            yield
+        except (LeftOutError, BrokenPipeError, json.JSONDecodeError) as error:
+            print(f"  {name} is left out: {error}", flush=True)
+            self.state["left_out"][name] = str(error)
+            self.workers.pop(name, None)
+            self.save()
+
+    def start_all(self):
+        print("environments and models", flush=True)
+        for name in self.state["plan"]["contenders"]:
+            environment, kind = CONTENDERS[name]
+            with self.or_left_out(name):
+                python = python_of(self.cache, environment)
+                place = (python, model_of(self.cache, kind, self.a.bundle), self.a.threads)
+                self.workers[name] = Worker(name, *place)
+                self.places[name] = place
+
+    def encode(self, name, texts, batch, **order):
+        file = str(self.cache / f"{texts}.json")
+        return self.workers[name]("encode", texts=file, batch=batch, **order)
+
+    def compare_vectors(self):
+        """With the reference, text by text; this is everybody's warm-up, too."""
+        print("vectors", flush=True)
+        reference = next(name for name in REFERENCES if name in self.workers)
+        expected = self.vectors(reference)
+        for name in list(self.workers):
+            with self.or_left_out(name):
+                got = expected if name == reference else self.vectors(name)
+                cosines = (got * expected).sum(axis=1)
+                found = {
+                    "least_cosine": float(cosines.min()),
+                    "mean_cosine": float(cosines.mean()),
+                    "largest_difference": float(np.abs(got - expected).max()),
+                }
+                print(f"  {name:<28} least cosine {found['least_cosine']:.6f}, "
+                      f"mean {found['mean_cosine']:.6f}")  # fmt: skip
+                self.state["agreement"][name] = found
+                enough = ("mean", 0.98) if "int8" in name else ("least", 0.9999)
+                if not found[f"{enough[0]}_cosine"] >= enough[1]:
+                    raise LeftOutError(f"its vectors are others: {found}")
+        self.state["reference"] = reference
+        self.save()
+
+    def vectors(self, name):
+        out = self.cache / "vectors.npy"
+        parts = []
+        for texts in SETS:
+            batch = self.workers[name]("batches")["batches"][2]
+            self.encode(name, texts, batch, out=str(out))
+            parts.append(np.load(out))
+        return np.concatenate(parts)
+
+    def search_batches(self):
+        print("best batch sizes", flush=True)
+        every = 1 if self.a.quick else 5
+        for name in list(self.workers):
+            if name in self.state["batch"]:
+                continue
+            with self.or_left_out(name):
+                candidates = self.workers[name]("batches")["batches"]
+                best = {}
+                for texts in SETS:
+                    seconds = {
+                        batch: min(
+                            self.encode(name, texts, batch, every=every)["seconds"]
+                            for _ in range(1 if self.a.quick else 3)
+                        )
+                        for batch in candidates
+                    }
+                    best[texts] = min(seconds, key=seconds.get)
+                print(f"  {name:<28} {best}", flush=True)
+                self.state["batch"][name] = best
+                self.save()
+
+    def take_turns(self):
+        for turn in range(len(self.state["rounds"]), self.a.rounds):
+            print(f"round {turn + 1} of {self.a.rounds}", flush=True)
+            names = list(self.workers)
+            shift = turn % len(names)
+            found = {}
+            for name in names[shift:] + names[:shift]:
+                with self.or_left_out(name):
+                    found[name] = self.one_turn(name)
+            self.state["rounds"].append(found)
+            self.save()
+
+    def one_turn(self, name):
+        found = {}
+        for texts in SETS:
+            done = self.encode(name, texts, self.state["batch"][name][texts])
+            found[texts] = done["texts"] / done["seconds"]
+        some = self.texts["short"][: 30 if self.a.quick else 200]
+        times = self.workers[name]("latency", texts=some, batch=self.state["batch"][name]["short"])[
+            "ms"
+        ]
+        found["p50_ms"] = statistics.median(times)
+        found["p95_ms"] = float(np.percentile(times, 95))
+        print(f"  {name:<28}{found['mixed']:>9.1f} mixed{found['short']:>9.1f} short texts/s"
+              f"{found['p50_ms']:>9.2f} ms", flush=True)  # fmt: skip
+        return found
+
+    def call_concurrently(self):
+        """64 callers of one text each, of ours alone: the others have no scheduler."""
+        name = "mirror-rt fp32"
+        if name not in self.workers or self.state["callers"]:
+            return
+        print("64 concurrent callers", flush=True)
+        order = {"texts": str(self.cache / "mixed.json"), "callers": 64,
+                 "batch": self.state["batch"][name]["mixed"]}  # fmt: skip
+        for _ in range(1 if self.a.quick else 3):
+            for key, scheduled in (("encode", False), ("scheduler", True)):
+                with self.or_left_out(name):
+                    done = self.workers[name]("callers", scheduled=scheduled, **order)
+                    if "left_out" in done:
+                        print(f"  {key} is skipped: {done['left_out']}")
+                        continue
+                    offline = self.encode(name, "mixed", order["batch"])
+                    ratio = done["texts_per_second"] * offline["seconds"] / offline["texts"]
+                    self.state["callers"].setdefault(key, []).append(
+                        {
+                            "texts_per_second": done["texts_per_second"],
+                            "of_offline": ratio,
+                            "p50_ms": statistics.median(done["ms"]),
+                            "p95_ms": float(np.percentile(done["ms"], 95)),
+                        }
+                    )
+        self.save()
+
+    def start_cold(self):
+        """From the start of a process to its first vector; files are in the page cache."""
+        print("cold starts", flush=True)
+        for _ in range(2 if self.a.quick else 7):
+            for name in list(self.workers):
+                with self.or_left_out(name):
+                    worker = Worker(name, *self.places[name], self.texts["short"][0])
+                    worker.close()
+                    self.state["cold"].setdefault(name, []).append(worker.seconds_to_ready)
+        self.save()
+
+    def measure_memory(self):
+        """Peak of a fresh process that encodes the mixed texts at its best batch size."""
+        print("memory", flush=True)
+        for name in list(self.workers):
+            with self.or_left_out(name):
+                worker = self.workers[name] = Worker(name, *self.places[name])
+                self.encode(name, "mixed", self.state["batch"][name]["mixed"])
+                self.state["memory"][name] = worker("peak")["peak_mb"]
+                worker.close()
+        self.save()
+
+
+def confine(threads):
+    """Run on the first so many processors, children included."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if threads > len(allowed):
+        sys.exit(f"--threads {threads}: this process may use {len(allowed)} processors")
+    os.sched_setaffinity(0, allowed[:threads])
+
+
+def arguments_of_command():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="the evaluation data")
+    parser.add_argument("--bundle", type=Path, help="default: exported by the script")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="few texts: to try the script")
+    parser.add_argument("--fresh", action="store_true", help="forget an interrupted run")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
+    default = Path.home() / ".cache" / "mirror_rt" / "benchmarks"
+    parser.add_argument("--cache", type=Path, default=default, help=f"default: {default}")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    arguments = parser.parse_args()
+    arguments.rounds = arguments.rounds or (2 if arguments.quick else 7)
+    arguments.cache = arguments.cache.resolve()
+    arguments.bundle = arguments.bundle and arguments.bundle.resolve()
+    return arguments
+
+
+def main():
+    arguments = arguments_of_command()
+    confine(arguments.threads)
+    benchmark = Benchmark(arguments)
+    benchmark.run()
+    about = {
+        "machine": machine_name(),
+        "threads": arguments.threads,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": "python benchmarks/encode.py " + " ".join(sys.argv[1:]),
+        "texts": {name: len(texts) for name, texts in benchmark.texts.items()},
+    }
+    docs = ROOT / "docs" / "benchmarks.md" if arguments.docs else None
+    write_report(arguments.out, about, benchmark.state, docs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Tables and plot of what benchmarks/encode.py measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+
+from encode_setup import ENVIRONMENTS
+
+OURS, INT8 = "mirror-rt fp32", "mirror-rt int8"
+TORCH, FASTEMBED, SKETCH = "sentence-transformers torch", "fastembed", "onnxruntime sketch"
+# what, figure, ours, whose, goal of the ratio, and whether it is a least or a most.
+GOALS = [
+    ("mixed texts", "mixed", OURS, FASTEMBED, 2.2, "least"),
+    ("mixed texts", "mixed", OURS, TORCH, 1.45, "least"),
+    ("mixed texts", "mixed", OURS, SKETCH, 1.05, "least"),
+    ("mixed texts, int8 against fp32", "mixed", INT8, TORCH, 3.2, "least"),
+    ("one short text, p50", "p50_ms", OURS, FASTEMBED, 0.65, "most"),
+    ("one short text, p50, int8", "p50_ms", INT8, FASTEMBED, 0.30, "most"),
+    ("cold process to first vector", "cold", OURS, FASTEMBED, 0.45, "most"),
+    ("peak memory", "memory", OURS, FASTEMBED, 0.40, "most"),
+]
+BEGIN, END = "<!-- benchmarks/encode.py: begin -->", "<!-- benchmarks/encode.py: end -->"
+
+
+def medians(state):
+    """name -> figure -> median; only of what was measured."""
+    names = [name for name in state["plan"]["contenders"] if name not in state["left_out"]]
+    figures = {}
+    for name in names:
+        rounds = [found[name] for found in state["rounds"] if name in found]
+        figures[name] = {
+            key: statistics.median(found[key] for found in rounds)
+            for key in (rounds[0] if rounds else ())
+        }
+        if name in state["cold"]:
+            figures[name]["cold"] = statistics.median(state["cold"][name])
+        if name in state["memory"]:
+            figures[name]["memory"] = state["memory"][name]
+    return figures
+
+
+def ratio(state, figures, figure, ours, theirs):
+    """Median of the ratios in each round, where there are rounds; None where one is absent."""
+    if figure not in figures.get(ours, {}) or figure not in figures.get(theirs, {}):
+        return None
+    if figure in ("cold", "memory"):
+        return figures[ours][figure] / figures[theirs][figure]
+    pairs = [found for found in state["rounds"] if ours in found and theirs in found]
+    return statistics.median(found[ours][figure] / found[theirs][figure] for found in pairs)
+
+
+def table(about, state, figures):
+    texts = " and ".join(f"{count} {name}" for name, count in about["texts"].items())
+    lines = [
+        f"{about['machine']}, {about['threads']} threads, {about['date']}; medians of "
+        f"{len(state['rounds'])} rounds over {texts} texts. `{about['command']}`",
+        "",
+        "| | mixed texts/s | short texts/s | one short text, p50 | p95 | cold start | peak memory "
+        "| best batch (mixed, short) |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, f in figures.items():
+        cells = [
+            shown(f, "mixed", "{:.0f}"),
+            shown(f, "short", "{:.0f}"),
+            shown(f, "p50_ms", "{:.2f} ms"),
+            shown(f, "p95_ms", "{:.2f} ms"),
+            shown(f, "cold", "{:.2f} s"),
+            shown(f, "memory", "{:.0f} MB"),
+            "{mixed}, {short}".format(**state["batch"][name]) if name in state["batch"] else "",
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [f"| {name} | left out: {why} |" for name, why in state["left_out"].items()]
+    return [*lines, "", *callers(state), *goals(state, figures), "", *versions(state)]
+
+
+def shown(figures, key, form):
+    return form.format(figures[key]) if key in figures else ""
+
+
+def callers(state):
+    lines = []
+    for key, runs in state["callers"].items():
+        middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+        how = "through the scheduler" if key == "scheduler" else "each calling `encode`"
+        lines.append(
+            f"64 threads of one mixed text each, {how}: {middle['texts_per_second']:.0f} texts/s, "
+            f"{middle['of_offline']:.2f} of the offline rate; p50 {middle['p50_ms']:.0f} ms, "
+            f"p95 {middle['p95_ms']:.0f} ms."
+        )
+        lines.append("")
+    return lines
+
+
+def goals(state, figures):
+    lines = ["| ratio | goal | measured |", "|---|--:|--:|"]
+    for what, figure, ours, theirs, goal, kind in GOALS:
+        found = ratio(state, figures, figure, ours, theirs)
+        measured = "not measured" if found is None else f"{found:.2f}"
+        if found is not None and not (found >= goal if kind == "least" else found <= goal):
+            measured += ", missed"
+        lines.append(f"| {what}: {ours} / {theirs} | at {kind} {goal} | {measured} |")
+    return lines
+
+
+def versions(state):
+    agreed = state["agreement"]
+    lines = [f"Vectors against those of {state['reference']}, over all texts:", ""]
+    lines += [
+        f"- {name}: mean cosine {found['mean_cosine']:.5f}, least {found['least_cosine']:.5f}"
+        for name, found in agreed.items()
+        if name != state["reference"]
+    ]
+    packages = "; ".join(
+        f"{name}: {', '.join(package for package in packages if package != 'PROJECT')}"
+        for name, packages in ENVIRONMENTS.items()
+    )
+    return [*lines, "", f"Environments: {packages}."]
+
+
+def write_report(folder, about, state, docs):
+    """Write encode-DATE-MACHINE .json, .md and .png to `folder`; the tables into `docs`, too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = medians(state)
+    slug = re.sub(r"[^a-z0-9]+", "-", about["machine"].lower()).strip("-")
+    quick = "-quick" if sum(about["texts"].values()) < 1000 else ""
+    stem = folder / f"encode-{about['date']}-{slug}{quick}"
+    ratios = {
+        f"{figure}: {ours} / {theirs}": ratio(state, figures, figure, ours, theirs)
+        for _, figure, ours, theirs, _, _ in GOALS
+    }
+    report = {"about": about, "medians": figures, "ratios": ratios, "state": state}
+    stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    text = "\n".join(table(about, state, figures)) + "\n"
+    stem.with_suffix(".md").write_text(f"# The encoder and its peers\n\n{text}")
+    plot(stem.with_suffix(".png"), about, figures)
+    print(f"\n{text}\nwritten: {stem}.json, .md, .png")
+    if docs is not None:
+        before, _, rest = docs.read_text(encoding="utf-8").partition(BEGIN)
+        _, _, after = rest.partition(END)
+        docs.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def plot(path, about, figures):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    panels = [
+        ("mixed", "mixed texts/s"),
+        ("short", "short texts/s"),
+        ("p50_ms", "one short text, ms"),
+        ("cold", "cold start, s"),
+        ("memory", "peak memory, MB"),
+    ]
+    names = list(figures)[::-1]
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(16, 3.6), sharey=True, layout="constrained"
+    )
+    for axis, (key, label) in zip(axes, panels, strict=True):
+        values = [figures[name].get(key, 0) for name in names]
+        colors = ["tab:blue" if "mirror-rt" in name else "tab:gray" for name in names]
+        axis.bar_label(axis.barh(names, values, color=colors), fmt="%.3g", padding=2, fontsize=8)
+        axis.margins(x=0.2)
+        axis.set_xlabel(label)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"{about['machine']}, {about['threads']} threads, {about['date']}")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
