@@ -13,14 +13,18 @@ from mirror_rt.errors import (
     BundleError,
     BundleIntegrityError,
     BundleVersionError,
+    ClosedError,
     ConfigError,
     DataError,
     HubError,
+    DeadlineError,
     InvalidTextError,
     MirrorError,
     MissingDependencyError,
     ModelError,
+    NonFiniteError,
     OutputExistsError,
+    OverloadedError,
     ParityError,
     ProcessGroupError,
     ProviderError,
@@ -29,6 +33,7 @@ from mirror_rt.manifest import Manifest
 from mirror_rt.pipeline import EncodedTexts
 from mirror_rt.quantization import calibration_ranges, quantize_embeddings
 from mirror_rt.retrieval import SearchResult, search
+from mirror_rt.scheduling import Scheduler
 
 if TYPE_CHECKING:
     __version__: str
@@ -37,9 +42,11 @@ __all__ = [
     "BundleError",
     "BundleIntegrityError",
     "BundleVersionError",
+    "ClosedError",
     "ConfigError",
     "DataError",
     "EncodedTexts",
+    "DeadlineError",
     "Encoder",
     "HubError",
     "InvalidTextError",
@@ -47,11 +54,14 @@ __all__ = [
     "MirrorError",
     "MissingDependencyError",
     "ModelError",
+    "NonFiniteError",
     "OutputExistsError",
+    "OverloadedError",
     "ParityError",
     "ProcessGroupError",
     "ProviderError",
     "SearchResult",
+    "Scheduler",
     "__version__",
     "calibration_ranges",
     "quantize_embeddings",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +16,8 @@ from mirror_rt.manifest import Layout, Manifest
 from mirror_rt.pack import refuse_pack
 from mirror_rt.prompts import Prompts
 from mirror_rt.session import Providers, make_session, onnxruntime_errors
-from mirror_rt.tokenization import TextTokenizer
-from mirror_rt.tokens import PaddedBatch
+from mirror_rt.tokenization import TextTokenizer, why_invalid
+from mirror_rt.tokens import PaddedBatch, RaggedTokens
 
 __all__ = ["Encoder"]
 
@@ -100,6 +102,42 @@ class Encoder(BatchEncoder):
     def providers(self) -> list[str]:
         """The execution providers in use, the first preferred."""
         return list(self._session.get_providers())
+
+    @property
+    def pad_to(self) -> int | None:
+        """Tokens that every text is padded to; None for as few as a batch allows."""
+        return self.manifest.pad_to
+
+    def prepare(self, texts: Sequence[Any]) -> tuple[RaggedTokens, list[tuple[int, str]]]:
+        """Tokenise for `run_tokens`.
+
+        Args:
+            texts: n values that ought to be strings.
+
+        Returns:
+            The token ids of each, none for an unusable one; and (position, reason) of those.
+        """
+        reasons = [why_invalid(text) for text in texts]
+        good = [i for i, reason in enumerate(reasons) if reason is None]
+        tokens = self._tokenize([texts[i] for i in good])
+        lengths = np.zeros(len(texts), dtype=np.int64)
+        lengths[good] = tokens.lengths
+        unusable = [
+            (i, reason or "it has no tokens")
+            for i, (reason, length) in enumerate(zip(reasons, lengths, strict=True))
+            if length == 0
+        ]
+        return RaggedTokens(tokens.ids, np.concatenate([[0], np.cumsum(lengths)])), unusable
+
+    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
+        """Run n texts of at least one token as one batch.
+
+        Returns:
+            float32 [n, D]; NaN in the rows of texts for which the model gives no finite vector.
+        """
+        rows = np.arange(len(tokens))
+        batch = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self._pad_to)
+        return self._run_batch(batch, normalize=normalize)
 
     def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         output = "sentence_embedding" if normalize else "pooled_embedding"
