@@ -16,8 +16,8 @@ from mirror_rt.errors import (
     ClosedError,
     ConfigError,
     DataError,
-    HubError,
     DeadlineError,
+    HubError,
     InvalidTextError,
     MirrorError,
     MissingDependencyError,
@@ -33,9 +33,10 @@ from mirror_rt.manifest import Manifest
 from mirror_rt.pipeline import EncodedTexts
 from mirror_rt.quantization import calibration_ranges, quantize_embeddings
 from mirror_rt.retrieval import SearchResult, search
-from mirror_rt.scheduling import Scheduler
 
 if TYPE_CHECKING:
+    from mirror_rt.scheduling import Scheduler
+
     __version__: str
 
 __all__ = [
@@ -45,8 +46,8 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "DataError",
-    "EncodedTexts",
     "DeadlineError",
+    "EncodedTexts",
     "Encoder",
     "HubError",
     "InvalidTextError",
@@ -60,8 +61,8 @@ __all__ = [
     "ParityError",
     "ProcessGroupError",
     "ProviderError",
-    "SearchResult",
     "Scheduler",
+    "SearchResult",
     "__version__",
     "calibration_ranges",
     "quantize_embeddings",
@@ -74,4 +75,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # as slow as everything else together
 
         return version("mirror-rt")
+    if name == "Scheduler":
+        from mirror_rt.scheduling import Scheduler  # threads and futures, which few need
+
+        return Scheduler
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

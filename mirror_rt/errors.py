@@ -23,6 +23,7 @@ MirrorError
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 
 __all__ = [
@@ -32,8 +33,8 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "DataError",
-    "HubError",
     "DeadlineError",
+    "HubError",
     "InvalidTextError",
     "MirrorError",
     "MissingDependencyError",
@@ -77,7 +78,7 @@ class InvalidTextError(MirrorError, ValueError):
 class NonFiniteError(InvalidTextError):
     """The model gives one or more texts a vector that holds NaN or infinity."""
 
-    def __init__(self, rows: list[int]) -> None:
+    def __init__(self, rows: Iterable[int]) -> None:
         super().__init__([(int(row), "the model gives it no finite vector") for row in rows])
 
 

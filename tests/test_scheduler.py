@@ -19,31 +19,38 @@ from mirror_rt import (
     OverloadedError,
     Scheduler,
 )
+from mirror_rt.encoding import BatchEncoder
+from mirror_rt.tokenization import TokenizedTexts
 from mirror_rt.tokens import RaggedTokens
 
 
-class StepEncoder:
-    """A token a character; every run waits for `step`. A text with `!` makes its batch fail."""
+class CharacterTokenizer:
+    """A token a character."""
 
-    dimension = 2
-    pad_to = None
-    providers = ("CPUExecutionProvider",)
+    max_length, pad_id, clip_characters = 1000, 0, 1000
+
+    def __init__(self):
+        self.threads = set()
+
+    def __call__(self, texts, *, prompt=""):
+        self.threads.add(threading.current_thread())
+        ids = [[ord(character) for character in prompt + text] for text in texts]
+        return TokenizedTexts(RaggedTokens.from_lists(ids), np.zeros(len(texts), dtype=bool))
+
+
+class StepEncoder(BatchEncoder):
+    """Every run waits for `step`. A text with `!` makes its batch fail, one with `~` gives NaN."""
 
     def __init__(self, *, held=True):
+        super().__init__(CharacterTokenizer(), dimension=2, pad_to=None, mask_token=None)
         self.batches = []
         self.began = threading.Semaphore(0)
         self._steps = threading.Semaphore(0)
         self._held = held
-        self.tokenized_by = set()
 
-    def prepare(self, texts):
-        self.tokenized_by.add(threading.current_thread())
-        ids = [[ord(character) for character in text] if text else [] for text in texts]
-        return RaggedTokens.from_lists(ids), [(i, "empty") for i, row in enumerate(ids) if not row]
-
-    def run_tokens(self, tokens, *, normalize):
+    def _run_batch(self, batch, *, normalize):
         assert not normalize
-        texts = ["".join(map(chr, part)) for part in np.split(tokens.ids, tokens.offsets[1:-1])]
+        texts = ["".join(map(chr, row[row > 0])) for row in batch.input_ids]
         self.batches.append(texts)
         self.began.release()
         if self._held:
@@ -91,10 +98,17 @@ def plain(scheduler, text, **options):
     return scheduler.submit(text, normalize_embeddings=False, **options)
 
 
+def vector(future):
+    """The result for one string."""
+    embeddings = future.result(60).embeddings
+    assert len(embeddings) == 1
+    return embeddings[0]
+
+
 def test_an_idle_device_runs_at_once(encoder, scheduler, busy):
     assert encoder.batches == [["device"]]
     encoder.step()
-    np.testing.assert_array_equal(busy.result(60), [6, ord("d")])
+    np.testing.assert_array_equal(vector(busy), [6, ord("d")])
 
 
 def test_what_waits_runs_together_sorted_and_filled_to_the_budget(encoder, scheduler, busy):
@@ -104,7 +118,7 @@ def test_what_waits_runs_together_sorted_and_filled_to_the_budget(encoder, sched
     wait(futures, 60)
     assert encoder.batches[1:] == [["eee", "aaaa", "cccc", "dddd", "gggg"], ["b" * 30], ["f" * 29]]
     for text, future in zip(texts, futures, strict=True):
-        np.testing.assert_array_equal(future.result(), [len(text), ord(text[0])])
+        np.testing.assert_array_equal(vector(future), [len(text), ord(text[0])])
 
 
 def test_statistics(encoder, scheduler, busy):
@@ -146,6 +160,12 @@ def test_options_of_a_call(encoder):
         np.testing.assert_array_equal(plain, [[3], [2]])
         np.testing.assert_array_equal(scheduler.encode(["abc", "de"], truncate_dim=1), [[1], [1]])
         assert scheduler.encode([]).shape == (0, 2)
+        assert scheduler.encode(["abc", "de"], precision="binary").dtype == np.int8
+        scheduler.encode("abc", prompt="to: ")
+        assert encoder.batches[-1] == ["to: abc"]
+        info = scheduler.encode_with_info(["abc", "de"])
+        assert info.token_counts.tolist() == [3, 2]
+        assert info.embeddings.shape == (2, 2)
         tolerant = scheduler.encode(["abc", "", "a~"], errors="nan")
         assert np.isnan(tolerant).any(axis=1).tolist() == [False, True, True]
 
@@ -157,7 +177,8 @@ def test_options_of_a_call(encoder):
         ({"timeout": -1}, "timeout must be above 0"),
         ({"truncate_dim": 0}, r"truncate_dim must be in 1 .. 2, got 0"),
         ({"truncate_dim": 3}, r"truncate_dim must be in 1 .. 2, got 3"),
-        ({"errors": "ignore"}, "errors must be 'raise' or 'nan', got 'ignore'"),
+        ({"errors": "ignore"}, "errors must be"),
+        ({"batch_size": 8}, "batch_size: the batches of a Scheduler are common to its callers"),
     ],
 )
 def test_bad_options(scheduler, options, message):
@@ -177,7 +198,7 @@ def test_bad_limits(encoder, limit):
 
 
 def test_a_text_that_cannot_be_encoded_is_refused_and_leaves_no_room_taken(scheduler):
-    with pytest.raises(InvalidTextError, match="item 1: empty"):
+    with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
         scheduler.submit(["a", ""])
     with pytest.raises(InvalidTextError, match="got int"):
         scheduler.submit(7)
@@ -201,7 +222,7 @@ def test_a_running_text_may_be_cancelled_too(encoder, scheduler, busy):
     encoder.step()
     after = plain(scheduler, "after")
     encoder.step()
-    np.testing.assert_array_equal(after.result(60), [5, ord("a")])
+    np.testing.assert_array_equal(vector(after), [5, ord("a")])
 
 
 def test_a_deadline_that_passed_is_an_error_and_its_text_does_not_run(
@@ -270,7 +291,7 @@ def test_a_failing_text_fails_alone(encoder, scheduler, busy):
             with pytest.raises(ValueError, match=r"failed on \['cc!'\]"):
                 future.result()
         else:
-            np.testing.assert_array_equal(future.result(), [3, ord(text[0])])
+            np.testing.assert_array_equal(vector(future), [3, ord(text[0])])
     assert encoder.batches[1] == texts
     assert len(encoder.batches) - 1 <= 1 + 2 * 3  # halved, not one by one
     assert scheduler.statistics().failed == 1
@@ -282,7 +303,7 @@ def test_a_text_without_a_finite_vector_fails_alone(encoder, scheduler, busy):
     wait(futures, 60)
     with pytest.raises(NonFiniteError, match="item 0: the model gives it no finite vector"):
         futures[1].result()
-    np.testing.assert_array_equal(futures[2].result(), [3, ord("c")])
+    np.testing.assert_array_equal(vector(futures[2]), [3, ord("c")])
     assert len(encoder.batches) == 2
 
 
@@ -341,7 +362,7 @@ def test_two_devices_run_at_the_same_time(encoder):
     encoder.free()
     other.free()
     for text, future in zip(("aaaa", "bbbb"), futures, strict=True):
-        np.testing.assert_array_equal(future.result(60), [4, ord(text[0])])
+        np.testing.assert_array_equal(vector(future), [4, ord(text[0])])
     scheduler.close()
 
 
@@ -354,7 +375,7 @@ def test_a_task_waits_without_blocking_the_event_loop(encoder, scheduler):
         return await task
 
     np.testing.assert_array_equal(asyncio.run(main()), [3, ord("a")])
-    assert threading.main_thread() not in encoder.tokenized_by
+    assert threading.main_thread() not in encoder._tokenizer.threads
 
 
 def test_a_cancelled_task_takes_its_texts_back(encoder, scheduler, busy):
@@ -378,7 +399,7 @@ def test_a_task_gives_up_at_its_deadline(encoder, scheduler, busy):
 
 
 def test_tasks_get_the_errors_of_threads(encoder, scheduler, busy):
-    with pytest.raises(InvalidTextError, match="item 0: empty"):
+    with pytest.raises(InvalidTextError, match="item 0: the string is empty"):
         asyncio.run(scheduler.aencode([""]))
     plain(scheduler, ["a"] * 20)
     with pytest.raises(OverloadedError):
@@ -417,6 +438,7 @@ def test_64_callers_get_the_vectors_of_the_offline_path(bundle, words, kind):
     texts = [" ".join(words[i : i + 1 + i % 17]) for i in range(64)]
     expected = encoder.encode(texts)
     with Scheduler(encoder) as scheduler:
+        assert scheduler.running
         if kind == "threads":
             results = [None] * 64
             barrier = threading.Barrier(64)
@@ -438,3 +460,31 @@ def test_64_callers_get_the_vectors_of_the_offline_path(bundle, words, kind):
             results = asyncio.run(main())
         assert scheduler.statistics().texts == 64
     np.testing.assert_allclose(np.array(results), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalize_embeddings": False},
+        {"truncate_dim": 8},
+        {"on_too_long": "chunk"},
+        {"precision": "uint8", "truncate_dim": 16},
+        {"prompt": "river: ", "normalize_embeddings": False, "truncate_dim": 8},
+    ],
+    ids=lambda options: ",".join(options),
+)
+def test_every_option_means_what_it_means_offline(bundle, options):
+    encoder = Encoder.load(bundle)
+    texts = ["the river", "the old town " * 70, "a", "word"]
+    with Scheduler(encoder) as scheduler:
+        found = scheduler.encode_with_info(texts, **options)
+    expected = encoder.encode_with_info(texts, **options)
+    # A code may differ by one where a component lies between two.
+    tolerance = 1 if found.embeddings.dtype == np.uint8 else 1e-5
+    assert found.embeddings.dtype == expected.embeddings.dtype
+    np.testing.assert_allclose(
+        found.embeddings.astype(float), expected.embeddings.astype(float), atol=tolerance
+    )
+    np.testing.assert_array_equal(found.token_counts, expected.token_counts)
+    np.testing.assert_array_equal(found.chunks, expected.chunks)
+    np.testing.assert_array_equal(found.truncated, expected.truncated)

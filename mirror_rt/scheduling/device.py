@@ -5,48 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
 
 import numpy as np
 
-from mirror_rt.encoding import Vectors
+from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import DeadlineError, NonFiniteError
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport, Request
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens import RaggedTokens
 
-__all__ = ["Device", "ScheduledEncoder"]
+__all__ = ["Device"]
 
 logger = logging.getLogger("mirror_rt")
-
-
-class ScheduledEncoder(Protocol):
-    """What the scheduler needs of an encoder; `Encoder` has it."""
-
-    @property
-    def dimension(self) -> int:
-        """Length D of an embedding."""
-        ...
-
-    @property
-    def pad_to(self) -> int | None:
-        """Tokens that every text is padded to; None for as few as a batch allows."""
-        ...
-
-    @property
-    def providers(self) -> list[str]:
-        """The execution providers in use, the first preferred."""
-        ...
-
-    def prepare(self, texts: Sequence[Any]) -> tuple[RaggedTokens, list[tuple[int, str]]]:
-        """Token ids of n texts, none for an unusable one; and (position, reason) of those."""
-        ...
-
-    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
-        """Run n texts together: float32 [n, D], NaN where a vector is not finite."""
-        ...
 
 
 class Device(threading.Thread):
@@ -62,7 +34,7 @@ class Device(threading.Thread):
 
     def __init__(
         self,
-        encoder: ScheduledEncoder,
+        encoder: BatchEncoder,
         queue: RequestQueue,
         on_batch: Callable[[BatchReport], None] | None,
     ) -> None:
@@ -75,7 +47,7 @@ class Device(threading.Thread):
         """Run what waits, again and again."""
         while (work := self._queue.take()) is not None:
             for request in work.expired:
-                request.fail(DeadlineError(request.options.timeout))
+                request.fail(DeadlineError(request.timeout))
             self._run_batch(work.batch)
             del work  # its vectors need not wait for the next
 
@@ -84,8 +56,7 @@ class Device(threading.Thread):
         batch = [text for text in batch if not text.request.over]
         if not batch:
             return
-        offsets = np.cumsum([0, *(len(text.ids) for text in batch)], dtype=np.int64)
-        tokens = RaggedTokens(np.concatenate([text.ids for text in batch]), offsets)
+        tokens = RaggedTokens.from_arrays([text.ids for text in batch])
         began = time.monotonic()
         try:
             vectors = self._encoder.run_tokens(tokens, normalize=False)
@@ -103,16 +74,16 @@ class Device(threading.Thread):
     def _deliver(self, batch: list[WaitingText[Request]], vectors: Vectors) -> None:
         for i in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
             request = batch[i].request
-            if request.options.errors == "raise" and self._queue.end(request):
-                request.fail(NonFiniteError([batch[i].row]))
+            if request.job.errors == "raise" and self._queue.end(request):
+                request.fail(NonFiniteError([int(request.rows.text[batch[i].row])]))
         for request in self._queue.fill(batch, vectors):
-            request.succeed()
+            request.succeed(self._encoder.finish)
 
     def _report(self, batch: list[WaitingText[Request]], began: float, *, failed: bool) -> None:
         report = BatchReport(
             tokens=[len(text.ids) for text in batch],
             padded_tokens=len(batch) * max(text.length for text in batch),
-            queue_seconds=[began - text.request.options.arrived for text in batch],
+            queue_seconds=[began - text.arrived for text in batch],
             run_seconds=time.monotonic() - began,
             failed=failed,
         )

@@ -2,72 +2,63 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import pairwise
 
 import numpy as np
 
-from mirror_rt.encoding import Vectors
-from mirror_rt.errors import ConfigError
+from mirror_rt.chunking import TokenRows
+from mirror_rt.options import Job
+from mirror_rt.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
-from mirror_rt.tokens import RaggedTokens
 
-__all__ = ["BatchReport", "Options", "Request", "SchedulerStatistics", "make_request"]
+__all__ = ["BatchReport", "Request", "SchedulerStatistics", "make_request"]
 
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a caller asks for; `Scheduler.submit` documents it."""
-
-    timeout: float | None = None
-    normalize_embeddings: bool = True
-    truncate_dim: int | None = None
-    errors: Literal["raise", "nan"] = "raise"
-    arrived: float = field(default_factory=time.monotonic)
-
-    def check(self, dimension: int) -> None:
-        """Raise ConfigError for a value out of range."""
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise ConfigError(f"timeout must be above 0 seconds, or None, got {self.timeout}")
-        if self.truncate_dim is not None and not 1 <= self.truncate_dim <= dimension:
-            raise ConfigError(f"truncate_dim must be in 1 .. {dimension}, got {self.truncate_dim}")
-        if self.errors not in ("raise", "nan"):
-            raise ConfigError(f"errors must be 'raise' or 'nan', got {self.errors!r}")
+Finish = Callable[[Vectors, TokenRows, Job], EncodedTexts]
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """The texts of one call.
+    """The texts of one call, as rows of tokens.
 
     Attributes:
-        vectors: float32 [n, D], pooled; NaN in the rows that are not done.
-        single: whether the call was for one string: its result is [D], not [1, D].
-        options: what the caller asked for.
-        texts: those that are to run.
+        rows: what is to run.
+        job: what the caller asked for.
+        timeout: seconds that the caller gave, None for no limit.
+        vectors: float32 [m, D], pooled, of the rows; unset in those that are not done.
+        texts: the rows as they wait.
         left: how many of them are not done.
         over: whether it has its result or its error, or was cancelled.
         future: what the caller holds.
     """
 
+    rows: TokenRows
+    job: Job
+    timeout: float | None
     vectors: Vectors
-    single: bool
-    options: Options
     texts: list[WaitingText[Request]] = field(default_factory=list)
     left: int = 0
     over: bool = False
-    future: Future[Vectors] = field(default_factory=Future)
+    future: Future[EncodedTexts] = field(default_factory=Future)
 
-    def succeed(self) -> None:
-        """Give the caller the vectors as asked for."""
-        vectors = self.vectors[:, : self.options.truncate_dim]
-        if self.options.normalize_embeddings:
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_result(vectors[0] if self.single else np.ascontiguousarray(vectors))
+    def succeed(self, finish: Finish) -> None:
+        """Give the caller the vectors as asked for.
+
+        The graph could normalise, too; done here, callers who want it and those who do not share
+        a batch.
+        """
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            vectors = self.vectors
+            if self.job.normalize:
+                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            kept = np.ascontiguousarray(vectors[:, : self.job.dimension])
+            self.future.set_result(finish(kept, self.rows, self.job))
+        except Exception as error:  # noqa: BLE001 - the device's thread must go on
+            self.future.set_exception(error)
 
     def fail(self, error: Exception) -> None:
         """Give the caller an error."""
@@ -76,23 +67,25 @@ class Request:
 
 
 def make_request(
-    tokens: RaggedTokens, options: Options, *, dimension: int, pad_to: int | None, single: bool
+    rows: TokenRows,
+    job: Job,
+    *,
+    dimension: int,
+    pad_to: int | None,
+    arrived: float,
+    timeout: float | None,
 ) -> Request:
-    """Make the request of n tokenised texts; those without tokens are done already, as NaN."""
-    request = Request(np.full((len(tokens), dimension), np.nan, np.float32), single, options)
-    deadline = None if options.timeout is None else options.arrived + options.timeout
+    """Make a request; times are those of `time.monotonic`."""
+    vectors = np.empty((len(rows.text), dimension), np.float32)
+    request = Request(rows, job, timeout, vectors, left=len(rows.text))
+    deadline = None if timeout is None else arrived + timeout
+    spans = pairwise(rows.tokens.offsets.tolist())
     request.texts = [
         WaitingText(
-            request,
-            row,
-            tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]],
-            pad_to or int(tokens.lengths[row]),
-            options.arrived,
-            deadline,
+            request, row, rows.tokens.ids[begin:end], pad_to or end - begin, arrived, deadline
         )
-        for row in np.flatnonzero(tokens.lengths).tolist()
+        for row, (begin, end) in enumerate(spans)
     ]
-    request.left = len(request.texts)
     return request
 
 

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, Self
+from typing import Any, NamedTuple, Self, Unpack
 
-from mirror_rt.encoding import Vectors, _as_list
-from mirror_rt.errors import ClosedError, ConfigError, DeadlineError, InvalidTextError
-from mirror_rt.scheduling.device import Device, ScheduledEncoder
+from mirror_rt.encoding import BatchEncoder, as_list
+from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
+from mirror_rt.options import EncodeOptions, Job
+from mirror_rt.pipeline import EncodedTexts
+from mirror_rt.quantization import Embeddings
+from mirror_rt.scheduling.device import Device
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
     BatchReport,
-    Options,
     SchedulerStatistics,
     make_request,
 )
 
 __all__ = ["Scheduler"]
-
-# What a run costs besides its tokens, in tokens. On two cores all-MiniLM-L6-v2 computes some
-# 8,000 tokens a second, and a run of one word takes 2 ms. A GPU is about a hundred times as
-# fast, and to launch the kernels of a run takes it as long.
-_RUN_COST, _RUN_COST_GPU = 16, 1024
 
 
 class Scheduler:
@@ -56,7 +54,7 @@ class Scheduler:
 
     def __init__(
         self,
-        encoders: ScheduledEncoder | Sequence[ScheduledEncoder],
+        encoders: BatchEncoder | Sequence[BatchEncoder],
         *,
         token_budget: int = 2048,
         max_waiting_texts: int = 4096,
@@ -72,12 +70,11 @@ class Scheduler:
         _check(encoders, limits)
         self._encoder = encoders[0]
         self._process = os.getpid()
-        on_cpu = self._encoder.providers[0] == "CPUExecutionProvider"
         self._queue = RequestQueue(
             max_texts=max_waiting_texts,
             max_tokens=max_waiting_tokens,
             token_budget=token_budget,
-            run_cost=_RUN_COST if on_cpu else _RUN_COST_GPU,
+            run_cost=self._encoder.run_cost,
         )
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-tokenizer")
         self._devices = [Device(encoder, self._queue, on_batch) for encoder in encoders]
@@ -90,48 +87,39 @@ class Scheduler:
         inputs: str | Iterable[str],
         *,
         timeout: float | None = None,
-        normalize_embeddings: bool = True,
-        truncate_dim: int | None = None,
-        errors: Literal["raise", "nan"] = "raise",
-    ) -> Future[Vectors]:
+        **options: Unpack[EncodeOptions],
+    ) -> Future[EncodedTexts]:
         """Let texts wait for the device, after tokenising them in the calling thread.
 
         Args:
             inputs: one string, or any iterable of strings.
             timeout: seconds from now after which the vectors are of no use: texts that still
                 wait then do not run.
-            normalize_embeddings: give unit vectors.
-            truncate_dim: keep the first so many dimensions (then normalise, if asked to).
-            errors: `"raise"` fails the call for an unusable text; `"nan"` gives it a row of NaN.
+            **options: those of `Encoder.encode`, except `batch_size`.
 
         Returns:
-            A future of float32 [n, D] in the order of `inputs`; [D] for a single string. Until it
-            is done it can be cancelled: texts that still wait then do not run. It fails with
-            DeadlineError, with ClosedError (closed before it ran), with InvalidTextError (no
-            finite vector), or with what the model raised for it.
+            A future of the embeddings [n, D] in the order of `inputs`, with the number of tokens
+            of each text and whether it was cut. Until it is done it can be cancelled: texts that
+            still wait then do not run. It fails with DeadlineError, with ClosedError (closed
+            before it ran), with NonFiniteError, or with what the model raised for it.
 
         Raises:
             InvalidTextError: a text cannot be encoded.
-            ConfigError: an option is out of range, or the call alone is more than may wait.
+            ConfigError: an option has an unusable value, or the call alone is more than may wait.
             OverloadedError: too much waits.
             ClosedError: the scheduler is closed.
         """
-        options = Options(timeout, normalize_embeddings, truncate_dim, errors)
-        texts = self._admit(inputs, options)
-        return self._accept(texts, options, single=isinstance(inputs, str))
+        call = self._admit(inputs, timeout, options)
+        return self._accept(call)
 
-    def encode(
-        self, inputs: str | Iterable[str], *, timeout: float | None = None, **options: Any
-    ) -> Vectors:
-        """`submit`, and wait for the vectors.
-
-        Args:
-            inputs: one string, or any iterable of strings.
-            timeout: seconds to wait.
-            **options: the others of `submit`.
-
-        Returns:
-            float32 [n, D] in the order of `inputs`; [D] for a single string.
+    def encode_with_info(
+        self,
+        inputs: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> EncodedTexts:
+        """`submit`, and wait.
 
         Raises:
             DeadlineError: the time is over; what waited was taken back.
@@ -147,38 +135,42 @@ class Scheduler:
         finally:
             future.cancel()  # Ctrl-C while it waits; nothing happens to one that is done
 
-    async def aencode(
-        self, inputs: str | Iterable[str], *, timeout: float | None = None, **options: Any
-    ) -> Vectors:
-        """`submit`, tokenising in another thread, and await the vectors.
+    def encode(
+        self,
+        inputs: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> Embeddings:
+        """`encode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
+        embeddings = self.encode_with_info(inputs, timeout=timeout, **options).embeddings
+        return embeddings[0] if isinstance(inputs, str) else embeddings
+
+    async def aencode_with_info(
+        self,
+        inputs: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> EncodedTexts:
+        """`submit`, tokenising in another thread, and await the result.
 
         A task that is cancelled takes back the texts that wait.
-
-        Args:
-            inputs: one string, or any iterable of strings.
-            timeout: seconds to wait.
-            **options: the others of `submit`.
-
-        Returns:
-            float32 [n, D] in the order of `inputs`; [D] for a single string.
 
         Raises:
             DeadlineError: the time is over; what waited was taken back.
             MirrorError: what `submit` raises, or its future.
         """
-        import asyncio  # here: it takes as long to import as all the rest
+        import asyncio  # 30 ms that a synchronous program does without
 
-        checked = Options(timeout, **options)
-        texts = self._admit(inputs, checked)
-        accepted = self._tokenizing.submit(
-            self._accept, texts, checked, single=isinstance(inputs, str)
-        )
+        call = self._admit(inputs, timeout, options)
+        accepted = self._tokenizing.submit(self._accept, call)
         accepted.add_done_callback(
-            lambda future: self._queue.release(len(texts)) if future.cancelled() else None
+            lambda future: self._queue.release(len(call.texts)) if future.cancelled() else None
         )
         try:
             async with asyncio.timeout(timeout):
-                future: Future[Vectors] = await asyncio.wrap_future(accepted)
+                future: Future[EncodedTexts] = await asyncio.wrap_future(accepted)
                 return await asyncio.wrap_future(future)
         except TimeoutError as error:
             if isinstance(error, DeadlineError):
@@ -186,6 +178,17 @@ class Scheduler:
             raise DeadlineError(timeout) from None
         finally:
             accepted.add_done_callback(_cancel_result)
+
+    async def aencode(
+        self,
+        inputs: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> Embeddings:
+        """`aencode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
+        encoded = await self.aencode_with_info(inputs, timeout=timeout, **options)
+        return encoded.embeddings[0] if isinstance(inputs, str) else encoded.embeddings
 
     def statistics(self) -> SchedulerStatistics:
         """Counts since the start, and what waits now."""
@@ -226,41 +229,49 @@ class Scheduler:
         """Close; run what waits only where the block ended well."""
         self.close(drain=kind is None)
 
-    def _admit(self, inputs: str | Iterable[str], options: Options) -> list[Any]:
+    def _admit(
+        self, inputs: str | Iterable[str], timeout: float | None, options: EncodeOptions
+    ) -> _Call:
         """Check a call and make room for its texts."""
-        options.check(self._encoder.dimension)
+        arrived = time.monotonic()
+        if timeout is not None and not 0 < timeout < math.inf:
+            raise ConfigError(f"timeout must be above 0 seconds, or None, got {timeout}")
+        if "batch_size" in options:
+            raise ConfigError(
+                "batch_size: the batches of a Scheduler are common to its callers; give it a "
+                "token_budget"
+            )
+        job = self._encoder.job(options)
         if os.getpid() != self._process:
             raise ClosedError(
                 f"this Scheduler belongs to process {self._process}, its threads were not forked "
                 f"into process {os.getpid()}: make one there"
             )
-        texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         self._queue.admit(len(texts))
-        return texts
+        return _Call(texts, job, arrived, timeout)
 
-    def _accept(self, texts: list[Any], options: Options, *, single: bool) -> Future[Vectors]:
+    def _accept(self, call: _Call) -> Future[EncodedTexts]:
         """Tokenise admitted texts and queue them."""
         try:
-            tokens, unusable = self._encoder.prepare(texts)
-            if unusable and options.errors == "raise":
-                raise InvalidTextError(unusable)
             request = make_request(
-                tokens,
-                options,
+                self._encoder.prepare(call.texts, call.job),
+                call.job,
                 dimension=self._encoder.dimension,
                 pad_to=self._encoder.pad_to,
-                single=single,
+                arrived=call.arrived,
+                timeout=call.timeout,
             )
         except BaseException:
-            self._queue.release(len(texts))
+            self._queue.release(len(call.texts))
             raise
-        self._queue.put(request, admitted=len(texts))
+        self._queue.put(request, admitted=len(call.texts))
         if request.texts:
             request.future.add_done_callback(
                 lambda future: self._queue.cancel(request) if future.cancelled() else None
             )
         else:
-            request.succeed()
+            request.succeed(self._encoder.finish)
         return request.future
 
     def _drop(self) -> None:
@@ -271,13 +282,22 @@ class Scheduler:
         self.close(drain=False)
 
 
-def _cancel_result(accepted: Future[Future[Vectors]]) -> None:
+class _Call(NamedTuple):
+    """Texts for which there is room."""
+
+    texts: list[Any]
+    job: Job
+    arrived: float
+    timeout: float | None
+
+
+def _cancel_result(accepted: Future[Future[EncodedTexts]]) -> None:
     """Cancel what was accepted for a task that is gone; nothing happens to one that is done."""
     if not accepted.cancelled() and accepted.exception() is None:
         accepted.result().cancel()
 
 
-def _check(encoders: Sequence[ScheduledEncoder], limits: dict[str, int]) -> None:
+def _check(encoders: Sequence[BatchEncoder], limits: dict[str, int]) -> None:
     for name, limit in limits.items():
         if limit < 1:
             raise ConfigError(f"{name} must be at least 1, got {limit}")
