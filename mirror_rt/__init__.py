@@ -13,14 +13,18 @@ from mirror_rt.errors import (
     BundleError,
     BundleIntegrityError,
     BundleVersionError,
+    ClosedError,
     ConfigError,
     DataError,
+    DeadlineError,
     HubError,
     InvalidTextError,
     MirrorError,
     MissingDependencyError,
     ModelError,
+    NonFiniteError,
     OutputExistsError,
+    OverloadedError,
     ParityError,
     ProcessGroupError,
     ProviderError,
@@ -31,14 +35,18 @@ from mirror_rt.quantization import calibration_ranges, quantize_embeddings
 from mirror_rt.retrieval import SearchResult, search
 
 if TYPE_CHECKING:
+    from mirror_rt.scheduling import Scheduler
+
     __version__: str
 
 __all__ = [
     "BundleError",
     "BundleIntegrityError",
     "BundleVersionError",
+    "ClosedError",
     "ConfigError",
     "DataError",
+    "DeadlineError",
     "EncodedTexts",
     "Encoder",
     "HubError",
@@ -47,10 +55,13 @@ __all__ = [
     "MirrorError",
     "MissingDependencyError",
     "ModelError",
+    "NonFiniteError",
     "OutputExistsError",
+    "OverloadedError",
     "ParityError",
     "ProcessGroupError",
     "ProviderError",
+    "Scheduler",
     "SearchResult",
     "__version__",
     "calibration_ranges",
@@ -64,4 +75,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # as slow as everything else together
 
         return version("mirror-rt")
+    if name == "Scheduler":
+        from mirror_rt.scheduling import Scheduler  # threads and futures, which few need
+
+        return Scheduler
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -11,13 +15,17 @@ from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import BundleError
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
+from mirror_rt.opening import exact_variant, open_exact, open_variant
 from mirror_rt.pack import refuse_pack
 from mirror_rt.prompts import Prompts
-from mirror_rt.session import Providers, make_session, onnxruntime_errors
+from mirror_rt.providers import Providers
+from mirror_rt.session import GraphSession, SessionConfig, Spinning
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
 
 __all__ = ["Encoder"]
+
+logger = logging.getLogger("mirror_rt")
 
 
 class Encoder(BatchEncoder):
@@ -32,12 +40,17 @@ class Encoder(BatchEncoder):
         manifest: Manifest,
         *,
         variant: str | None = None,
+        verify: bool = False,
         providers: Providers = "auto",
+        allow_fallback: bool = False,
         threads: int | None = None,
+        spinning: Spinning | None = None,
     ) -> None:
-        self._graph = _loadable(folder, manifest, manifest.variant(variant).file)
+        self._config = SessionConfig(providers, allow_fallback, threads, spinning)
         # First the session: loading one takes twice its size for a moment.
-        self._session = make_session(self._graph, providers=providers, threads=threads)
+        self._session, self.variant = open_variant(
+            folder, manifest, variant, self._config, verify=verify
+        )
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
@@ -52,8 +65,9 @@ class Encoder(BatchEncoder):
         )
         self.folder = folder
         self.manifest = manifest
-        self._input_names = [node.name for node in self._session.get_inputs()]
-        self._check_graph()
+        self._verify = verify
+        self._exact: GraphSession | None = None  # opened when a row is not finite
+        self._opening_exact = threading.Lock()
 
     @classmethod
     def load(
@@ -65,25 +79,36 @@ class Encoder(BatchEncoder):
         offline: bool = False,
         verify: bool = True,
         providers: Providers = "auto",
+        allow_fallback: bool = False,
         threads: int | None = None,
+        spinning: Spinning | None = None,
     ) -> Encoder:
         """Load a bundle from a folder, or from a model hub by name (`owner/name`).
 
         Args:
             path_or_name: a folder written by `mirror-rt export`, or the name of one on a hub.
             variant: which graph of the bundle (`fp32`, `fp16`, `int8`, `fp16-cuda` ...); None for
-                `fp32`, or the first where the bundle has no `fp32`.
+                `fp32` on the CPU (the first where the bundle has no `fp32`), and under CUDA for
+                the fastest it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`.
             revision: branch, tag or commit on the hub.
             offline: take a hub name from the local cache alone.
             verify: compare every file that it needs with the hash in the manifest first.
-            providers: `"auto"` or a list of onnxruntime execution providers.
-            threads: processors for one operator; None for all that this process may use.
+            providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
+                `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers.
+            allow_fallback: run on the CPU, with a warning, where the provider that was asked for
+                cannot be had.
+            threads: processors for one operator; None for all that this process may use, by its
+                affinity mask and the CPU quota of its cgroups.
+            spinning: whether threads without work spin (faster to wake, and busy): `"off"`,
+                `"run"` (while a run is in flight) or `"always"` (and after it). None for `"run"`,
+                and for `"off"` under a CPU quota.
 
         Raises:
             BundleError: not a bundle (a pack of several, for example), from a newer version,
                 incomplete or changed.
-            ConfigError: a revision was given with a folder, or `threads` is out of range.
-            ProviderError: the providers cannot be had.
+            ConfigError: a revision was given with a folder, or an option has an unusable value.
+            ProviderError: the providers cannot be had, or there is an NVIDIA card and CUDA does
+                not start.
             MissingDependencyError: no onnxruntime is installed.
         """
         refuse_pack(Path(path_or_name))
@@ -92,56 +117,89 @@ class Encoder(BatchEncoder):
         )
         refuse_pack(folder)
         manifest = Manifest.read(folder)
-        if verify:
-            manifest.verify(folder, manifest.files_for([manifest.variant(variant)]))
-        return cls(folder, manifest, variant=variant, providers=providers, threads=threads)
+        return cls(
+            folder,
+            manifest,
+            variant=variant,
+            verify=verify,
+            providers=providers,
+            allow_fallback=allow_fallback,
+            threads=threads,
+            spinning=spinning,
+        )
 
     @property
     def providers(self) -> list[str]:
         """The execution providers in use, the first preferred."""
-        return list(self._session.get_providers())
+        return self._session.providers
+
+    def warmup(self, *, lengths: Sequence[int] = (16, 128, 512), batch_size: int = 32) -> None:
+        """Run the model once for each length, alone and in a full batch.
+
+        The first runs of a session take memory and make choices; a service does it before it says
+        that it is ready.
+
+        Args:
+            lengths: in tokens; those above `max_length` count as `max_length`.
+            batch_size: as in `encode`, whose budget of tokens a batch fills.
+        """
+        for length in sorted({min(length, self.pad_to or self.max_length) for length in lengths}):
+            for rows in sorted({1, max(1, 64 * batch_size // length)}):
+                ids = np.full((rows, length), self._tokenizer.pad_id, dtype=np.int64)
+                self._session.run(
+                    PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids)), "pooled_embedding"
+                )
+
+    def close(self) -> None:
+        """Free the model, once no run is in flight; encoding is a ClosedError from then on."""
+        self._session.close()
+        with self._opening_exact:
+            if self._exact is not None:
+                self._exact.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        """Run the model; rows that are not finite again in fp32, NaN where that fails too."""
         output = "sentence_embedding" if normalize else "pooled_embedding"
-        arrays = batch._asdict()
-        feeds = {name: arrays[name] for name in self._input_names}
-        try:
-            vectors = np.asarray(self._session.run([output], feeds)[0])
-        except onnxruntime_errors() as error:
-            rows, length = batch.input_ids.shape
-            raise BundleError(
-                f"{self._graph} failed on {rows} texts of {length} tokens: {error}"
-            ) from error
+        vectors = self._session.run(batch, output)
         if vectors.shape != (len(batch.input_ids), self.dimension):
             raise BundleError(
-                f"{self._graph} gave {vectors.shape[-1]} dimensions, its manifest "
+                f"{self._session.graph} gave {vectors.shape[-1]} dimensions, its manifest "
                 f"says {self.dimension}"
             )
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            rows = np.flatnonzero(~finite)
+            vectors[rows] = self._run_exactly(PaddedBatch(*(a[rows] for a in batch)), output)
         return vectors
 
-    def _check_graph(self) -> None:
-        unknown = set(self._input_names) - set(PaddedBatch._fields)
-        outputs = {node.name for node in self._session.get_outputs()}
-        missing = {"sentence_embedding", "pooled_embedding"} - outputs
-        if unknown or missing:
-            raise BundleError(
-                f"{self._graph} is not a pooled encoder graph: "
-                f"unknown inputs {sorted(unknown)}, missing outputs {sorted(missing)}"
-            )
+    def _run_exactly(self, batch: PaddedBatch, output: str) -> Vectors:
+        rows = len(batch.input_ids)
+        exact = exact_variant(self.folder, self.manifest, self.variant, self.providers[0])
+        if exact is None:
+            return np.full((rows, self.dimension), np.nan, dtype=np.float32)
+        with self._opening_exact:
+            if self._exact is None:
+                logger.warning(
+                    "%s gave a vector that is not finite: such texts run again in fp32 (said once)",
+                    self._session.graph,
+                )
+                self._exact = open_exact(
+                    self.folder,
+                    self.manifest,
+                    exact,
+                    self._session,
+                    self._config,
+                    verify=self._verify,
+                )
+        vectors = self._exact.run(batch, output)
+        vectors[~np.isfinite(vectors).all(axis=1)] = np.nan
+        return vectors
 
     def __repr__(self) -> str:
         return f"Encoder({str(self.folder)!r}, dimension={self.dimension})"
-
-
-def _loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
-    """Path of a graph, where possible of the one that leaves its weights in the file.
-
-    Not where the file was changed, whose weights are elsewhere then; and not behind a symbolic
-    link, which a model hub's cache is made of and onnxruntime refuses for weights.
-    """
-    path, mapped = folder / graph, folder / Layout.mapped(graph)
-    record = manifest.files.get(graph)
-    if not mapped.is_file() or not path.is_file() or path.is_symlink():
-        return path
-    same = record is None or record.bytes == path.stat().st_size
-    return mapped if same else path

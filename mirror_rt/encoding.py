@@ -20,7 +20,7 @@ from mirror_rt.retrieval import cosine_similarity
 from mirror_rt.tokenization import TextTokenizer, why_invalid
 from mirror_rt.windows import WINDOW_TEXTS, windows
 
-__all__ = ["BatchEncoder", "EmbeddingModel", "EncodedTexts", "Vectors"]
+__all__ = ["BatchEncoder", "EmbeddingModel", "EncodedTexts", "Vectors", "as_list"]
 
 
 class EmbeddingModel(Protocol):
@@ -91,7 +91,7 @@ class BatchEncoder(Pipeline):
         Raises:
             InvalidTextError: naming each text that cannot be encoded.
         """
-        texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         _raise_invalid(texts)
         tokens = self._tokenizer(texts).tokens
         return [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
@@ -166,8 +166,8 @@ class BatchEncoder(Pipeline):
 
         Args and errors are those of `encode`; a single string is a list of one.
         """
-        job = self._job(options)
-        texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
+        job = self.job(options)
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         if job.errors == "raise":
             _raise_invalid(texts)
         return self._encode_list(texts, job, show_progress_bar)
@@ -202,7 +202,7 @@ class BatchEncoder(Pipeline):
         Raises:
             InvalidTextError, ConfigError: as `encode`, when the window of the text is reached.
         """
-        job = self._job(options)
+        job = self.job(options)
         if isinstance(inputs, str | bytes | Mapping | Set) or not isinstance(inputs, Iterable):
             raise ConfigError(f"expected an iterable of str, got {type(inputs).__name__}")
         if window < 1:
@@ -218,10 +218,10 @@ class BatchEncoder(Pipeline):
         """
         import asyncio  # 30 ms that a synchronous program does without
 
-        job, stop = self._job(options), threading.Event()
+        job, stop = self.job(options), threading.Event()
 
         def work() -> Embeddings:
-            texts = [inputs] if isinstance(inputs, str) else _as_list(inputs)
+            texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
             if job.errors == "raise":
                 _raise_invalid(texts)
             return self._encode_list(texts, job, False, stop).embeddings
@@ -236,7 +236,8 @@ class BatchEncoder(Pipeline):
         """Cosine of every row of `a` [n, D] with every row of `b` [m, D]: float32 [n, m]."""
         return cosine_similarity(a, b)
 
-    def _job(self, options: EncodeOptions) -> Job:
+    def job(self, options: EncodeOptions) -> Job:
+        """Check the options of a call; ConfigError for an unusable one."""
         return Job.make(self.dimension, self._prompts, self._normalize, **options)
 
     def _with_prompt(self, names: tuple[str, ...], options: EncodeOptions) -> EncodeOptions:
@@ -268,7 +269,7 @@ class BatchEncoder(Pipeline):
             yield from (row.copy() for row in part.embeddings)
 
 
-def _as_list(inputs: Any) -> list[Any]:
+def as_list(inputs: Any) -> list[Any]:
     """Materialise an iterable of texts; a lone value of another type is one bad text."""
     if isinstance(inputs, bytes | Mapping | Set) or not isinstance(inputs, Iterable):
         raise InvalidTextError(

@@ -4,12 +4,16 @@ MirrorError
 |-- ConfigError (ValueError)             an option or recipe field has an unusable value
 |-- DataError (ValueError)               a data file cannot be used
 |-- InvalidTextError (ValueError)        one or more texts cannot be encoded
+|   `-- NonFiniteError                   the model gives them NaN or infinity
 |-- ModelError                           a Hugging Face model cannot be loaded or trained
 |-- BundleError                          a bundle is incomplete or not one
 |   |-- BundleVersionError               it comes from a newer mirror_rt
 |   `-- BundleIntegrityError             a file of it is missing or was changed
 |-- HubError                             a model hub lacks or refuses something, or is not reached
 |-- ProcessGroupError                    another process of a run on several has failed
+|-- ClosedError (RuntimeError)           an Encoder or Scheduler is used after close()
+|-- DeadlineError (TimeoutError)         the time that a caller gave is over
+|-- OverloadedError                      too much waits already: try again later
 |-- ParityError                          an exported graph disagrees with PyTorch
 |-- OutputExistsError (FileExistsError)  the output is already there
 |-- ProviderError                        an execution provider was asked for and is not there
@@ -19,20 +23,25 @@ MirrorError
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 
 __all__ = [
     "BundleError",
     "BundleIntegrityError",
     "BundleVersionError",
+    "ClosedError",
     "ConfigError",
     "DataError",
+    "DeadlineError",
     "HubError",
     "InvalidTextError",
     "MirrorError",
     "MissingDependencyError",
     "ModelError",
+    "NonFiniteError",
     "OutputExistsError",
+    "OverloadedError",
     "ParityError",
     "ProcessGroupError",
     "ProviderError",
@@ -66,6 +75,13 @@ class InvalidTextError(MirrorError, ValueError):
         self.items = items
 
 
+class NonFiniteError(InvalidTextError):
+    """The model gives one or more texts a vector that holds NaN or infinity."""
+
+    def __init__(self, rows: Iterable[int]) -> None:
+        super().__init__([(int(row), "the model gives it no finite vector") for row in rows])
+
+
 class ModelError(MirrorError):
     """A Hugging Face model folder or name cannot be loaded, trained or exported."""
 
@@ -88,6 +104,30 @@ class HubError(MirrorError):
 
 class ProcessGroupError(MirrorError):
     """Another process of the same run has failed or ended; its own message says why."""
+
+
+class ClosedError(MirrorError, RuntimeError):
+    """An Encoder or a Scheduler is used after `close()`, or in another process than its own."""
+
+
+class DeadlineError(MirrorError, TimeoutError):
+    """The time that a caller gave is over."""
+
+    def __init__(self, timeout: float | None) -> None:
+        super().__init__(f"no vector within {timeout} s: give more time, or load the machine less")
+
+
+class OverloadedError(MirrorError):
+    """Too much waits already for a call to be accepted.
+
+    Attributes:
+        retry_after: seconds until what waits now has run, as far as can be told; else None.
+    """
+
+    def __init__(self, what: str, *, retry_after: float | None) -> None:
+        when = "later" if retry_after is None else f"in about {max(retry_after, 0.01):.2g} s"
+        super().__init__(f"overloaded: {what}; try again {when}, or raise the limit")
+        self.retry_after = retry_after
 
 
 class ParityError(MirrorError):

@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.batching import CPU_RUN_COST, plan_batches
 from mirror_rt.chunking import TokenRows, pool_chunks, token_rows
-from mirror_rt.errors import InvalidTextError
+from mirror_rt.errors import InvalidTextError, NonFiniteError
 from mirror_rt.options import Job
 from mirror_rt.quantization import Embeddings
 from mirror_rt.tokenization import TextTokenizer
-from mirror_rt.tokens import PaddedBatch
+from mirror_rt.tokens import PaddedBatch, RaggedTokens
 from mirror_rt.windows import Window, one_ahead
 
 __all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
@@ -80,6 +81,33 @@ class Pipeline(ABC):
     def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run the model: a padded batch to float32 [rows, D]."""
 
+    @property
+    def pad_to(self) -> int | None:
+        """Tokens that every row is padded to; None for as few as a batch allows."""
+        return self._pad_to
+
+    @property
+    def run_cost(self) -> int:
+        """What a run costs besides its tokens, in tokens."""
+        return self._run_cost
+
+    def prepare(self, texts: list[Any], job: Job) -> TokenRows:
+        """Check and tokenise the texts of one call.
+
+        Raises:
+            InvalidTextError: a text cannot be encoded, where that is to be an error.
+            ConfigError: the prompt leaves no room for text.
+        """
+        rows = token_rows(self._tokenizer, Window(0, texts), job)
+        self._report(rows, job)
+        return rows
+
+    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
+        """Run rows as one batch: float32 [rows, D], NaN in a row that has no finite vector."""
+        rows = np.arange(len(tokens))
+        padded = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self._pad_to)
+        return self._run_batch(padded, normalize=normalize)
+
     def _encode_windows(
         self,
         stream: Iterable[Window],
@@ -101,12 +129,15 @@ class Pipeline(ABC):
                 vectors = np.empty((len(rows.text), job.dimension), dtype=np.float32)
                 is_last = np.diff(rows.text, append=-1) != 0 if rows.chunked else None
                 for batch, result in self._run(rows, job):
+                    if job.errors == "raise" and not np.isfinite(result).all():
+                        bad = ~np.isfinite(result).all(axis=1)
+                        raise NonFiniteError(np.unique(rows.text[batch[bad]]) + rows.start)
                     vectors[batch] = result[:, : job.dimension]
                     count(len(batch) if is_last is None else int(is_last[batch].sum()))
                     if stop is not None and stop.is_set():
                         raise Stopped
                 count(len(rows.invalid))
-                yield self._finish(vectors, rows, job)
+                yield self.finish(vectors, rows, job)
 
     def _run(self, rows: TokenRows, job: Job) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
         """Yield (rows int64 [b], vectors float32 [b, D]) by batch."""
@@ -117,7 +148,8 @@ class Pipeline(ABC):
             padded = rows.tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self._pad_to)
             yield batch, self._run_batch(padded, normalize=job.normalize)
 
-    def _finish(self, vectors: Vectors, rows: TokenRows, job: Job) -> EncodedTexts:
+    def finish(self, vectors: Vectors, rows: TokenRows, job: Job) -> EncodedTexts:
+        """Vectors of texts from float32 [rows, job.dimension], in unit length where asked for."""
         pooled = pool_chunks(vectors, rows, normalize=job.normalize)
         if job.normalize and job.dimension < self._dimension:
             pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt import _core
+from mirror_rt.cpus import available_cpus
 from mirror_rt.errors import ConfigError
 from mirror_rt.quantization import Ranges, checked_ranges, unit_ranges
-from mirror_rt.session import available_cpus
 
 __all__ = ["SearchResult", "cosine_similarity", "search"]
 

@@ -1,101 +1,217 @@
-"""onnxruntime sessions: the package imported on first use, providers and threads chosen here."""
+"""onnxruntime sessions: the package imported on first use, threads and memory chosen here."""
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from mirror_rt.errors import BundleError, ConfigError, ProviderError, require
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.cpus import cpu_budget
+from mirror_rt.errors import BundleError, ClosedError, ConfigError, require
+from mirror_rt.providers import CPU, Providers
+from mirror_rt.tokens import PaddedBatch
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["Providers", "available_cpus", "make_session", "onnxruntime_errors"]
-
-Providers = Literal["auto"] | Sequence[str]
+__all__ = ["GraphSession", "SessionConfig", "Spinning", "import_onnxruntime", "onnxruntime_errors"]
 
 logger = logging.getLogger("mirror_rt")
 
-_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+Spinning = Literal["off", "run", "always"]
+
+# After a run of more padded tokens than this the arena gives its memory back: twice the default
+# budget. 16,384 tokens of all-MiniLM-L6-v2 take 1 GB, which would stay for good.
+_KEEP_TOKENS = 4096
+_SHRINK = "memory.enable_memory_arena_shrinkage"
+
+_SPINNING = {
+    "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
+    "run": {"session.force_spinning_stop": "1"},
+    "always": {},
+}
 
 
-def make_session(model: Path, *, providers: Providers, threads: int | None) -> ort.InferenceSession:
-    """Load an ONNX file.
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """How to run a graph.
+
+    Attributes:
+        providers: `"auto"`, `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime's names.
+        allow_fallback: run on the CPU, with a warning, where the provider asked for cannot start.
+        threads: of one operator; None for the processors this process may use.
+        spinning: whether threads without work spin rather than sleep: `"off"`, `"run"` (while a
+            run is in flight) or `"always"` (and a while after it, onnxruntime's own default).
+            None for `"run"`, and for `"off"` under a CPU quota, which spinning would use up.
+
+    Raises:
+        ConfigError: `threads` or `spinning` has an unusable value.
+    """
+
+    providers: Providers = "auto"
+    allow_fallback: bool = False
+    threads: int | None = None
+    spinning: Spinning | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise ConfigError(f"threads must be in 1 .. 1024, got {self.threads}")
+        if self.spinning not in (None, *get_args(Spinning)):
+            raise ConfigError(
+                f"spinning must be 'off', 'run', 'always' or None, got {self.spinning!r}"
+            )
+
+    def options(self, onnxruntime: Any) -> Any:
+        """The same in the terms of onnxruntime."""
+        budget = cpu_budget()
+        options = onnxruntime.SessionOptions()
+        # Given a number, onnxruntime pins no thread to a processor, which cpusets would refuse.
+        options.intra_op_num_threads = self.threads or budget.threads
+        # Shapes vary from batch to batch: a memory pattern for each would only grow the process.
+        options.enable_mem_pattern = False
+        options.log_severity_level = 4  # its errors are raised, and shown once, by us
+        spinning = self.spinning or ("off" if budget.has_quota else "run")
+        for name, value in _SPINNING[spinning].items():
+            options.add_session_config_entry(name, value)
+        return options
+
+
+class GraphSession:
+    """One graph in onnxruntime; safe to use from several threads, and in forked processes.
 
     Args:
-        model: the file.
-        providers: `"auto"` (CUDA where onnxruntime has it, else the CPU) or onnxruntime's names.
-        threads: of one operator; None for the processors this process may use.
+        graph: the file.
+        providers: onnxruntime's names, or (name, options).
+        config: threads and spinning.
 
     Raises:
         MissingDependencyError: no onnxruntime is installed.
-        ProviderError: a provider was named that this onnxruntime lacks or could not start; with
-            `"auto"` a CUDA that cannot start is a warning.
-        ConfigError: `threads` is out of range.
         BundleError: the file is not a model that onnxruntime can load.
     """
-    if threads is not None and not 1 <= threads <= 1024:
-        raise ConfigError(f"threads must be in 1 .. 1024, got {threads}")
-    onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
-    wanted = _choose(providers, onnxruntime.get_available_providers())
-    try:
-        session: ort.InferenceSession = onnxruntime.InferenceSession(
-            str(model), _options(onnxruntime, threads), providers=wanted
-        )
-    except onnxruntime_errors() as error:
-        raise BundleError(_cannot_load(model, str(error), onnxruntime.__version__)) from error
-    if wanted[0] not in session.get_providers():
-        # onnxruntime drops a provider that fails to start and goes on without it.
-        problem = (
-            f"{wanted[0]} could not start (are CUDA and cuDNN installed in the versions that "
-            f"onnxruntime {onnxruntime.__version__} needs?)"
-        )
-        if providers != "auto":
-            raise ProviderError(f"{problem}; pass providers=['{_CPU}'] to run on the CPU")
-        logger.warning("%s; running on the CPU", problem)
-    logger.debug("%s runs on %s", model, session.get_providers()[0])
-    return session
+
+    def __init__(self, graph: Path, providers: Sequence[Any], config: SessionConfig) -> None:
+        self.graph = graph
+        self._wanted = list(providers)
+        self._config = config
+        self._opening = threading.Lock()
+        self._closed = False
+        self._session: ort.InferenceSession | None = self._open()
+        self.inputs = [node.name for node in self._session.get_inputs()]
+        self.outputs = [node.name for node in self._session.get_outputs()]
+        self.providers: list[str] = list(self._session.get_providers())
+        _sessions.add(self)
+
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D].
+
+        Raises:
+            BundleError: onnxruntime fails on it.
+            ClosedError: after `close`.
+        """
+        session = self.session()
+        arrays = batch._asdict()
+        try:
+            return np.asarray(
+                session.run(
+                    [output], {name: arrays[name] for name in self.inputs}, self._run_options(batch)
+                )[0]
+            )
+        except onnxruntime_errors() as error:
+            rows, length = batch.input_ids.shape
+            raise BundleError(
+                f"{self.graph} failed on {rows} texts of {length} tokens: {error}"
+            ) from error
+
+    def session(self) -> ort.InferenceSession:
+        """The session itself, opened again in a process that was forked since.
+
+        Raises:
+            ClosedError: after `close`.
+        """
+        if (session := self._session) is not None:
+            return session
+        with self._opening:
+            if self._closed:
+                raise ClosedError("this Encoder is closed: load it again with Encoder.load")
+            if self._session is None:
+                logger.info("this process was forked: loading %s again", self.graph)
+                self._session = self._open()
+            return self._session
+
+    def close(self) -> None:
+        """Free the memory, once no run is in flight; every later run is a ClosedError."""
+        with self._opening:
+            self._closed, self._session = True, None
+
+    def _open(self) -> ort.InferenceSession:
+        onnxruntime = import_onnxruntime()
+        try:
+            return onnxruntime.InferenceSession(
+                str(self.graph), self._config.options(onnxruntime), providers=self._wanted
+            )
+        except onnxruntime_errors() as error:
+            why = _cannot_load(self.graph, str(error), onnxruntime.__version__)
+            raise BundleError(why) from error
+
+    def _run_options(self, batch: PaddedBatch) -> Any:
+        if batch.input_ids.size <= _KEEP_TOKENS or self.providers[0] != CPU:
+            return None
+        options = import_onnxruntime().RunOptions()
+        options.add_run_config_entry(_SHRINK, "cpu:0")
+        return options
+
+    def forget(self) -> None:
+        """In a forked process: leave the session of the parent alone, without its threads."""
+        import ctypes
+
+        self._opening = threading.Lock()
+        if self._session is not None:
+            # Never freed: that would wait for the threads to end.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+            self._session = None
 
 
-def available_cpus() -> int:
-    """Processors this process may use: its affinity mask, cut by a cgroup v2 quota."""
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return count
-    return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
+_sessions: weakref.WeakSet[GraphSession] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Let a forked process go on: no thread of a library was forked, and waiting for one hangs."""
+    sessions = list(_sessions)
+    if not sessions:
+        return
+    import ctypes
+
+    for session in sessions:
+        session.forget()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # else `tokenizers` waits for its own
+    # At its end onnxruntime waits, too, where the process leaves by exit() (multiprocessing does
+    # not, gunicorn's workers do). Handlers run from the last to the first: end before its own.
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        libc.on_exit(libc._exit, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def import_onnxruntime() -> Any:
+    """Import onnxruntime, or say which extra brings it."""
+    return require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
     """Classes that onnxruntime raises for a graph it cannot load or run."""
-    state = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle").capi
-    values = vars(state.onnxruntime_pybind11_state).values()
+    values = vars(import_onnxruntime().capi.onnxruntime_pybind11_state).values()
     return tuple(v for v in values if isinstance(v, type) and issubclass(v, Exception))
-
-
-def _choose(providers: Providers, available: list[str]) -> list[str]:
-    if _CUDA not in available and _installed("onnxruntime") and _installed("onnxruntime-gpu"):
-        logger.warning(
-            "onnxruntime and onnxruntime-gpu are both installed, and overwrote each other, so CUDA "
-            "is gone: pip uninstall -y onnxruntime onnxruntime-gpu, then install one of them"
-        )
-    if providers == "auto":
-        return [name for name in (_CUDA, _CPU) if name in available]
-    wanted = [providers] if isinstance(providers, str) else list(providers)
-    missing = [name for name in wanted if name not in available]
-    if missing or not wanted:
-        raise ProviderError(
-            f"providers {wanted}: this onnxruntime offers {', '.join(available)}; for CUDA "
-            "uninstall onnxruntime and pip install 'mirror-rt[gpu]'"
-        )
-    return wanted
 
 
 def _cannot_load(model: Path, error: str, version: str) -> str:
@@ -111,22 +227,3 @@ def _cannot_load(model: Path, error: str, version: str) -> str:
             f"cards alone, with onnxruntime-gpu; mirror-rt info lists the others): {error}"
         )
     return f"onnxruntime cannot load {model}: {error}"
-
-
-def _installed(distribution: str) -> bool:
-    import importlib.metadata  # half of the time of importing mirror_rt, needed here alone
-
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _options(onnxruntime: Any, threads: int | None) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or available_cpus()
-    # Shapes vary from batch to batch: a memory pattern for each would only grow the process.
-    options.enable_mem_pattern = False
-    options.log_severity_level = 4  # its errors are raised, and shown once, by us
-    return options

@@ -161,3 +161,18 @@ def hub(monkeypatch, tmp_path) -> Iterator[HubServer]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def command_in_child() -> Callable[[str], str]:
+    """Run Python code in a process of its own; its standard output."""
+
+    def run(code: str, **options) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+            **options,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run

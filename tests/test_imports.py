@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 PUBLIC = [
-    "BundleError", "BundleIntegrityError", "BundleVersionError", "ConfigError", "DataError",
-    "EncodedTexts", "Encoder", "HubError", "InvalidTextError", "Manifest", "MirrorError",
-    "MissingDependencyError", "ModelError", "OutputExistsError", "ParityError",
-    "ProcessGroupError", "ProviderError", "SearchResult", "__version__", "calibration_ranges",
-    "quantize_embeddings", "search",
+    "BundleError", "BundleIntegrityError", "BundleVersionError", "ClosedError", "ConfigError",
+    "DataError", "DeadlineError", "EncodedTexts", "Encoder", "HubError", "InvalidTextError",
+    "Manifest", "MirrorError", "MissingDependencyError", "ModelError", "NonFiniteError",
+    "OutputExistsError", "OverloadedError", "ParityError", "ProcessGroupError", "ProviderError",
+    "Scheduler", "SearchResult", "__version__", "calibration_ranges", "quantize_embeddings",
+    "search",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from mirror_rt.manifest import Layout, Manifest
-from mirror_rt.session import make_session
+from mirror_rt.session import GraphSession, SessionConfig
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
 
@@ -50,7 +50,7 @@ class Probe:
         """An onnxruntime session of the graph, on the CPU."""
         try:
             ir.save(model, self._path)
-            return make_session(self._path, providers=["CPUExecutionProvider"], threads=None)
+            return GraphSession(self._path, ["CPUExecutionProvider"], SessionConfig()).session()
         finally:
             self._path.unlink(missing_ok=True)
 

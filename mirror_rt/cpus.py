@@ -1,0 +1,129 @@
+"""How many processors this process may use: its affinity mask, and the CPU quotas of cgroups."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+__all__ = ["CpuBudget", "available_cpus", "cpu_budget"]
+
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBudget:
+    """Processors for this process.
+
+    Attributes:
+        affinity: processors in its affinity mask, which cpusets and taskset narrow.
+        quota: processors' worth of time that its cgroups grant, None for no limit.
+        source: the file that sets the quota, or None.
+    """
+
+    affinity: int
+    quota: float | None = None
+    source: str | None = None
+
+    @property
+    def threads(self) -> int:
+        """Threads that can run at once: the affinity, cut by the quota to the nearest integer."""
+        if self.quota is None:
+            return self.affinity
+        return max(1, min(self.affinity, round(self.quota)))
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether the quota, and not the affinity, is what limits."""
+        return self.quota is not None and self.quota < self.affinity
+
+    def __str__(self) -> str:
+        if not self.has_quota:
+            return f"{self.threads} threads (affinity mask of {self.affinity} processors)"
+        return (
+            f"{self.threads} threads (quota of {self.quota:g} processors in {self.source}; "
+            f"affinity mask of {self.affinity})"
+        )
+
+
+def cpu_budget(root: Path = _ROOT) -> CpuBudget:
+    """Read what limits this process now.
+
+    Args:
+        root: where /proc and the cgroup file systems are.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        affinity = len(os.sched_getaffinity(0))
+    else:
+        affinity = os.cpu_count() or 1
+    quotas = [
+        (quota, str(file)) for folder in _cgroup_folders(root) for file, quota in _quotas(folder)
+    ]
+    if not quotas:
+        return CpuBudget(affinity)
+    return CpuBudget(affinity, *min(quotas))
+
+
+@functools.cache
+def available_cpus() -> int:
+    """Threads that can run at once, as found when first asked."""
+    return cpu_budget().threads
+
+
+def _cgroup_folders(root: Path) -> list[Path]:
+    """Folders of the cgroups that this process is in, and of all above them: each may limit it."""
+    paths = _own_cgroups(root)
+    folders = []
+    for mount, mount_root, kind in _cgroup_mounts(root):
+        path = PurePosixPath(paths.get(kind, "/"))
+        # Of a container only the part below its own cgroup is mounted.
+        inside = path.relative_to(mount_root) if path.is_relative_to(mount_root) else ""
+        folder = root / mount.lstrip("/")
+        below = folder / inside
+        folders += [below, *(parent for parent in below.parents if parent.is_relative_to(folder))]
+    return folders
+
+
+def _own_cgroups(root: Path) -> dict[str, str]:
+    """Paths by kind, from lines such as `4:cpu,cpuacct:/docker/1f` (v1) and `0::/user.slice`."""
+    paths = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            paths["cgroup2"] = path
+        elif "cpu" in controllers.split(","):
+            paths["cgroup"] = path
+    return paths
+
+
+def _cgroup_mounts(root: Path) -> list[tuple[str, str, str]]:
+    """(mount point, its root, file system) of cgroup v2 and of the v1 controller `cpu`."""
+    mounts = []
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ")[:3]
+        mount_root, mount = before.split(" ")[3:5]
+        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
+            mounts.append((mount, mount_root, kind))
+    return mounts
+
+
+def _quotas(folder: Path) -> list[tuple[Path, float]]:
+    """The limit that a cgroup sets, if it sets one, in processors."""
+    v2, v1 = folder / "cpu.max", folder / "cpu.cfs_quota_us"
+    values = [(v2, " ".join(_lines(v2)))]
+    values += [(v1, " ".join(_lines(v1) + _lines(folder / "cpu.cfs_period_us")))]
+    found = []
+    for file, text in values:
+        quota, _, period = text.partition(" ")
+        if quota.isdecimal() and period.isdecimal() and int(period):  # else `max`, `-1`, no file
+            found.append((file, int(quota) / int(period)))
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

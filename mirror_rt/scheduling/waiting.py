@@ -1,0 +1,175 @@
+"""The texts that wait for a device: what runs next, and what is taken out."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["WaitingText", "WaitingTexts", "best_window"]
+
+# A text of no deadline, or of a later one, is due so many seconds after it came: urgent texts
+# overtake it until then, and nothing starves.
+_PATIENCE = 1.0
+
+RequestT = TypeVar("RequestT")
+
+
+@dataclass(slots=True, eq=False)
+class WaitingText(Generic[RequestT]):
+    """One text of a request.
+
+    Attributes:
+        request: whom it belongs to.
+        row: its position there.
+        ids: int32 [tokens], its token ids.
+        length: tokens that it costs in a batch of its own: those it is padded to.
+        arrived: when, in seconds of `time.monotonic`.
+        deadline: after which it is of no use; None for never.
+    """
+
+    request: RequestT
+    row: int
+    ids: npt.NDArray[np.int32]
+    length: int
+    arrived: float
+    deadline: float | None = None
+    number: int = field(default=-1, init=False)
+    waits: bool = field(default=False, init=False)
+
+    @property
+    def due(self) -> float:
+        """When it ought to run."""
+        latest = self.arrived + _PATIENCE
+        return latest if self.deadline is None else min(self.deadline, latest)
+
+
+class WaitingTexts(Generic[RequestT]):
+    """Texts by length and by due time. Not thread-safe: the scheduler holds its lock."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._numbers = 0
+        self._by_length: list[tuple[int, int, WaitingText[RequestT]]] = []
+        # Heaps from which texts that no longer wait are dropped when they come to the top.
+        self._by_due: list[tuple[float, int, WaitingText[RequestT]]] = []
+        self._by_deadline: list[tuple[float, int, WaitingText[RequestT]]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_length)
+
+    def add(self, text: WaitingText[RequestT]) -> None:
+        """Let a text wait."""
+        text.number = self._numbers = self._numbers + 1
+        text.waits = True
+        self.tokens += text.length
+        insort(self._by_length, (text.length, text.number, text))
+        heapq.heappush(self._by_due, (text.due, text.number, text))
+        if text.deadline is not None:
+            heapq.heappush(self._by_deadline, (text.deadline, text.number, text))
+        self._compact()
+
+    def remove(self, text: WaitingText[RequestT]) -> None:
+        """Take one out, if it still waits."""
+        if text.waits:
+            at = bisect_left(self._by_length, (text.length, text.number))
+            self._forget(at, at + 1)
+
+    def expire(self, now: float) -> list[WaitingText[RequestT]]:
+        """Take out those whose deadline has passed."""
+        expired = []
+        while self._by_deadline and self._by_deadline[0][0] <= now:
+            text = heapq.heappop(self._by_deadline)[2]
+            if text.waits:
+                self.remove(text)
+                expired.append(text)
+        return expired
+
+    def take(self, *, token_budget: int, run_cost: int) -> list[WaitingText[RequestT]]:
+        """Take out the next batch: the text that is due first, and those that run well with it.
+
+        Args:
+            token_budget: most padded tokens of a batch of more than one text.
+            run_cost: what a run costs besides its tokens, in tokens.
+
+        Returns:
+            Texts, shortest first; none where none waits.
+        """
+        if len(self) == 1:
+            return self.take_all()
+        while self._by_due and not self._by_due[0][2].waits:
+            heapq.heappop(self._by_due)
+        if not self._by_due:
+            return []
+        first = self._by_due[0][2]
+        at = bisect_left(self._by_length, (first.length, first.number))
+        reach = max(1, token_budget // max(1, first.length))
+        low, high = max(0, at - reach + 1), min(len(self), at + reach)
+        lengths = np.array([entry[0] for entry in self._by_length[low:high]], dtype=np.int64)
+        start, stop = best_window(lengths, at - low, token_budget=token_budget, run_cost=run_cost)
+        return self._forget(low + start, low + stop)
+
+    def take_all(self) -> list[WaitingText[RequestT]]:
+        """Take out everything."""
+        return self._forget(0, len(self))
+
+    def _forget(self, start: int, stop: int) -> list[WaitingText[RequestT]]:
+        texts = [entry[2] for entry in self._by_length[start:stop]]
+        del self._by_length[start:stop]
+        for text in texts:
+            text.waits = False
+            self.tokens -= text.length
+        return texts
+
+    def _compact(self) -> None:
+        """Drop what no longer waits, before it is most of a heap."""
+        for heap in (self._by_due, self._by_deadline):
+            if len(heap) > 2 * len(self) + 64:
+                heap[:] = [entry for entry in heap if entry[2].waits]
+                heapq.heapify(heap)
+
+
+def best_window(
+    lengths: npt.NDArray[np.int64], first: int, *, token_budget: int, run_cost: int
+) -> tuple[int, int]:
+    """Which neighbours by length run best together with one text.
+
+    Of all windows that hold it and fit the budget, the one with the most real tokens for each
+    token computed, `run_cost` included: a device does most work in that order. So short texts
+    gather until the budget is full, and an outlier runs alone rather than pad them all.
+
+    Args:
+        lengths: int64 [n], ascending, at least 1.
+        first: index of the text that must be in it.
+        token_budget: most padded tokens of a window of more than one text.
+        run_cost: what a run costs besides its tokens, in tokens.
+
+    Returns:
+        start and stop of the window.
+    """
+    total = np.concatenate([[0], np.cumsum(lengths)])
+    stops = np.arange(first + 1, len(lengths) + 1)
+    longest = lengths[stops - 1]
+    lowest = np.maximum(stops - np.maximum(token_budget // longest, 1), 0)
+    stops, longest, lowest = (array[lowest <= first] for array in (stops, longest, lowest))
+
+    def padded(starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return (stops - starts) * longest + run_cost
+
+    # To the left texts get shorter. One more pays while its share of real tokens is above that
+    # of the window, and where one does not, no shorter one does: so a bisection finds each start.
+    low, high = lowest, np.full_like(lowest, first)
+    while (low < high).any():
+        middle = (low + high) // 2  # does the window from middle + 1 gain by the text at middle?
+        real = total[stops] - total[middle + 1]
+        gains = lengths[middle] * padded(middle + 1) > real * longest
+        low, high = (
+            np.where(gains, low, np.minimum(middle + 1, high)),
+            np.where(gains, middle, high),
+        )
+    best = int(np.argmax((total[stops] - total[high]) / padded(high)))
+    return int(high[best]), int(stops[best])

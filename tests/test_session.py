@@ -1,0 +1,198 @@
+import os
+
+import numpy as np
+import pytest
+
+from damage import add_variant, spoil_token
+from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, NonFiniteError, Scheduler
+from mirror_rt.cpus import CpuBudget
+from mirror_rt.session import SessionConfig
+from mirror_rt.tokens import RaggedTokens
+
+TEXTS = ["the river", "a", "the old town hall by the river", "word"] * 8
+
+
+@pytest.fixture(scope="module")
+def onnxruntime():
+    import onnxruntime
+
+    return onnxruntime
+
+
+@pytest.fixture
+def quota(monkeypatch):
+    """Let the process find a CPU quota of two processors, of eight."""
+    monkeypatch.setattr("mirror_rt.session.cpu_budget", lambda: CpuBudget(8, 2.0, "cpu.max"))
+
+
+def spinning(options):
+    try:
+        return options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
+    except RuntimeError:  # the entry is not set
+        return True
+
+
+def stops_after_the_run(options):
+    try:
+        return options.get_session_config_entry("session.force_spinning_stop") == "1"
+    except RuntimeError:
+        return False
+
+
+def test_threads_come_from_the_quota(onnxruntime, quota):
+    assert SessionConfig().options(onnxruntime).intra_op_num_threads == 2
+    assert SessionConfig(threads=5).options(onnxruntime).intra_op_num_threads == 5
+
+
+def test_spinning(onnxruntime, monkeypatch):
+    monkeypatch.setattr("mirror_rt.session.cpu_budget", lambda: CpuBudget(8))
+    found = {
+        how: (spinning(options), stops_after_the_run(options))
+        for how in (None, "off", "run", "always")
+        if (options := SessionConfig(spinning=how).options(onnxruntime))
+    }
+    assert found == {
+        None: (True, True),
+        "off": (False, False),
+        "run": (True, True),
+        "always": (True, False),
+    }
+
+
+def test_no_spinning_under_a_quota(onnxruntime, quota):
+    assert not spinning(SessionConfig().options(onnxruntime))
+    assert spinning(SessionConfig(spinning="always").options(onnxruntime))
+
+
+@pytest.mark.parametrize("how", ["off", "run", "always"])
+def test_spinning_changes_no_vector(bundle, how):
+    expected = Encoder.load(bundle).encode(TEXTS)
+    found = Encoder.load(bundle, spinning=how, threads=2).encode(TEXTS)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_bad_spinning(bundle):
+    with pytest.raises(ConfigError, match="spinning must be 'off', 'run', 'always' or None"):
+        Encoder.load(bundle, spinning="sometimes")
+
+
+def test_a_closed_encoder_says_so(bundle):
+    with Encoder.load(bundle) as encoder:
+        vector = encoder.encode("a")
+    with pytest.raises(ClosedError, match=r"closed: load it again with Encoder\.load"):
+        encoder.encode("a")
+    with pytest.raises(ClosedError), Scheduler(encoder) as scheduler:
+        scheduler.encode("a")
+    encoder.close()
+    assert vector.shape == (32,)
+    assert encoder.providers == ["CPUExecutionProvider"]
+
+
+def test_a_run_in_flight_survives_close(bundle):
+    encoder = Encoder.load(bundle)
+
+    def texts():
+        for i, text in enumerate(TEXTS):
+            if i == 20:
+                encoder.close()
+            yield text
+
+    session = encoder._session.session()  # as a running batch holds it
+    with pytest.raises(ClosedError):
+        encoder.encode(texts())
+    assert session.get_inputs()
+
+
+def test_warmup(bundle):
+    encoder = Encoder.load(bundle)
+    shapes = []
+    run = encoder._session.run
+    encoder._session.run = lambda batch, output: (shapes.append(batch.input_ids.shape),
+                                                  run(batch, output))[1]  # fmt: skip
+    encoder.warmup(lengths=(16, 500), batch_size=4)
+    assert shapes == [(1, 16), (16, 16), (1, 128), (2, 128)]  # 500 is more than the limit of 128
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_fork_after_load_works(command_in_child, bundle):
+    out = command_in_child(
+        "import multiprocessing, sys, os; import numpy as np; from mirror_rt import Encoder\n"
+        f"encoder = Encoder.load({str(bundle)!r}, threads=2)\n"
+        "expected = encoder.encode(['a river', 'the town'] * 20)\n"
+        "def work(_):\n"
+        "    return encoder.encode(['a river', 'the town'] * 20)\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+        "    for found in pool.map(work, range(4)):\n"
+        "        np.testing.assert_allclose(found, expected, atol=1e-6)\n"
+        "if os.fork() == 0:\n"
+        "    encoder.encode('a'); encoder.close(); sys.exit(0)\n"
+        "assert os.wait()[1] == 0\n"
+        "np.testing.assert_allclose(work(0), expected, atol=1e-6)\n"
+        "print('well')",
+        env=os.environ | {"TOKENIZERS_PARALLELISM": "true"},
+    )
+    assert out.strip() == "well"
+
+
+def test_a_large_run_gives_its_memory_back(bundle, onnxruntime):
+    encoder = Encoder.load(bundle)
+    session, options = encoder._session.session(), []
+
+    class Spy:
+        def run(self, outputs, feeds, run_options):
+            options.append(run_options)
+            return session.run(outputs, feeds, run_options)
+
+    encoder._session._session = Spy()
+    long = ["river " * 200] * 40
+    encoder.encode(long)
+    assert set(options) == {None}  # within the default budget memory is kept, which is faster
+    encoder.encode(long, batch_size=128)
+    entry = options[-1].get_run_config_entry("memory.enable_memory_arena_shrinkage")
+    assert entry == "cpu:0"
+
+
+@pytest.fixture
+def spoiled(bundle_copy, bundle):
+    """A bundle whose fp16 graph gives NaN for texts with `river`; and the same without fp32."""
+    encoder = Encoder.load(bundle)
+    river = encoder.tokenize("river")[0][1]
+    spoil_token(bundle / "onnx/model.onnx", bundle_copy / "onnx/model_fp16.onnx", river)
+    add_variant(bundle_copy, "fp16", "onnx/model_fp16.onnx", precision="fp16")
+    return bundle_copy
+
+
+def test_rows_that_are_not_finite_run_again_in_fp32(spoiled, bundle, caplog):
+    encoder = Encoder.load(spoiled, variant="fp16", verify=False)
+    expected = Encoder.load(bundle).encode(TEXTS)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    encoder.encode(TEXTS)
+    assert caplog.text.count("such texts run again in fp32 (said once)") == 1
+    encoder.close()
+    with pytest.raises(ClosedError):
+        encoder.encode(TEXTS)
+
+
+def test_where_fp32_fails_too_that_text_alone_fails(spoiled, bundle):
+    (spoiled / "onnx/model_fp16.onnx").replace(spoiled / "onnx/model.onnx")
+    (spoiled / "onnx/model_mapped.onnx").unlink(missing_ok=True)
+    encoder = Encoder.load(spoiled, variant="fp32", verify=False)
+    texts = ["a", "the river", "word", "river"]
+    with pytest.raises(NonFiniteError) as caught:
+        encoder.encode(texts)
+    assert [row for row, _ in caught.value.items] == [1, 3]
+    assert "no finite vector" in caught.value.items[0][1]
+    vectors = encoder.encode(texts, errors="nan")
+    assert np.isnan(vectors).all(axis=1).tolist() == [False, True, False, True]
+    expected = Encoder.load(bundle).encode(["a", "word"])
+    np.testing.assert_allclose(vectors[[0, 2]], expected, atol=1e-5)
+    with Scheduler(encoder) as scheduler:
+        futures = [scheduler.submit(text) for text in texts]
+        errors = [type(future.exception()) for future in futures]
+    assert errors == [type(None), NonFiniteError, type(None), NonFiniteError]
+
+
+def test_an_error_of_onnxruntime_is_a_bundle_error(bundle):
+    encoder = Encoder.load(bundle)
+    with pytest.raises(BundleError, match="failed on 1 texts of 3 tokens"):
+        encoder.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts, best_window
+
+
+def waiting(*lengths, arrived=0.0, deadlines=None):
+    texts = [
+        WaitingText(f"request {i}", 0, np.arange(n), n, arrived + i * 1e-3, deadline)
+        for i, (n, deadline) in enumerate(
+            zip(lengths, deadlines or [None] * len(lengths), strict=True)
+        )
+    ]
+    queue = WaitingTexts()
+    for text in texts:
+        queue.add(text)
+    return queue, texts
+
+
+def lengths(batch):
+    return [text.length for text in batch]
+
+
+def test_fills_to_the_budget_and_not_beyond():
+    queue, _ = waiting(*[10] * 25)
+    sizes = []
+    while batch := queue.take(token_budget=100, run_cost=16):
+        sizes.append(len(batch))
+    assert sizes == [10, 10, 5]
+    assert (len(queue), queue.tokens) == (0, 0)
+
+
+def test_neighbours_in_length_run_together():
+    queue, _ = waiting(9, 100, 8, 98, 10, 99)
+    assert lengths(queue.take(token_budget=400, run_cost=16)) == [8, 9, 10]
+    assert lengths(queue.take(token_budget=400, run_cost=16)) == [98, 99, 100]
+
+
+def test_an_outlier_runs_alone():
+    queue, _ = waiting(5, 6, 500, 5, 6)
+    assert lengths(queue.take(token_budget=2048, run_cost=16)) == [5, 5, 6, 6]
+    assert lengths(queue.take(token_budget=2048, run_cost=16)) == [500]
+
+
+def test_a_text_longer_than_the_budget_runs_alone():
+    queue, _ = waiting(600, 700)
+    assert lengths(queue.take(token_budget=512, run_cost=16)) == [600]
+    assert lengths(queue.take(token_budget=512, run_cost=16)) == [700]
+
+
+def test_where_a_run_costs_much_short_and_long_share_it():
+    queue, _ = waiting(5, 30)
+    assert lengths(queue.take(token_budget=2048, run_cost=1024)) == [5, 30]
+
+
+def test_the_oldest_is_always_in_the_next_batch():
+    """However much short work comes, a long text waits for no more than the one batch before it."""
+    queue, _ = waiting(400, *[4] * 600)
+    assert lengths(queue.take(token_budget=2048, run_cost=16))[-1] == 400
+
+
+def test_the_nearest_deadline_comes_first():
+    queue, _ = waiting(10, 200, deadlines=[None, 0.5])
+    assert lengths(queue.take(token_budget=210, run_cost=1)) == [200]
+
+
+def test_a_distant_deadline_does_not_lose_its_place():
+    queue, _ = waiting(200, 10, deadlines=[3600, None])
+    assert lengths(queue.take(token_budget=210, run_cost=1)) == [200]
+
+
+def test_expired_texts_are_taken_out():
+    queue, texts = waiting(10, 20, 30, deadlines=[1.0, 2.0, None])
+    assert queue.expire(0.5) == []
+    assert queue.expire(1.5) == [texts[0]]
+    assert (len(queue), queue.tokens) == (2, 50)
+    assert lengths(queue.take_all()) == [20, 30]
+
+
+def test_removed_texts_are_gone_and_removing_twice_is_nothing():
+    queue, texts = waiting(10, 10, 10)
+    queue.remove(texts[1])
+    queue.remove(texts[1])
+    assert queue.take(token_budget=100, run_cost=16) == [texts[0], texts[2]]
+    assert queue.take(token_budget=100, run_cost=16) == []
+
+
+def test_memory_follows_what_waits():
+    queue, _ = waiting()
+    for i in range(5000):
+        text = WaitingText("request", 0, np.arange(3), 3, 0.0, 1e9 + i)
+        queue.add(text)
+        queue.remove(text)
+    assert len(queue._by_due) + len(queue._by_deadline) < 200
+
+
+@given(
+    st.lists(st.integers(1, 600), min_size=1, max_size=40),
+    st.integers(0, 39),
+    st.integers(1, 2048),
+    st.integers(1, 2000),
+)
+def test_best_window_is_the_best_of_all(values, first, budget, cost):
+    lengths, first = np.sort(np.array(values)), first % len(values)
+
+    def work(start, stop):
+        return lengths[start:stop].sum() / ((stop - start) * lengths[stop - 1] + cost)
+
+    best = max(
+        work(start, stop)
+        for start in range(first + 1)
+        for stop in range(first + 1, len(values) + 1)
+        if stop - start == 1 or (stop - start) * lengths[stop - 1] <= budget
+    )
+    start, stop = best_window(lengths, first, token_budget=budget, run_cost=cost)
+    assert start <= first < stop
+    assert stop - start == 1 or (stop - start) * lengths[stop - 1] <= budget
+    assert work(start, stop) == pytest.approx(best)
