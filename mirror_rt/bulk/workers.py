@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from mirror_rt.bulk.records import Window
+from mirror_rt.cpus import available_cpus
 from mirror_rt.encoder import Encoder
 from mirror_rt.encoding import Vectors
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.manifest import Manifest
-from mirror_rt.session import available_cpus
 from mirror_rt.tokens import PaddedBatch
 from mirror_rt.vectorio import Embeddings
 

@@ -21,10 +21,10 @@ from mirror_rt.benchmarking import (
     write_json_report,
 )
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.cpus import available_cpus
 from mirror_rt.encoder import Encoder
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.files import check_free
-from mirror_rt.session import available_cpus
 from mirror_rt.textio import iter_lines
 
 __all__ = ["add_parser"]
