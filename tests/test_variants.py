@@ -1,6 +1,7 @@
 """Precisions and targets: every variant of a bundle against PyTorch."""
 
 import functools
+import importlib.util
 import json
 import shutil
 
@@ -10,6 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from wordfreq import top_n_list
 
+from conftest import ROOT
 from mirror_export import ExportConfig, export_bundle
 from mirror_export.graph_edit import is_dense, read_graph
 from mirror_export.packing import check_packed
@@ -206,6 +208,39 @@ def test_islands(exported):
         assert kinds[single] == {1}
     for half in ("MatMul", "Attention", "BiasGelu", "Gather"):
         assert kinds[half] == {10}
+
+
+@functools.cache
+def families():
+    spec = importlib.util.spec_from_file_location("families", ROOT / "benchmarks" / "families.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def documented():
+    begin, end = families().MARKERS
+    text = (ROOT / "docs" / "bundle.md").read_text(encoding="utf-8")
+    lines = text.split(begin)[1].split(end)[0].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_table_of_families_is_that_of_the_command():
+    header, _, *rows = documented()
+    assert tuple(header) == families().HEADER
+    assert [row[0] for row in rows] == [families().LABELS[family] for family in TINY]
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_the_table_of_families_is_true(family, exported):
+    made = families().row(family, Manifest.read(exported(family)))
+    (told,) = [row for row in documented() if row[0] == made[0]]
+    assert told[:6] == made[:6]
+    assert float(told[6]) < 1e-5
+    assert float(told[7]) == pytest.approx(float(made[7]), abs=1e-5)
+    for said, found in zip(told[8].split(", "), made[8].split(", "), strict=True):
+        assert float(said) == pytest.approx(float(found), abs=2e-3)
 
 
 REPORT = {"texts": 3, "min_tokens": 1, "max_tokens": 9, "max_difference": 0.0, "mean_cosine": 1.0,
