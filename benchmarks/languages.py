@@ -83,8 +83,11 @@ def main():
     seconds = {
         language: tune(arguments.base, language, arguments.data, tuned) for language in languages
     }
-    exported = command("export", "--all", tuned, "--out", pack, "--precision", "fp32,int8", "--parity-pairs", arguments.data / "multisimlex",
-                       *(["--resume"] if pack.exists() else []))  # fmt: skip
+    exported = command(
+        *("export", "--all", tuned, "--out", pack, "--precision", "fp32,int8"),
+        *("--parity-pairs", arguments.data / "multisimlex"),
+        *(["--resume"] if pack.exists() else []),
+    )
     rows = {
         language: score(arguments.base, language, arguments.data, tuned, pack)
         for language in languages
