@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import logging
-import time
 from collections.abc import Collection
 from typing import Any
 
@@ -20,10 +19,8 @@ __all__ = ["sensitive_layers"]
 
 logger = logging.getLogger("mirror_export")
 
-# The most that measuring may take. With less time than it asks for, it sees fewer texts.
-_SECONDS = 60.0
-# The loss aimed for on some of the texts, of what is allowed over all of them.
-_AIM = 0.9
+# Each layer is measured alone over one batch of every so many: enough to rank them.
+_EVERY = 6
 
 
 def sensitive_layers(
@@ -31,10 +28,10 @@ def sensitive_layers(
 ) -> list[str]:
     """Find layers whose return to float32 brings the rest within the gate.
 
-    Each layer is returned alone first; then as many as it takes, the most helpful first: their
-    number is found by bisection on some of the texts, and grows until all texts agree. Since a
+    Each layer is returned alone first, over some of the texts, which ranks them; then as many as
+    it takes, the most helpful first. Their number is found by bisection over all texts. Since a
     text's vector does not depend on the batch, what is measured here is what the graph without
-    switches will give.
+    switches will give. Nothing depends on how fast the machine is.
 
     Args:
         model: a graph with switches, by `quantize`.
@@ -44,20 +41,10 @@ def sensitive_layers(
         gate: what to satisfy; its cosines count.
     """
     loss = _Loss(probe.session(model), probe, expected, gate, len(layers))
-    began = time.monotonic()
-    whole = loss(())
-    every = max(1, round((time.monotonic() - began) * 2 * len(layers) / _SECONDS))
-    logger.info("int8: loss %.2f of what is allowed; looking for sensitive layers", whole)
-    alone = {}
-    for i in range(len(layers)):
-        if time.monotonic() - began < _SECONDS / 2:
-            alone[i] = loss((i,), every)
-    order = sorted(range(len(layers)), key=lambda i: alone.get(i, np.inf))
-    count = bisect.bisect_left(
-        range(len(order)), True, key=lambda n: loss(order[:n], every) <= _AIM
-    )
-    while count < len(order) and loss(order[:count]) > 1:
-        count = min(len(order), count + 1 + len(order) // 8)
+    logger.info("int8: loss %.2f of what is allowed; looking for sensitive layers", loss(()))
+    alone = [loss((i,), _EVERY) for i in range(len(layers))]
+    order = sorted(range(len(layers)), key=alone.__getitem__)
+    count = bisect.bisect_left(range(len(order)), True, key=lambda n: loss(order[:n]) <= 1)
     return [layers[i] for i in sorted(order[:count])]
 
 
