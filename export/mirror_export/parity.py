@@ -105,7 +105,7 @@ def compare(
     lengths = [len(ids) for ids in exported.tokenize(texts)]
     expected = expected.astype(np.float64)
     found = exported.encode(
-        texts, batch_size=PARITY_BATCH, normalize_embeddings=True, prompt=""
+        texts, batch_size=PARITY_BATCH, normalize_embeddings=True, prompt="", errors="nan"
     ).astype(np.float64)
     cosine = np.einsum("nd,nd->n", expected, found)
     return ParityReport(

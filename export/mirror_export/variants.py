@@ -139,7 +139,9 @@ def _compared(
             unchecked = f"needs {_CUDA}, which is not here"
             return dataclasses.replace(variant, unchecked=unchecked), None
         provider = _CUDA
-    described = dataclasses.replace(manifest, variants={name: variant})
+    # What holds no operator of CUDA's own is compared on the CPU, whatever it is meant for.
+    runs = dataclasses.replace(variant, target="cuda" if provider == _CUDA else "cpu")
+    described = dataclasses.replace(manifest, variants={name: runs})
     began = time.perf_counter()
     exported = Encoder(folder, described, providers=[provider], threads=threads)
     seconds = time.perf_counter() - began
