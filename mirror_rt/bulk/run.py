@@ -17,6 +17,7 @@ from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGr
 from mirror_rt.files import sha256
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
+from mirror_rt.pack import refuse_pack
 from mirror_rt.vectorio import open_sink, output_files
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
@@ -120,6 +121,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
         offline=config.offline,
         variants=[config.variant],
     )
+    refuse_pack(folder)
     manifest = Manifest.read(folder)
     manifest.verify(folder, manifest.files_for([manifest.variant(config.variant)]))
     spec = EncoderSpec(folder, config.variant, config.threads, config.errors, config.options)
