@@ -8,19 +8,19 @@ import sys
 from collections.abc import Sequence
 
 from mirror_rt import __version__
-from mirror_rt.cli import benchmark, demo, encode, evaluate, export, info, pull, push, tune
+from mirror_rt.cli import benchmark, demo, doctor, encode, evaluate, export, info, pull, push, tune
 from mirror_rt.errors import ConfigError, MirrorError
 
 __all__ = ["main"]
 
-_COMMANDS = (tune, export, encode, evaluate, benchmark, info, push, pull, demo)
+_COMMANDS = (tune, export, encode, evaluate, benchmark, info, doctor, push, pull, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
     arguments = _parser().parse_args(argv)
     try:
-        arguments.run(arguments)
+        code = arguments.run(arguments)
         sys.stdout.flush()
     except ConfigError as error:
         return _fail(error, 2)
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _fail(error, 1)
-    return 0
+    return code or 0
 
 
 def _fail(error: Exception | str, code: int) -> int:

@@ -1,0 +1,49 @@
+"""mirror-rt doctor."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from mirror_rt.cli.common import Subparsers, add_subparser, fill_table
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "doctor",
+        help="what is installed here, and how to mend what does not fit",
+        description="Look at versions, execution providers, the libraries of CUDA, the processors\n"
+        "that this process may use, the native extension and the cache folder; with --model,\n"
+        "load a bundle and compare its vectors. Ends with 1 where there is a fault.",
+        examples="""
+mirror-rt doctor
+mirror-rt doctor --model bundle
+mirror-rt doctor --json
+""",
+    )
+    parser.add_argument("--model", metavar="BUNDLE", help="folder or hub name of a bundle to test")
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return 1 where there is a fault."""
+    from mirror_rt.doctor import examine
+
+    findings = examine(arguments.model)
+    faults = sum(finding.status == "fault" for finding in findings)
+    if arguments.json:
+        values = {"faults": faults, "findings": [dataclasses.asdict(f) for f in findings]}
+        print(json.dumps(values, indent=2, ensure_ascii=False))
+        return int(faults > 0)
+    marks = {"ok": "", "warning": "WARNING: ", "fault": "FAULT: "}
+    print(fill_table([(f.name, marks[f.status] + f.detail) for f in findings]))
+    for finding in findings:
+        if finding.remedy is not None:
+            print(f"\nto mend {finding.name}: {finding.remedy}")
+    return int(faults > 0)
