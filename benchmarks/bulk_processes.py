@@ -30,7 +30,7 @@ def run(arguments, stream, processes, threads):
     """Texts a second, and megabytes."""
     import multiprocessing
 
-    spec = EncoderSpec(arguments.bundle, arguments.variant, threads, "raise", {})
+    spec = EncoderSpec(arguments.bundle, arguments.variant, threads, {})
     count = (1 + arguments.windows) * processes
     began = texts = 0
     results = encode_windows(

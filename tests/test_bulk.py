@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 from bulk_kills import count_parts, run_with_kills
-from mirror_rt import DataError, Encoder, InvalidTextError, OutputExistsError, ProcessGroupError
+from mirror_rt import (
+    ConfigError,
+    DataError,
+    Encoder,
+    InvalidTextError,
+    OutputExistsError,
+    ProcessGroupError,
+)
 from mirror_rt.bulk import BulkConfig, encode_file
 from mirror_rt.bulk.records import count_records
 
@@ -97,6 +104,40 @@ def test_integer_ids_and_texts_without_a_vector(bundle, encoder, tmp_path, targe
     ids, vectors = read(tmp_path / target)
     assert ids == [7, -1, 8]
     assert np.isnan(vectors).all(axis=1).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "columns"),
+    [("float16", "float16", 32), ("int8", "int8", 32), ("ubinary", "uint8", 4)],
+)
+@pytest.mark.parametrize("target", ["v.npy", "v.parquet", "v.jsonl"])
+def test_precisions(bundle, encoder, tmp_path, precision, dtype, columns, target):
+    path = write(tmp_path / "in.csv", [{"id": "x", "body": text} for text in TEXTS])
+    options = {"precision": precision}
+    report = encode_file(config(bundle, path, tmp_path / target, options=options))
+    assert (report.dtype, report.dimension) == (dtype, columns)
+    expected = encoder.encode(TEXTS, precision=precision)
+    if target == "v.npy":
+        assert np.load(tmp_path / target).dtype == dtype
+    if target == "v.parquet":
+        import pyarrow.parquet
+
+        numbers = pyarrow.parquet.read_schema(tmp_path / target).field("embedding").type.value_type
+        assert np.dtype(numbers.to_pandas_dtype()) == dtype
+    np.testing.assert_array_equal(rows_of(tmp_path / target, columns).astype(dtype), expected)
+
+
+def rows_of(path, columns):
+    vectors = read(path)[1]
+    assert vectors.shape == (4, columns)
+    return vectors
+
+
+def test_precision_without_nan(bundle, tmp_path):
+    path = write(tmp_path / "in.csv", [{"id": "x", "body": ""}])
+    settings = config(bundle, path, tmp_path / "v.npy", options={"precision": "int8"}, errors="nan")
+    with pytest.raises(ConfigError, match="int8 has no NaN"):
+        encode_file(settings)
 
 
 def test_rows_are_numbered_without_ids(bundle, tmp_path):
@@ -250,7 +291,7 @@ def test_a_job_of_something_else_is_refused(bundle, tmp_path, monkeypatch):
         encode_file(config(bundle, source, output, window=100))
     for change, message in (
         ({"window": 50}, "window was 100 and is 50"),
-        ({"options": {"truncate_dim": 8}}, "truncate_dim was None and is 8"),
+        ({"options": {"truncate_dim": 8}}, "truncate_dim was None and is '8'"),
         ({"id_field": None}, "id_field was 'id' and is None"),
     ):
         with pytest.raises(DataError, match=message):
@@ -306,8 +347,11 @@ def test_input_that_changes_while_it_is_read(bundle, tmp_path, monkeypatch):
 def test_an_unusable_text_far_into_the_file(bundle, tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("river\n" * 250 + "\n")
-    with pytest.raises(InvalidTextError, match=r"text 251: the string is empty.*200 texts are"):
-        encode_file(config(bundle, path, tmp_path / "v.npy", window=100))
+    for processes in (2, 1):
+        settings = config(bundle, path, tmp_path / "v.npy", window=100, processes=processes,
+                          overwrite=True)  # fmt: skip
+        with pytest.raises(InvalidTextError, match=r"text 251: the string is empty.*200 texts are"):
+            encode_file(settings)
     report = encode_file(
         config(bundle, path, tmp_path / "v.npy", window=100, errors="nan", resume=True)
     )

@@ -77,8 +77,8 @@ class Job:
         self.rows += len(vectors)
         self._bytes += vectors.nbytes
 
-    def assemble(self) -> int:
-        """Write the output into the folder, whole; the number of invalid rows."""
+    def assemble(self) -> None:
+        """Write the output into the folder, whole."""
         check_space(self.folder / self.output.name, self._bytes)
         invalid = 0
         whole = self.folder / self.output.name
@@ -87,15 +87,14 @@ class Job:
                 part = self._load(index)
                 sink.write(part.vectors, part.ids)
                 invalid += int(np.count_nonzero(invalid_rows(part.vectors)))
-        dimension = part.vectors.shape[1]
-        write_json(
-            self.folder / _COMPLETE, {"rows": self.rows, "invalid": invalid, "dimension": dimension}
-        )
-        return invalid
+        vectors = part.vectors
+        report: dict[str, int | str] = {"rows": self.rows, "invalid": invalid}
+        report |= {"dimension": vectors.shape[1], "dtype": str(vectors.dtype)}
+        write_json(self.folder / _COMPLETE, report)
 
-    def publish(self) -> dict[str, int]:
-        """Put the output in its place and remove the folder: {"rows", "invalid", "dimension"}."""
-        report: dict[str, int] = json.loads((self.folder / _COMPLETE).read_text())
+    def publish(self) -> dict[str, Any]:
+        """Put the output in its place and remove the folder: rows, invalid, dimension, dtype."""
+        report: dict[str, Any] = json.loads((self.folder / _COMPLETE).read_text())
         for target in reversed(output_files(self.output, with_ids=self.with_ids)):
             # The ids first, so that where there is an output, it is all there.
             with contextlib.suppress(FileNotFoundError):  # a kill came after this one

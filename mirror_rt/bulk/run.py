@@ -16,8 +16,11 @@ from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
 from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError, require
 from mirror_rt.files import sha256
 from mirror_rt.hub import resolve_bundle
+from mirror_rt.libraries import nvidia_cards
 from mirror_rt.manifest import Layout, Manifest
+from mirror_rt.options import EncodeOptions
 from mirror_rt.pack import refuse_pack
+from mirror_rt.providers import CPU
 from mirror_rt.vectorio import open_sink, output_files
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
@@ -44,7 +47,7 @@ class BulkConfig:
         variant: which graph of the bundle.
         revision: of a hub name.
         offline: never ask the network.
-        options: further arguments of `Encoder.encode`.
+        options: further arguments of `Encoder.encode`, all but `errors`.
     """
 
     model: str
@@ -62,7 +65,7 @@ class BulkConfig:
     variant: str | None = None
     revision: str | None = None
     offline: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    options: EncodeOptions = field(default_factory=EncodeOptions)
 
     @property
     def is_resumable(self) -> bool:
@@ -78,6 +81,7 @@ class BulkReport:
         rows: of the output.
         invalid: those of them that could not be encoded.
         dimension: length of a row.
+        dtype: of its numbers.
         resumed: rows that an earlier, interrupted run had finished.
         seconds: encoding, without loading.
         tokens: that were run, special tokens included.
@@ -87,6 +91,7 @@ class BulkReport:
     rows: int
     invalid: int
     dimension: int
+    dtype: str
     resumed: int
     seconds: float
     tokens: int
@@ -122,15 +127,15 @@ def encode_file(config: BulkConfig) -> BulkReport:
         variants=[config.variant],
     )
     refuse_pack(folder)
-    manifest = Manifest.read(folder)
-    manifest.verify(folder, manifest.files_for([manifest.variant(config.variant)]))
-    spec = EncoderSpec(folder, config.variant, config.threads, config.errors, config.options)
+    Manifest.read(folder).variant(config.variant)
+    options: EncodeOptions = {**config.options, "errors": config.errors}
+    spec = EncoderSpec(folder, config.variant, config.threads, options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 
 
 def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
     """From or to a stream."""
-    invalid = dimension = 0
+    invalid, dimension, dtype = 0, 0, ""
     with (
         open_sink(
             config.output, overwrite=config.overwrite, with_ids=config.id_field is not None
@@ -139,11 +144,11 @@ def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
     ):
         for done in _encoded(config, spec, _windows(config), progress):
             sink.write(done.vectors, done.window.ids)
-            invalid += len(done.invalid)
-            dimension = done.vectors.shape[1]
+            invalid += done.invalid
+            dimension, dtype = done.vectors.shape[1], str(done.vectors.dtype)
         if sink.rows == 0:
             raise DataError(f"{config.input} holds no texts")
-    return _report(progress, sink.rows, invalid, dimension, resumed=0)
+    return _report(progress, sink.rows, invalid, dimension, dtype, resumed=0)
 
 
 def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
@@ -189,32 +194,19 @@ def _rest(config: BulkConfig, job: Job) -> Iterator[Window]:
     return stream
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """`WindowVectors` that has its vectors."""
-
-    window: Window
-    vectors: Any
-    invalid: list[tuple[int, str]]
-
-
 def _encoded(
     config: BulkConfig, spec: EncoderSpec, stream: Iterable[Window], progress: Progress
-) -> Iterator[_Encoded]:
+) -> Iterator[WindowVectors]:
     results = encode_windows(spec, stream, processes=config.processes, report_counter=progress.use)
-    with contextlib.closing(results):
-        for result in results:
-            yield _accept(config, result)
-
-
-def _accept(config: BulkConfig, result: WindowVectors) -> _Encoded:
-    if result.vectors is None:
+    try:
+        with contextlib.closing(results):
+            yield from results
+    except InvalidTextError as error:
         raise InvalidTextError(
-            [(result.window.start + row + 1, reason) for row, reason in result.invalid],
+            [(row + 1, reason) for row, reason in error.items],
             noun=f"{config.input}, text",
             hint="; pass --errors nan to give such texts NaN and encode the others",
-        )
-    return _Encoded(result.window, result.vectors, result.invalid)
+        ) from error
 
 
 def _progress(config: BulkConfig, done: int) -> Progress:
@@ -226,13 +218,14 @@ def _progress(config: BulkConfig, done: int) -> Progress:
 
 
 def _report(
-    progress: Progress, rows: int, invalid: int, dimension: int, *, resumed: int
+    progress: Progress, rows: int, invalid: int, dimension: int, dtype: str, *, resumed: int
 ) -> BulkReport:
     _, tokens, padded = progress.counter.read()
     return BulkReport(
         rows=rows,
         invalid=invalid,
         dimension=dimension,
+        dtype=dtype,
         resumed=resumed,
         seconds=progress.seconds,
         tokens=tokens,
@@ -269,8 +262,8 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
         "bundle": sha256(spec.folder / Layout.manifest),
         "variant": spec.variant,
         "window": config.window,
-        **config.options,
+        **{name: str(value) for name, value in config.options.items()},
         "mirror_rt": __version__,
         "onnxruntime": onnxruntime.__version__,
-        "providers": onnxruntime.get_available_providers(),
+        "providers": onnxruntime.get_available_providers() if nvidia_cards() else [CPU],
     }

@@ -7,21 +7,26 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from mirror_rt import windows
 from mirror_rt.bulk.records import Window
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoder import Encoder
 from mirror_rt.encoding import Vectors
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.manifest import Manifest
+from mirror_rt.options import EncodeOptions
 from mirror_rt.tokens import PaddedBatch
 from mirror_rt.vectorio import Embeddings
 
@@ -52,6 +57,14 @@ class RunCounter:
         return texts, tokens, padded
 
 
+class WindowVectors(NamedTuple):
+    """Vectors [n, D] of a window, and how many of its texts have none."""
+
+    window: Window
+    vectors: Embeddings
+    invalid: int
+
+
 class _CountingEncoder(Encoder):
     """An encoder that counts what it runs."""
 
@@ -64,40 +77,53 @@ class _CountingEncoder(Encoder):
         )
         return vectors
 
+    def encode_windows(
+        self, stream: Iterable[Window], options: EncodeOptions
+    ) -> Iterator[WindowVectors]:
+        """Encode window after window, the next being tokenised while one runs.
+
+        Raises:
+            InvalidTextError: naming texts by their number in the input.
+        """
+        drawn: deque[Window] = deque()
+
+        def draw() -> Iterator[windows.Window]:
+            for window in stream:
+                drawn.append(window)
+                yield windows.Window(window.start, window.texts)
+
+        for encoded in self._encode_windows(draw(), self.job(options)):
+            invalid = int(np.count_nonzero(encoded.chunks == 0))
+            yield WindowVectors(drawn.popleft(), encoded.embeddings, invalid)
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
     """How a process loads its encoder, and what it asks of it.
 
     Attributes:
-        folder: the bundle, verified already.
+        folder: the bundle.
         variant: which of its graphs.
         threads: of each process; None for its share of the processors.
-        errors: of `Encoder.encode`.
-        options: other arguments of `Encoder.encode`.
+        options: of `Encoder.encode`.
     """
 
     folder: Path
     variant: str | None
     threads: int | None
-    errors: Literal["raise", "nan"]
-    options: dict[str, Any]
+    options: EncodeOptions
 
     def load(self, counter: RunCounter) -> _CountingEncoder:
         """Load the encoder."""
         encoder = _CountingEncoder(
-            self.folder, Manifest.read(self.folder), variant=self.variant, threads=self.threads
+            self.folder,
+            Manifest.read(self.folder),
+            variant=self.variant,
+            verify=True,
+            threads=self.threads,
         )
         encoder.counter = counter
         return encoder
-
-
-class WindowVectors(NamedTuple):
-    """Vectors [n, D] of a window; or, with errors="raise", why there are none."""
-
-    window: Window
-    vectors: Embeddings | None
-    invalid: list[tuple[int, str]]
 
 
 def encode_windows(
@@ -116,33 +142,18 @@ def encode_windows(
         report_counter: told, before the first window, where the work is counted.
 
     Raises:
+        InvalidTextError: naming texts by their number in the input.
         MirrorError: the encoder cannot be loaded, or fails.
         ProcessGroupError: a process ended, killed or out of memory.
     """
     if processes == 1:
         counter = RunCounter()
         report_counter(counter)
-        encoder = spec.load(counter)
-        for window in stream:
-            vectors, invalid = _encode(encoder, window.texts, spec)
-            yield WindowVectors(window, vectors, invalid)
+        yield from spec.load(counter).encode_windows(stream, spec.options)
     else:
         share = max(1, available_cpus() // processes)
         shared = replace(spec, threads=spec.threads or share)
         yield from _encode_in_processes(shared, stream, processes, report_counter)
-
-
-def _encode(
-    encoder: Encoder, texts: list[Any], spec: EncoderSpec
-) -> tuple[Embeddings | None, list[tuple[int, str]]]:
-    try:
-        return encoder.encode(texts, show_progress_bar=False, **spec.options), []
-    except InvalidTextError as error:
-        # Not raised here: it would not survive the way between two processes.
-        if spec.errors == "raise":
-            return None, error.items
-        vectors = encoder.encode(texts, show_progress_bar=False, errors="nan", **spec.options)
-        return vectors, error.items
 
 
 def _encode_in_processes(
@@ -159,15 +170,19 @@ def _encode_in_processes(
         processes, context, initializer=_start_worker, initargs=(spec, totals, alive)
     )
     try:
-        pending: deque[tuple[Window, Future[Any]]] = deque()
-        windows = iter(stream)
+        pending: deque[tuple[Window, Future[_Answer]]] = deque()
+        rest = iter(stream)
         while True:
-            for window in islice(windows, processes + 1 - len(pending)):
-                pending.append((window, pool.submit(_encode_in_worker, window.texts)))
+            for window in islice(rest, processes + 1 - len(pending)):
+                with _interrupts_held():  # submitting starts processes
+                    pending.append((window, pool.submit(_encode_in_worker, window)))
             if not pending:
                 break
             window, future = pending.popleft()
-            yield WindowVectors(window, *future.result())
+            answer = future.result()
+            if isinstance(answer, list):
+                raise InvalidTextError(answer)
+            yield WindowVectors(window, *answer)
         pool.shutdown()
     except BrokenProcessPool as error:
         raise ProcessGroupError(
@@ -179,8 +194,21 @@ def _encode_in_processes(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start processes deaf to Ctrl-C, which would end them before they can ask for that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _worker: tuple[EncoderSpec, RunCounter] | None = None
-_worker_encoder: Encoder | None = None
+_worker_encoder: _CountingEncoder | None = None
+
+# Vectors and how many are of no text; or which texts are invalid, and why.
+_Answer = tuple[Embeddings, int] | list[tuple[int, str]]
 
 
 def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
@@ -196,11 +224,15 @@ def _end_with_parent(alive: Connection) -> None:
     os._exit(1)
 
 
-def _encode_in_worker(texts: list[Any]) -> tuple[Embeddings | None, list[tuple[int, str]]]:
+def _encode_in_worker(window: Window) -> _Answer:
     global _worker_encoder
     if _worker is None:
         raise RuntimeError("the process was not initialised")
     spec, counter = _worker
     if _worker_encoder is None:
         _worker_encoder = spec.load(counter)
-    return _encode(_worker_encoder, texts, spec)
+    try:
+        (result,) = _worker_encoder.encode_windows([window], spec.options)
+    except InvalidTextError as error:
+        return error.items  # the exception itself would not survive the way
+    return result.vectors, result.invalid

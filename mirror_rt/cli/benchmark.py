@@ -49,7 +49,9 @@ mirror-rt benchmark bundle --texts queries.txt --batches 1 64
 """,
     )
     parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
-    parser.add_argument("--variant", metavar="NAME", help="graph of the bundle (default: fp32)")
+    parser.add_argument(
+        "--variant", metavar="NAME", help="graph of the bundle (default: that of Encoder.load)"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="default: all available")
     parser.add_argument(
         "--lengths",
@@ -150,11 +152,10 @@ def _check(arguments: argparse.Namespace) -> None:
 def _about(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     manifest = encoder.manifest
-    default = "fp32" if "fp32" in manifest.variants else next(iter(manifest.variants))
     return {
         "bundle": arguments.bundle,
         "base_model": manifest.base_model,
-        "variant": arguments.variant or default,
+        "variant": next(n for n, v in manifest.variants.items() if v == encoder.variant),
         "provider": encoder.providers[0],
         "threads": arguments.threads or available_cpus(),
         "batch_size": arguments.batch_size,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import get_args
 
 from mirror_rt.bulk import BulkConfig, BulkReport, encode_file
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
+from mirror_rt.options import EncodeOptions, OnTooLong
+from mirror_rt.quantization import EmbeddingPrecision
 
 __all__ = ["add_parser"]
 
@@ -75,7 +77,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--variant", metavar="NAME", help="graph of the bundle (default: fp32, if it has that)"
+        "--variant", metavar="NAME", help="graph of the bundle (default: that of Encoder.load)"
     )
     parser.add_argument(
         "--batch-size",
@@ -98,7 +100,24 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="unit vectors, or vectors as pooled (default: what the bundle declares)",
     )
     parser.add_argument(
-        "--processes", type=_processes, default=1, metavar="N", help="that encode (default 1)"
+        "--precision",
+        choices=get_args(EmbeddingPrecision),
+        default="float32",
+        help="of the output: float16 and the 8-bit codes take 1/2 and 1/4 of the space, the "
+        "binary ones a bit a dimension (default: float32)",
+    )
+    parser.add_argument(
+        "--prompt-name", metavar="NAME", help="prompt of the model before every text"
+    )
+    parser.add_argument(
+        "--on-too-long",
+        choices=get_args(OnTooLong),
+        default="truncate",
+        help="a text of more tokens than the model takes: cut it, refuse it, or average its "
+        "chunks (default: truncate)",
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="that encode (default 1)"
     )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="of each process (default: all, shared out)"
@@ -131,25 +150,24 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{arguments.output}: {_summary(report)}", file=sys.stderr)
 
 
-def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def _encode_options(arguments: argparse.Namespace) -> EncodeOptions:
     """Arguments of `Encoder.encode`; each is a part of what a job is."""
     return {
         "batch_size": arguments.batch_size,
         "normalize_embeddings": arguments.normalize,
         "truncate_dim": arguments.truncate_dim,
+        "precision": arguments.precision,
+        "prompt_name": arguments.prompt_name,
+        "on_too_long": arguments.on_too_long,
     }
-
-
-def _processes(value: str) -> int | None:
-    return None if value == "auto" else int(value)
 
 
 def _summary(report: BulkReport) -> str:
     fresh, seconds = report.rows - report.resumed, max(report.seconds, 1e-9)
     text = (
-        f"{report.rows} texts of {report.dimension} dimensions; {fresh} in {report.seconds:.1f} s "
-        f"({fresh / seconds:.0f} texts/s, {report.tokens / seconds:.0f} tokens/s, "
-        f"padding {report.padding:.1%})"
+        f"{report.rows} vectors of {report.dimension} {report.dtype}; "
+        f"{fresh} in {report.seconds:.1f} s ({fresh / seconds:.0f} texts/s, "
+        f"{report.tokens / seconds:.0f} tokens/s, padding {report.padding:.1%})"
     )
     if report.resumed:
         text += f", {report.resumed} by an earlier run"
