@@ -54,6 +54,7 @@ class Worker:
             "TOKENIZERS_PARALLELISM": "true",
             "HF_HUB_OFFLINE": "1",
             "PYTHONWARNINGS": "ignore",
+            "PYTHONPATH": "",  # of each environment its own packages
         }
         began = time.perf_counter()
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # for as long as the process

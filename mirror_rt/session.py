@@ -33,6 +33,9 @@ Spinning = Literal["off", "run", "always"]
 _KEEP_TOKENS = 4096
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 
+# Joins what the exporter takes apart: onnxruntime's SkipLayerNormalization adds number by number.
+_SLOW_ON_CPU = ["SkipLayerNormFusion"]
+
 _SPINNING = {
     "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
     "run": {"session.force_spinning_stop": "1"},
@@ -155,7 +158,10 @@ class GraphSession:
         onnxruntime = import_onnxruntime()
         try:
             return onnxruntime.InferenceSession(
-                str(self.graph), self._config.options(onnxruntime), providers=self._wanted
+                str(self.graph),
+                self._config.options(onnxruntime),
+                providers=self._wanted,
+                disabled_optimizers=_SLOW_ON_CPU if self._wanted[0] == CPU else None,
             )
         except onnxruntime_errors() as error:
             why = _cannot_load(self.graph, str(error), onnxruntime.__version__)

@@ -1,5 +1,7 @@
 """Every encoder family, with its real code: parity, limits, inputs, fused operators."""
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -128,6 +130,18 @@ def test_what_is_not_fused_is_said(tiny_model, caplog):
     assert "no fusion is known for the family 'roformer'" in caplog.text
     _tell_of_missing_fusion(load_pretrained(tiny_model("bert")), nothing)
     assert "Attention: fused 0 of 2; the graph works" in caplog.text
+
+
+def test_the_mapped_graph_has_norms_in_parts(bundle):
+    """The graph for onnxruntime on CPUs, whose SkipLayerNormalization is slower than its parts."""
+    counts = {
+        name: Counter(node.op_type for node in onnx.load(bundle / "onnx" / name).graph.node)
+        for name in ("model.onnx", "model_mapped.onnx")
+    }
+    assert counts["model.onnx"]["SkipLayerNormalization"] == 4
+    assert counts["model_mapped.onnx"]["SkipLayerNormalization"] == 0
+    assert counts["model_mapped.onnx"]["LayerNormalization"] == 4
+    assert sorted(path.name for path in (bundle / "onnx").iterdir()) == [*counts]
 
 
 def test_the_file_is_that_of_the_library(tmp_path, monkeypatch):

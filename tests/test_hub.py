@@ -73,7 +73,8 @@ def test_round_trip(hub, bundle, pushed, tmp_path):
     }
     expected = Encoder.load(bundle).encode(TEXTS)
     np.testing.assert_array_equal(Encoder.load(out).encode(TEXTS), expected)
-    np.testing.assert_array_equal(Encoder.load(NAME).encode(TEXTS), expected)
+    # From the cache, whose links onnxruntime does not map: the graph with fused norms.
+    np.testing.assert_allclose(Encoder.load(NAME).encode(TEXTS), expected, atol=1e-6)
     assert hub.leaked == []  # the token stays with the hub
 
 
@@ -140,8 +141,8 @@ def test_one_variant(hub, two_graphs, tmp_path):
     assert list(values["variants"]) == ["int8"]
     assert values["added_later"] == 1
     Manifest.read(out).verify(out)
-    np.testing.assert_array_equal(
-        Encoder.load(out).encode(TEXTS), Encoder.load(two_graphs).encode(TEXTS)
+    np.testing.assert_allclose(
+        Encoder.load(out).encode(TEXTS), Encoder.load(two_graphs).encode(TEXTS), atol=1e-6
     )
     with pytest.raises(BundleError, match="no variant 'fp16': this bundle has fp32, int8"):
         pull(NAME, tmp_path / "none", variants=["fp16"])

@@ -14,7 +14,7 @@ from mirror_export.graph import GraphReport
 from mirror_export.graph_edit import read_graph, share_weights
 from mirror_export.half import single_layers, to_half
 from mirror_export.int8 import quantize
-from mirror_export.onnx_file import write_onnx
+from mirror_export.onnx_file import source, write_onnx
 from mirror_export.packing import can_pack, check_packed, pack
 from mirror_export.parity import GATES
 from mirror_export.probe import Probe
@@ -178,5 +178,5 @@ def graph_bytes(folder: Path, file: str) -> int:
 
 def remove_graph(folder: Path, file: str) -> None:
     """Remove a graph, and the files that belong to it."""
-    for name in (file, Layout.mapped(file), f"{file}_data"):
+    for name in (file, Layout.mapped(file), source(Path(file)), f"{file}_data"):
         (folder / name).unlink(missing_ok=True)

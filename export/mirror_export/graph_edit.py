@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from mirror_rt.manifest import Layout
+from mirror_export.onnx_file import source
 
 __all__ = [
     "ORT",
@@ -36,9 +36,8 @@ _CHUNK = 2**22
 
 
 def read_graph(path: Path) -> ir.Model:
-    """Read a graph that `write_onnx` wrote, its large weights left in the file until asked for."""
-    mapped = Path(Layout.mapped(str(path)))
-    return ir.load(mapped if mapped.is_file() else path)
+    """Read a graph that `write_onnx` wrote, where possible with its large weights left there."""
+    return ir.load(source(path) if source(path).is_file() else path)
 
 
 def array(value: ir.Value) -> npt.NDArray[Any]:

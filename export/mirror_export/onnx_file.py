@@ -6,7 +6,8 @@ where PyTorch holds them, once the lengths are known. The file is the usual one.
 
 onnxruntime copies the weights out of such a file, and maps weights that are external data into
 memory instead: faster to load, and shared by processes. So a second, small file holds the graph
-and names the bytes of the first as its external data.
+and names the bytes of the first as its external data. In it SkipLayerNormalization is in parts
+again: on a CPU onnxruntime's takes several times as long as Add and LayerNormalization.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import onnx_ir as ir
 
 from mirror_rt.manifest import Layout
 
-__all__ = ["write_onnx"]
+__all__ = ["remove_sources", "source", "write_onnx"]
 
 # Field number and wire type (2: a length follows) of ModelProto.graph, GraphProto.initializer,
 # TensorProto.doc_string and .raw_data in onnx.proto.
@@ -38,7 +39,8 @@ def write_onnx(model: ir.Model, path: Path) -> None:
     """Write `model` as `path`, holding one weight at a time in memory beside the model itself.
 
     A model over 2 GB gets its weights in a second file, `path` with `_data` at the end; any other
-    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`.
+    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`, and until
+    `remove_sources` a third, `source(path)`, to derive others from.
 
     Raises:
         OSError: the disk is full.
@@ -52,7 +54,47 @@ def write_onnx(model: ir.Model, path: Path) -> None:
         offsets = _write(file, proto, weights)
     for value, offset in zip(weights, offsets, strict=True):
         proto.graph.initializer.append(_mapped(value, path.name, offset))
+    source(path).write_bytes(proto.SerializeToString())
+    _split_skip_norms(proto.graph)
     Path(Layout.mapped(str(path))).write_bytes(proto.SerializeToString())
+
+
+def source(path: Path) -> Path:
+    """Where `write_onnx` puts the graph of `path`, node for node, its large weights in `path`."""
+    return path.with_suffix(".source")
+
+
+def remove_sources(folder: Path) -> None:
+    """Remove what only deriving graphs needs."""
+    for path in folder.glob("*.source"):
+        path.unlink()
+
+
+def _split_skip_norms(graph: onnx.GraphProto) -> None:
+    """Add and LayerNormalization for SkipLayerNormalization; not beside padding-free operators."""
+    nodes = list(graph.node)
+    if any(node.op_type.startswith("Packed") for node in nodes):
+        return  # these run on a GPU
+    del graph.node[:]
+    for node in nodes:
+        parts = _parts(node) if node.op_type == "SkipLayerNormalization" else [node]
+        graph.node.extend(parts)
+
+
+def _parts(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Of inputs hidden, skip, gamma, perhaps beta and bias; output 3 is the sum, where named."""
+    hidden, skip, gamma, *more = node.input
+    beta, bias = (*more, "", "")[:2]
+    name, parts = node.output[0], []
+    if bias:
+        parts.append(onnx.helper.make_node("Add", [hidden, bias], [f"{name}.biased"]))
+        hidden = f"{name}.biased"
+    total = node.output[3] if len(node.output) > 3 and node.output[3] else f"{name}.sum"
+    parts.append(onnx.helper.make_node("Add", [hidden, skip], [total]))
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-12)
+    inputs = [gamma, beta] if beta else [gamma]
+    norm = onnx.helper.make_node("LayerNormalization", [total, *inputs], [name], epsilon=epsilon)
+    return [*parts, norm]
 
 
 def _write(file: BinaryIO, proto: onnx.ModelProto, weights: list[ir.Value]) -> list[int]:

@@ -19,6 +19,7 @@ from mirror_export.derive import (
     write_int8,
 )
 from mirror_export.graph import GraphReport, export_graph
+from mirror_export.onnx_file import remove_sources
 from mirror_export.parity import GATES, PARITY_BATCH, ParityReport, compare
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
@@ -114,6 +115,7 @@ def write_variants(
         variants[name] = compared
     for file in {kind.file for kind in KINDS.values()} - {v.file for v in variants.values()}:
         remove_graph(folder, file)
+    remove_sources((folder / Layout.model).parent)
     return variants
 
 
