@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -65,6 +66,7 @@ class Encoder(BatchEncoder):
         )
         self.folder = folder
         self.manifest = manifest
+        self._asked_variant = variant
         self._verify = verify
         self._exact: GraphSession | None = None  # opened when a row is not finite
         self._opening_exact = threading.Lock()
@@ -133,6 +135,18 @@ class Encoder(BatchEncoder):
         """The execution providers in use, the first preferred."""
         return self._session.providers
 
+    @property
+    def load_options(self) -> dict[str, Any]:
+        """What `load` was told: `Encoder.load(encoder.folder, **load_options)` is its like."""
+        return {
+            "variant": self._asked_variant,
+            "verify": self._verify,
+            "providers": self._config.providers,
+            "allow_fallback": self._config.allow_fallback,
+            "threads": self._config.threads,
+            "spinning": self._config.spinning,
+        }
+
     def warmup(self, *, lengths: Sequence[int] = (16, 128, 512), batch_size: int = 32) -> None:
         """Run the model once for each length, alone and in a full batch.
 
@@ -162,6 +176,11 @@ class Encoder(BatchEncoder):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Callable[[], Encoder], tuple[()]]:
+        """Pickled as its folder and options: who unpickles it loads the bundle from there."""
+        folder = self.folder.absolute()
+        return functools.partial(type(self).load, folder, **self.load_options), ()
 
     def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run the model; rows that are not finite again in fp32, NaN where that fails too."""

@@ -232,6 +232,18 @@ class BatchEncoder(Pipeline):
             stop.set()
         return embeddings[0] if isinstance(inputs, str) else embeddings
 
+    async def aencode_query(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+    ) -> Embeddings:
+        """`aencode` with the prompt of `encode_query`."""
+        return await self.aencode(inputs, **self._with_prompt(QUERY_NAMES, options))
+
+    async def aencode_document(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+    ) -> Embeddings:
+        """`aencode` with the prompt of `encode_document`."""
+        return await self.aencode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
+
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Vectors:
         """Cosine of every row of `a` [n, D] with every row of `b` [m, D]: float32 [n, m]."""
         return cosine_similarity(a, b)

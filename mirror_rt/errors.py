@@ -22,8 +22,9 @@ MirrorError
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "ParityError",
     "ProcessGroupError",
     "ProviderError",
+    "importing",
     "require",
 ]
 
@@ -146,14 +148,15 @@ class MissingDependencyError(MirrorError, ImportError):
     """A package that belongs to an optional extra is not installed."""
 
 
-def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import an optional dependency, or say which extra brings it.
+@contextlib.contextmanager
+def importing(module: str, *, extra: str, purpose: str) -> Iterator[None]:
+    """Let the block import an optional dependency, or say which extra brings it.
 
     Only an absent module becomes `MissingDependencyError`; one that is present but fails to
     import (a broken install) raises its own error.
     """
     try:
-        return importlib.import_module(module)
+        yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
@@ -161,3 +164,10 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         raise MissingDependencyError(
             f"{purpose} needs the package {module!r}, which is not installed: {choices}"
         ) from error
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import an optional dependency, as in a block of `importing`."""
+    with importing(module, extra=extra, purpose=purpose):
+        found = importlib.import_module(module)
+    return found  # noqa: RET504  # for mypy, a block may swallow its errors

@@ -1,0 +1,52 @@
+"""LangChain: `MirrorEmbeddings`, for its vector stores and retrievers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
+from mirror_rt.errors import importing
+
+with importing("langchain_core", extra="langchain", purpose="mirror_rt.adapters.langchain"):
+    from langchain_core.embeddings import Embeddings
+
+__all__ = ["MirrorEmbeddings"]
+
+
+class MirrorEmbeddings(Embeddings):
+    """`langchain_core.embeddings.Embeddings`; arguments are those of `LazyEncoder`.
+
+    Queries take the model's prompt for queries, texts the one for documents. The asynchronous
+    methods run beside the event loop. It pickles as the name and options of its model.
+
+    Raises:
+        MirrorError: the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | TextEncoder,
+        *,
+        model_kwargs: Mapping[str, Any] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
+        self._lazy.load()  # an error now, not at the first query
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Texts to vectors, with `encode_document`."""
+        return self._lazy.documents(texts).tolist()
+
+    def embed_query(self, text: str) -> list[float]:
+        """A query to its vector, with `encode_query`."""
+        return self._lazy.query(text).tolist()
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """`embed_documents` beside the event loop."""
+        return (await self._lazy.adocuments(texts)).tolist()
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """`embed_query` beside the event loop."""
+        return (await self._lazy.aquery(text)).tolist()

@@ -1,0 +1,213 @@
+"""What every adapter holds: an encoder, or how to load one, and the options of its calls."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from mirror_rt.encoder import Encoder
+from mirror_rt.errors import ConfigError, InvalidTextError
+from mirror_rt.manifest import Layout
+from mirror_rt.options import EncodeOptions
+from mirror_rt.quantization import Embeddings
+
+__all__ = ["LazyEncoder", "TextEncoder"]
+
+_ENCODE_OPTIONS = EncodeOptions.__annotations__
+_LOAD_OPTIONS = [*inspect.signature(Encoder.load).parameters][1:]
+
+# Adapters of one model share its session: libraries copy, clone and unpickle them freely.
+_loaded: WeakValueDictionary[str, Encoder] = WeakValueDictionary()
+_loading = threading.Lock()
+
+
+class TextEncoder(Protocol):
+    """What adapters need of an encoder: `mirror_rt.Encoder` is one.
+
+    Results are [n, D], or [D] for a single string.
+    """
+
+    @property
+    def dimension(self) -> int:
+        """Length D of an embedding."""
+        ...
+
+    def encode(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
+        """Encode texts as they are."""
+        ...
+
+    def encode_query(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
+        """Encode texts that are searched for."""
+        ...
+
+    def encode_document(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
+        """Encode texts that are found."""
+        ...
+
+    async def aencode_query(
+        self, inputs: str | list[str], *args: Any, **options: Any
+    ) -> Embeddings:
+        """`encode_query` without blocking the event loop."""
+        ...
+
+    async def aencode_document(
+        self, inputs: str | list[str], *args: Any, **options: Any
+    ) -> Embeddings:
+        """`encode_document` without blocking the event loop."""
+        ...
+
+
+class LazyEncoder:
+    """An encoder, loaded on first use, with the options of its calls. It does not change.
+
+    It is pickled without its model, which is loaded again where it is unpickled.
+
+    Args:
+        model: path or hub name of a bundle, or an encoder.
+        model_kwargs: options of `Encoder.load` (`revision`, `variant`, `threads` ...).
+        encode_kwargs: options of `Encoder.encode` (`truncate_dim`, `on_too_long` ...).
+
+    Raises:
+        ConfigError: `model` is none of these, or an option is not known.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | TextEncoder,
+        model_kwargs: Mapping[str, Any] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.model_kwargs = dict(model_kwargs or {})
+        self.encode_kwargs = dict(encode_kwargs or {})
+        _check_names("model_kwargs", self.model_kwargs, _LOAD_OPTIONS)
+        _check_names("encode_kwargs", self.encode_kwargs, _ENCODE_OPTIONS)
+        self._encoder: TextEncoder | None = None
+        if not isinstance(model, str | Path):
+            if not hasattr(model, "encode_query"):
+                raise ConfigError(
+                    f"model must be the path or hub name of a bundle, or an Encoder, got {model!r}"
+                )
+            if self.model_kwargs:
+                raise ConfigError("model_kwargs are for a path or name, and model is an encoder")
+            self._encoder = model
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The encoder, which the first use loads; errors are those of `Encoder.load`."""
+        if self._encoder is None:
+            self._encoder = _load(str(self.model), self.model_kwargs)
+        return self._encoder
+
+    def load(self) -> None:
+        """Load the encoder now, so that an error comes now."""
+        self.encoder  # noqa: B018
+
+    @property
+    def name(self) -> str:
+        """Path or name of the model, for people."""
+        if isinstance(self.model, str | Path):
+            return str(self.model)
+        return str(getattr(self.model, "folder", repr(self.model)))
+
+    @property
+    def dimension(self) -> int:
+        """Length of a row of the result."""
+        kept = self.encode_kwargs.get("truncate_dim")
+        dimension = self.encoder.dimension if kept is None else int(kept)
+        packed = self.encode_kwargs.get("precision") in ("binary", "ubinary")
+        return -(-dimension // 8) if packed else dimension
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that make its like, with the model by name: for files of a library.
+
+        Raises:
+            ConfigError: it was made of an encoder that has no folder.
+        """
+        model, model_kwargs = self.model, self.model_kwargs
+        if isinstance(model, Encoder):
+            model, model_kwargs = model.folder, model.load_options
+        if not isinstance(model, str | Path):
+            raise ConfigError(
+                f"{model!r} cannot be stored: give the path or hub name of a bundle instead"
+            )
+        return {
+            "model": str(model),
+            "model_kwargs": dict(model_kwargs),
+            "encode_kwargs": dict(self.encode_kwargs),
+        }
+
+    def encode(self, texts: Iterable[str]) -> Embeddings:
+        """Texts without a side: [n, D]."""
+        return self.encoder.encode(_several(texts), **self.encode_kwargs)
+
+    def query(self, text: str) -> Embeddings:
+        """One text that is searched for: [D]."""
+        return self.encoder.encode_query(_one(text), **self.encode_kwargs)
+
+    def queries(self, texts: Iterable[str]) -> Embeddings:
+        """Texts that are searched for: [n, D]."""
+        return self.encoder.encode_query(_several(texts), **self.encode_kwargs)
+
+    def documents(self, texts: Iterable[str]) -> Embeddings:
+        """Texts that are found: [n, D]."""
+        return self.encoder.encode_document(_several(texts), **self.encode_kwargs)
+
+    async def aquery(self, text: str) -> Embeddings:
+        """`query` without blocking the event loop."""
+        encoder = await self._aload()
+        return await encoder.aencode_query(_one(text), **self.encode_kwargs)
+
+    async def adocuments(self, texts: Iterable[str]) -> Embeddings:
+        """`documents` without blocking the event loop."""
+        encoder = await self._aload()
+        return await encoder.aencode_document(_several(texts), **self.encode_kwargs)
+
+    async def _aload(self) -> TextEncoder:
+        if self._encoder is None:
+            import asyncio  # 30 ms that a synchronous program does without
+
+            await asyncio.to_thread(self.load)
+        return self.encoder
+
+    def __reduce__(self) -> tuple[type[LazyEncoder], tuple[Any, ...]]:
+        return LazyEncoder, (self.model, self.model_kwargs, self.encode_kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyEncoder:
+        return self
+
+
+def _load(model: str, options: dict[str, Any]) -> Encoder:
+    """Load a bundle, or find it loaded by another adapter and unchanged since."""
+    manifest = Path(model, Layout.manifest)
+    local = manifest.is_file()
+    which = (str(manifest.absolute()), manifest.stat().st_mtime_ns) if local else model
+    key = json.dumps([which, options], sort_keys=True, default=repr)
+    with _loading:
+        encoder = _loaded.get(key)
+        if encoder is None:
+            encoder = _loaded[key] = Encoder.load(model, **options)
+    return encoder
+
+
+def _check_names(what: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"{what}: no option {name!r}, there are {', '.join(known)}")
+
+
+def _one(text: Any) -> str:
+    if not isinstance(text, str):
+        raise InvalidTextError([(0, f"expected one str, got {type(text).__name__}")])
+    return text
+
+
+def _several(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise ConfigError(f"expected a list of texts, got one: {texts[:40]!r}")
+    return list(texts)

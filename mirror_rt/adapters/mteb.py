@@ -1,0 +1,136 @@
+"""MTEB: `MirrorEncoder`, for `mteb.evaluate`."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
+from mirror_rt.errors import importing
+from mirror_rt.hub import is_hub_name
+from mirror_rt.manifest import Layout
+from mirror_rt.quantization import Embeddings
+
+with importing("mteb", extra="mteb", purpose="mirror_rt.adapters.mteb"):
+    from mteb.models.abs_encoder import AbsEncoder
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
+    from mteb.types import PromptType
+
+if TYPE_CHECKING:
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+__all__ = ["MirrorEncoder"]
+
+logger = logging.getLogger("mirror_rt")
+
+
+class MirrorEncoder(AbsEncoder):
+    """MTEB's `EncoderProtocol`, also for the `loader` of a `ModelMeta`.
+
+    The prompt of a call is the first that there is: of the task and its side (`Banking77-query`),
+    of the task, of the type of task and its side (`Retrieval-query`), of the type (`STS`), of the
+    side, as `encode_query` and `encode_document` find it.
+
+    A blank text, of which benchmarks have some, gets a vector of zeros; a warning counts them.
+
+    Args:
+        model_name: path or hub name of a bundle, or an encoder.
+        revision: of the hub name.
+        device: `cpu` or `cuda`, for `providers`; None for the best there is.
+        prompts: text by the names above; None for the bundle's prompts.
+        model_kwargs: further options of `Encoder.load`.
+        encode_kwargs: options of `Encoder.encode`.
+
+    Raises:
+        MirrorError: the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model_name: str | Path | TextEncoder,
+        revision: str | None = None,
+        *,
+        device: str | None = None,
+        prompts: Mapping[str, str] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        options = dict(model_kwargs or {})
+        options |= {} if revision is None else {"revision": revision}
+        options |= {} if device is None else {"providers": device}
+        self._lazy = LazyEncoder(model_name, options, encode_kwargs)
+        self.model = self._lazy.encoder
+        if prompts is None:
+            declared = getattr(self.model, "prompts", None)
+            prompts = {} if declared is None else declared.by_name
+        self.model_prompts = dict(prompts)
+        self.mteb_model_meta = self._meta(revision)
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: TaskMetadata,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: PromptType | None = None,
+        **kwargs: Any,
+    ) -> Embeddings:
+        """Encode the texts of a data loader: float32 [n, D] unless `precision` says otherwise.
+
+        Args:
+            inputs: batches, each with a list of texts under `text`.
+            task_metadata: chooses the prompt.
+            hf_split: not used.
+            hf_subset: not used.
+            prompt_type: whether these are queries or documents, of a task that has both.
+            **kwargs: `batch_size` and `precision` of `Encoder.encode`.
+        """
+        texts = [text for batch in inputs for text in batch["text"]]
+        options = {name: kwargs[name] for name in ("batch_size", "precision") if name in kwargs}
+        options |= self._lazy.encode_kwargs
+        name = self.get_prompt_name(task_metadata, prompt_type)
+        if name is not None and "prompt" not in options and "prompt_name" not in options:
+            options["prompt"] = self.model_prompts[name]
+        encode = {
+            None: self.model.encode,
+            PromptType.query: self.model.encode_query,
+            PromptType.document: self.model.encode_document,
+        }[prompt_type]
+        blank = np.array([not text.strip() for text in texts], dtype=bool)
+        vectors = encode([text for text in texts if text.strip()], **options)
+        if not blank.any():
+            return vectors
+        logger.warning("%s: %d blank texts get zeros", task_metadata.name, blank.sum())
+        rows = np.zeros((len(texts), vectors.shape[1]), dtype=vectors.dtype)
+        rows[~blank] = vectors
+        return rows
+
+    def _meta(self, revision: str | None) -> ModelMeta:
+        """What MTEB files results under.
+
+        The revision of a local bundle is the hash of its manifest, which holds those of its files:
+        results of another bundle at the same path are not taken for its own.
+        """
+        name = self._lazy.name
+        manifest = Path(getattr(self.model, "folder", name), Layout.manifest)
+        if revision is None and manifest.is_file():
+            revision = hashlib.sha256(manifest.read_bytes()).hexdigest()[:40]
+        options = self._lazy.model_kwargs | self._lazy.encode_kwargs
+        return ModelMeta.create_empty(
+            {
+                "name": name if is_hub_name(name) else f"mirror-rt/{Path(name).absolute().name}",
+                "revision": revision,
+                "embed_dim": self._lazy.dimension,
+                "max_tokens": getattr(self.model, "max_length", None),
+                "framework": ["ONNX"],
+                "similarity_fn_name": ScoringFunction.COSINE,
+                "use_instructions": bool(self.model_prompts),
+                "experiment_kwargs": {k: v for k, v in options.items() if k != "revision"} or None,
+            }
+        )

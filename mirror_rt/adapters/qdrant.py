@@ -1,0 +1,115 @@
+"""Qdrant: `MirrorEmbedder`, from texts to the points and queries of qdrant-client."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
+from mirror_rt.errors import ConfigError, importing
+from mirror_rt.quantization import Embeddings
+
+with importing("qdrant_client", extra="qdrant", purpose="mirror_rt.adapters.qdrant"):
+    from qdrant_client.models import Datatype, Distance, PointStruct, VectorParams
+
+__all__ = ["MirrorEmbedder"]
+
+_DATATYPES = {"float32": Datatype.FLOAT32, "float16": Datatype.FLOAT16}
+
+
+class MirrorEmbedder:
+    """What the methods of `QdrantClient` take; arguments are those of `LazyEncoder`.
+
+        client.create_collection("texts", vectors_config=embedder.vector_params())
+        client.upsert("texts", points=embedder.points(texts))
+        client.query_points("texts", query=embedder.query("a question"))
+
+    Raises:
+        ConfigError: a precision that is not float; Qdrant quantises by itself
+            (`quantization_config`).
+        MirrorError: the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | TextEncoder,
+        *,
+        model_kwargs: Mapping[str, Any] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
+        self._precision = self._lazy.encode_kwargs.get("precision", "float32")
+        if self._precision not in _DATATYPES:
+            raise ConfigError(
+                f"precision must be float32 or float16 for Qdrant, got {self._precision!r}: it "
+                "quantises by itself (quantization_config of create_collection)"
+            )
+        self._lazy.load()  # an error now, not at the first query
+
+    def vector_params(self, distance: Distance = Distance.COSINE, **options: Any) -> VectorParams:
+        """The `vectors_config` of a collection; options are those of `VectorParams`."""
+        return VectorParams(
+            size=self._lazy.dimension,
+            distance=distance,
+            datatype=_DATATYPES[self._precision],
+            **options,
+        )
+
+    def points(
+        self,
+        texts: Iterable[str],
+        *,
+        ids: Iterable[int | str] | None = None,
+        payloads: Iterable[Mapping[str, Any]] | None = None,
+    ) -> list[PointStruct]:
+        """Texts as points, by `encode_document`.
+
+        Args:
+            texts: their `vector`, and `document` in their payload.
+            ids: one a text, integers or UUIDs; None for new UUIDs.
+            payloads: one a text, added to it.
+
+        Raises:
+            ConfigError: there are not as many ids or payloads as texts.
+            InvalidTextError: a text cannot be encoded.
+        """
+        texts = list(texts)
+        return _points(texts, ids, payloads, self._lazy.documents(texts))
+
+    async def apoints(
+        self,
+        texts: Iterable[str],
+        *,
+        ids: Iterable[int | str] | None = None,
+        payloads: Iterable[Mapping[str, Any]] | None = None,
+    ) -> list[PointStruct]:
+        """`points` beside the event loop, for `AsyncQdrantClient`."""
+        texts = list(texts)
+        return _points(texts, ids, payloads, await self._lazy.adocuments(texts))
+
+    def query(self, text: str) -> list[float]:
+        """A query's vector, by `encode_query`."""
+        return self._lazy.query(text).tolist()
+
+    async def aquery(self, text: str) -> list[float]:
+        """`query` beside the event loop."""
+        return (await self._lazy.aquery(text)).tolist()
+
+
+def _points(
+    texts: list[str],
+    ids: Iterable[int | str] | None,
+    payloads: Iterable[Mapping[str, Any]] | None,
+    vectors: Embeddings,
+) -> list[PointStruct]:
+    ids = [uuid.uuid4().hex for _ in texts] if ids is None else list(ids)
+    payloads = [{} for _ in texts] if payloads is None else list(payloads)
+    for name, given in (("ids", ids), ("payloads", payloads)):
+        if len(given) != len(texts):
+            raise ConfigError(f"expected as many {name} as texts, {len(texts)}, got {len(given)}")
+    return [
+        PointStruct(id=id_, vector=vector, payload={"document": text, **payload})
+        for id_, vector, text, payload in zip(ids, vectors.tolist(), texts, payloads, strict=True)
+    ]

@@ -1,0 +1,98 @@
+"""What the tests of all adapters share; also run in environments that have little else.
+
+There $MIRROR_RT_ADAPTER_MODEL is the bundle that `model` makes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirror_rt import Encoder
+
+DOCUMENTS = [
+    "The river runs slowly through the old town.",
+    "A doctor and a physician met on the road.",
+    "Children were playing football in the rain.",
+    "Её дом стоит на берегу реки.",
+    "Tous les êtres humains naissent libres et égaux.",
+    "word",
+]
+QUERY = "Who met whom?"
+
+
+@pytest.fixture(scope="session")
+def model(request, tmp_path_factory) -> Path:
+    """A bundle that has a prompt for queries and one for documents."""
+    if path := os.environ.get("MIRROR_RT_ADAPTER_MODEL"):
+        return Path(path)
+    folder = tmp_path_factory.mktemp("adapters") / "bundle"
+    shutil.copytree(request.getfixturevalue("bundle"), folder)
+    manifest = json.loads((folder / "mirror.json").read_text("utf-8"))
+    manifest["prompts"] = {"query": "the question ", "document": "the town ", "STS": "as it is "}
+    (folder / "mirror.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[str]:
+    return DOCUMENTS
+
+
+@pytest.fixture(scope="session")
+def query() -> str:
+    return QUERY
+
+
+@pytest.fixture(scope="session")
+def encoder(model) -> Encoder:
+    return Encoder.load(model)
+
+
+@pytest.fixture(scope="session")
+def document_vectors(encoder):
+    return encoder.encode_document(DOCUMENTS)
+
+
+@pytest.fixture(scope="session")
+def query_vector(encoder, document_vectors):
+    """That of QUERY, whose prompt matters."""
+    vector = encoder.encode_query(QUERY)
+    assert np.abs(vector - encoder.encode_document(QUERY)).max() > 0.01
+    return vector
+
+
+@pytest.fixture(scope="session")
+def ranked(document_vectors, query_vector) -> list[str]:
+    """The documents, the nearest to the query first."""
+    return [DOCUMENTS[i] for i in np.argsort(-(document_vectors @ query_vector))]
+
+
+@pytest.fixture(scope="session")
+def beside():
+    """Await something; the event loop must have gone on meanwhile."""
+
+    async def run(awaitable):
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        try:
+            result = await awaitable
+        finally:
+            ticking.cancel()
+        assert ticks > 3
+        return result
+
+    return lambda awaitable: asyncio.run(run(awaitable))

@@ -1,0 +1,74 @@
+"""LanceDB: a table on disk that finds its model again."""
+
+import time
+
+import numpy as np
+import pytest
+
+lancedb = pytest.importorskip("lancedb")
+
+from lancedb.embeddings import get_registry
+from lancedb.pydantic import LanceModel, Vector
+
+import mirror_rt.adapters.lancedb  # noqa: F401  # registers the function
+from mirror_rt import BundleError, ConfigError, InvalidTextError
+
+
+@pytest.fixture
+def table(tmp_path, model):
+    def create(rows, **options):
+        function = get_registry().get("mirror-rt").create(model=str(model), **options)
+
+        class Row(LanceModel):
+            text: str | None = function.SourceField()
+            vector: Vector(function.ndims()) | None = function.VectorField(default=None)
+
+        database = lancedb.connect(tmp_path / "lance")
+        return database.create_table("texts", schema=Row, mode="overwrite"), rows
+
+    return create
+
+
+def test_a_table_is_searched_and_opened_again(
+    table, tmp_path, documents, query, ranked, document_vectors
+):
+    made, rows = table([{"text": text} for text in documents])
+    made.add(rows)
+    opened = lancedb.connect(tmp_path / "lance").open_table("texts")
+    for one in (made, opened):
+        found = one.search(query).distance_type("dot").limit(3).to_list()
+        assert [row["text"] for row in found] == ranked[:3]
+    vectors = opened.to_arrow()["vector"].to_pylist()
+    np.testing.assert_allclose(vectors, document_vectors, atol=1e-6)
+
+
+def test_options_are_stored(table, tmp_path, documents):
+    made, rows = table(
+        [{"text": text} for text in documents],
+        model_kwargs={"threads": 1},
+        encode_kwargs={"truncate_dim": 8},
+    )
+    made.add(rows)
+    assert made.schema.field("vector").type.list_size == 8
+    opened = lancedb.connect(tmp_path / "lance").open_table("texts")
+    opened.add([{"text": "one more"}])
+    assert opened.search("one more").limit(1).to_list()[0]["text"] == "one more"
+
+
+def test_a_row_without_text_is_an_error_at_once_or_a_bad_vector(table):
+    made, _ = table([])
+    start = time.monotonic()
+    with pytest.raises(InvalidTextError, match="item 1: expected str, got NoneType"):
+        made.add([{"text": "a"}, {"text": None}])
+    assert time.monotonic() - start < 1  # LanceDB would try again for minutes
+    made, _ = table([], encode_kwargs={"errors": "nan"})
+    made.add([{"text": "a"}, {"text": ""}], on_bad_vectors="drop")
+    assert made.count_rows() == 1
+
+
+def test_bad_options(tmp_path):
+    create = get_registry().get("mirror-rt").create
+    with pytest.raises(BundleError):
+        create(model=str(tmp_path / "nothing")).ndims()
+    with pytest.raises(ConfigError, match="encode_kwargs: no option 'dimensions'"):
+        create(model="bundle", encode_kwargs={"dimensions": 3})

@@ -1,0 +1,58 @@
+"""LangChain: its own vector store, its cache of embeddings, pickle."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("langchain_core")
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from mirror_rt import InvalidTextError
+from mirror_rt.adapters.langchain import MirrorEmbeddings
+
+
+@pytest.fixture
+def embeddings(model):
+    return MirrorEmbeddings(str(model))
+
+
+def test_a_store_is_searched(embeddings, documents, query, ranked, beside):
+    store = InMemoryVectorStore.from_texts(documents, embeddings)
+    assert [found.page_content for found in store.similarity_search(query, k=3)] == ranked[:3]
+    found = beside(store.as_retriever(search_kwargs={"k": 2}).ainvoke(query))
+    assert [document.page_content for document in found] == ranked[:2]
+
+
+def test_the_interface(embeddings, documents, query, document_vectors, query_vector, beside):
+    assert isinstance(embeddings, Embeddings)
+    for found in (embeddings.embed_documents(documents),
+                  beside(embeddings.aembed_documents(documents))):  # fmt: skip
+        assert isinstance(found[0][0], float)
+        np.testing.assert_allclose(found, document_vectors, atol=1e-6)
+    for found in (embeddings.embed_query(query), beside(embeddings.aembed_query(query))):
+        assert isinstance(found[0], float)
+        np.testing.assert_allclose(found, query_vector, atol=1e-6)
+    assert embeddings.embed_documents([]) == []
+
+
+def test_pickled_by_name(embeddings, query):
+    stored = pickle.dumps(embeddings)
+    assert len(stored) < 1000
+    assert pickle.loads(stored).embed_query(query) == embeddings.embed_query(query)
+
+
+def test_options_and_an_encoder(encoder, model, query):
+    short = MirrorEmbeddings(encoder, encode_kwargs={"truncate_dim": 8})
+    assert len(short.embed_query(query)) == 8
+    named = MirrorEmbeddings(model, model_kwargs={"variant": "fp32", "threads": 1})
+    assert len(named.embed_query(query)) == 32
+
+
+def test_what_cannot_be_embedded_is_named(embeddings):
+    with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
+        embeddings.embed_documents(["a", ""])
+    with pytest.raises(InvalidTextError, match="expected one str, got list"):
+        embeddings.embed_query(["a"])
