@@ -39,7 +39,7 @@ def stops_after_the_run(options):
         return False
 
 
-def test_threads_come_from_the_quota(onnxruntime, quota):
+def test_complaint_1_threads_come_from_the_quota(onnxruntime, quota):
     assert SessionConfig().options(onnxruntime).intra_op_num_threads == 2
     assert SessionConfig(threads=5).options(onnxruntime).intra_op_num_threads == 5
 
@@ -103,7 +103,7 @@ def test_a_run_in_flight_survives_close(bundle):
     assert session.get_inputs()
 
 
-def test_warmup(bundle):
+def test_complaint_8_warmup_runs_the_shapes_of_use(bundle):
     encoder = Encoder.load(bundle)
     shapes = []
     run = encoder._session.run
@@ -162,7 +162,7 @@ def spoiled(bundle_copy, bundle):
     return bundle_copy
 
 
-def test_rows_that_are_not_finite_run_again_in_fp32(spoiled, bundle, caplog):
+def test_complaint_11_rows_that_are_not_finite_run_again_in_fp32(spoiled, bundle, caplog):
     encoder = Encoder.load(spoiled, variant="fp16", verify=False)
     expected = Encoder.load(bundle).encode(TEXTS)
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-chromadb = pytest.importorskip("chromadb")
+pytest.importorskip("chromadb")
 
+import chromadb
 from chromadb.utils.embedding_functions import config_to_embedding_function
 
 from mirror_rt import BundleError, Encoder

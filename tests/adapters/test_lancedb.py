@@ -5,8 +5,9 @@ import time
 import numpy as np
 import pytest
 
-lancedb = pytest.importorskip("lancedb")
+pytest.importorskip("lancedb")
 
+import lancedb
 from lancedb.embeddings import get_registry
 from lancedb.pydantic import LanceModel, Vector
 

@@ -1,7 +1,8 @@
-"""Environments of their own for the tools that load a bundle: made once, of pinned packages.
+"""Environments of their own for the tools that load a bundle, and for the libraries of adapters.
 
-`MIRROR_RT_INTEROP=1 pytest -m interop` makes those that are missing (4 GB, most of it PyTorch, in
-$MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop); without it, what is there is used.
+`MIRROR_RT_INTEROP=1 pytest -m interop` makes those that are missing, once, of pinned packages
+(SIZE GB, most of it PyTorch, in $MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop); without
+it, what is there is used.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ class Tool:
     def folder(self) -> Path:
         cache = os.environ.get("MIRROR_RT_INTEROP_CACHE", "~/.cache/mirror_rt/interop")
         digest = hashlib.sha256(json.dumps([sys.version_info[:2], self.packages]).encode())
-        name = Path(self.script).stem.removeprefix("with_")
+        name = Path(self.script).stem.removeprefix("with_").removeprefix("test_")
         return Path(cache).expanduser() / f"{name}-{digest.hexdigest()[:8]}"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
 
     @property
     def made(self) -> bool:
@@ -46,13 +51,13 @@ class Tool:
             )
         else:
             _run(sys.executable, "-m", "venv", self.folder)
-            _run(self.folder / "bin" / "pip", "install", "--quiet", *self.packages)
+            _run(self.python, "-m", "pip", "install", "--quiet", *self.packages)
         (self.folder / "made").touch()
 
     def run(self, *arguments: object) -> None:
         """Run the script, which can reach no model hub."""
         node = self.script.endswith(".mjs")
-        program = "node" if node else self.folder / "bin" / "python"
+        program = "node" if node else self.python
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         environment.pop("PYTHONPATH", None)
         _run(program, HERE / self.script, *arguments, cwd=self.folder, env=environment)
@@ -70,6 +75,21 @@ TOOLS = {
         "with_sentence_transformers.py", ("sentence-transformers==5.7.0", *_OPTIMUM)
     ),
     "transformers.js": Tool("with_transformers_js.mjs", ("@huggingface/transformers@4.3.1",)),
+}
+
+_RUN_TIME = ("onnxruntime==1.31.1", "tokenizers==0.23.3", "numpy==2.4.6", "pytest==9.2.0")
+ADAPTERS = {
+    name: Tool(f"test_{name}.py", (*_RUN_TIME, *packages))
+    for name, packages in {
+        "langchain": ("langchain-core==1.7.2",),
+        "llamaindex": ("llama-index-core==0.14.25",),
+        "haystack": ("haystack-ai==3.4.1",),
+        "chroma": ("chromadb==1.5.9",),
+        "qdrant": ("qdrant-client==1.20.0",),
+        "lancedb": ("lancedb==0.40.0",),
+        "sklearn": ("scikit-learn==1.9.1",),
+        "mteb": ("mteb==2.26.24", "torch==2.13.0"),
+    }.items()
 }
 
 

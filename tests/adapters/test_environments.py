@@ -1,0 +1,47 @@
+"""The tests beside this file, each in an environment that has its library and little else.
+
+Where the main environment has the library, too, they have run there already.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from interop.environments import ADAPTERS
+from mirror_rt import _core
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """A folder to import mirror_rt from, and nothing else of this environment."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "mirror_rt").mkdir()
+    native = Path(_core.__file__)
+    for path in [*(ROOT / "mirror_rt").iterdir(), native]:
+        (folder / "mirror_rt" / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_adapter(adapter, site, model):
+    tool = ADAPTERS[adapter]
+    if not tool.made:
+        if os.environ.get("MIRROR_RT_INTEROP") != "1":
+            pytest.skip(f"no environment for {adapter}: MIRROR_RT_INTEROP=1 makes it")
+        tool.make()
+    # Their warnings are theirs; of this repository's conftest.py only the one in this folder.
+    options = ["-o", "filterwarnings=", "-p", "no:cacheprovider", f"--confcutdir={HERE}"]
+    environment = os.environ | {"PYTHONPATH": str(site), "MIRROR_RT_ADAPTER_MODEL": str(model),
+                                "HF_HUB_OFFLINE": "1"}  # fmt: skip
+    done = subprocess.run(
+        [tool.python, "-m", "pytest", "-q", *options, HERE / tool.script],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " skipped" not in done.stdout
