@@ -58,6 +58,7 @@ def test_the_map_matches_the_code():
     named = set(re.findall(r"`(?:\w+/)?(\w+)\.py`", text))
     folders = [
         "mirror_rt",
+        "mirror_rt/adapters",
         "mirror_rt/scheduling",
         "train/mirror_train",
         "train/mirror_train/loss",

@@ -121,10 +121,12 @@ class MirrorEncoder(AbsEncoder):
         manifest = Path(getattr(self.model, "folder", name), Layout.manifest)
         if revision is None and manifest.is_file():
             revision = hashlib.sha256(manifest.read_bytes()).hexdigest()[:40]
+        if Path(name).exists() or not is_hub_name(name):
+            name = f"mirror-rt/{Path(name).absolute().name}"
         options = self._lazy.model_kwargs | self._lazy.encode_kwargs
         return ModelMeta.create_empty(
             {
-                "name": name if is_hub_name(name) else f"mirror-rt/{Path(name).absolute().name}",
+                "name": name,
                 "revision": revision,
                 "embed_dim": self._lazy.dimension,
                 "max_tokens": getattr(self.model, "max_length", None),

@@ -40,7 +40,7 @@ def test_an_adapter(adapter, site, model):
     environment = os.environ | {"PYTHONPATH": str(site), "MIRROR_RT_ADAPTER_MODEL": str(model),
                                 "HF_HUB_OFFLINE": "1"}  # fmt: skip
     done = subprocess.run(
-        [tool.python, "-m", "pytest", "-q", *options, HERE / tool.script],
+        [tool.python, "-P", "-m", "pytest", "-q", *options, HERE / tool.script],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
