@@ -129,15 +129,16 @@ class LazyEncoder:
         Raises:
             ConfigError: it was made of an encoder that has no folder.
         """
-        model, model_kwargs = self.model, self.model_kwargs
-        if isinstance(model, Encoder):
-            model, model_kwargs = model.folder, model.load_options
-        if not isinstance(model, str | Path):
+        if isinstance(self.model, Encoder):
+            model_kwargs = self.model.load_options
+        elif isinstance(self.model, str | Path):
+            model_kwargs = self.model_kwargs
+        else:
             raise ConfigError(
-                f"{model!r} cannot be stored: give the path or hub name of a bundle instead"
+                f"{self.model!r} cannot be stored: give the path or hub name of a bundle instead"
             )
         return {
-            "model": str(model),
+            "model": self.name,
             "model_kwargs": dict(model_kwargs),
             "encode_kwargs": dict(self.encode_kwargs),
         }

@@ -92,7 +92,7 @@ class MirrorEncoder(AbsEncoder):
             **kwargs: `batch_size` and `precision` of `Encoder.encode`.
         """
         texts = [text for batch in inputs for text in batch["text"]]
-        options = {name: kwargs[name] for name in ("batch_size", "precision") if name in kwargs}
+        options = {name: kwargs[name] for name in kwargs if name in ("batch_size", "precision")}
         options |= self._lazy.encode_kwargs
         name = self.get_prompt_name(task_metadata, prompt_type)
         if name is not None and "prompt" not in options and "prompt_name" not in options:

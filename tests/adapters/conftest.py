@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +75,14 @@ def ranked(document_vectors, query_vector) -> list[str]:
     return [DOCUMENTS[i] for i in np.argsort(-(document_vectors @ query_vector))]
 
 
-@pytest.fixture(scope="session")
-def beside():
-    """Await something; the event loop must have gone on meanwhile."""
+@pytest.fixture
+def beside(monkeypatch):
+    """Await something whose model takes 50 ms; the event loop must go on meanwhile."""
+    run_batch = Encoder._run_batch
+
+    def slowly(self, batch, *, normalize):
+        time.sleep(0.05)
+        return run_batch(self, batch, normalize=normalize)
 
     async def run(awaitable):
         ticks = 0
@@ -84,15 +90,19 @@ def beside():
         async def tick():
             nonlocal ticks
             while True:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.005)
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
         try:
-            result = await awaitable
+            return await awaitable
         finally:
             ticking.cancel()
-        assert ticks > 3
-        return result
+            assert ticks > 2
 
-    return lambda awaitable: asyncio.run(run(awaitable))
+    def beside(awaitable):
+        with monkeypatch.context() as patch:
+            patch.setattr(Encoder, "_run_batch", slowly)
+            return asyncio.run(run(awaitable))
+
+    return beside

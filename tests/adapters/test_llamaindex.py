@@ -35,7 +35,7 @@ def test_an_index_is_searched(embedding, nodes, query, ranked, beside):
 
 
 def test_a_pipeline_embeds(embedding, documents, document_vectors, beside):
-    pipeline = IngestionPipeline(transformations=[embedding])
+    pipeline = IngestionPipeline(transformations=[embedding], disable_cache=True)
     texts = [Document(text=text) for text in documents]
     for nodes in (pipeline.run(documents=texts), beside(pipeline.arun(documents=texts))):
         np.testing.assert_allclose([n.embedding for n in nodes], document_vectors, atol=1e-6)

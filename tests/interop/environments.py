@@ -83,7 +83,7 @@ ADAPTERS = {
     for name, packages in {
         "langchain": ("langchain-core==1.7.2",),
         "llamaindex": ("llama-index-core==0.14.25",),
-        "haystack": ("haystack-ai==3.4.1",),
+        "haystack": ("haystack-ai==3.4.0",),
         "chroma": ("chromadb==1.5.9",),
         "qdrant": ("qdrant-client==1.20.0",),
         "lancedb": ("lancedb==0.40.0",),
