@@ -1,7 +1,4 @@
-"""The tests beside this file, each in an environment that has its library and little else.
-
-Where the main environment has the library, too, they have run there already.
-"""
+"""The tests beside this file that the main environment skips, each in one with its library."""
 
 import os
 import subprocess

@@ -78,7 +78,7 @@ TOOLS = {
 }
 
 _RUN_TIME = ("onnxruntime==1.31.1", "tokenizers==0.23.3", "numpy==2.4.6", "pytest==9.2.0")
-ADAPTERS = {
+ADAPTERS = {  # scikit-learn is in the main environment
     name: Tool(f"test_{name}.py", (*_RUN_TIME, *packages))
     for name, packages in {
         "langchain": ("langchain-core==1.7.2",),
@@ -87,7 +87,6 @@ ADAPTERS = {
         "chroma": ("chromadb==1.5.9",),
         "qdrant": ("qdrant-client==1.20.0",),
         "lancedb": ("lancedb==0.40.0",),
-        "sklearn": ("scikit-learn==1.9.1",),
         "mteb": ("mteb==2.26.24", "torch==2.13.0"),
     }.items()
 }
