@@ -5,22 +5,23 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from mirror_rt.batching import CPU_RUN_COST, GPU_RUN_COST
+from mirror_rt.devices import Devices, device_name
 from mirror_rt.encoding import BatchEncoder, Vectors
 from mirror_rt.errors import BundleError
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
 from mirror_rt.opening import exact_variant, open_exact, open_variant
-from mirror_rt.pack import refuse_pack
 from mirror_rt.prompts import Prompts
-from mirror_rt.providers import Providers
-from mirror_rt.session import GraphSession, SessionConfig, Spinning
+from mirror_rt.providers import CPU, Providers
+from mirror_rt.replicas import Runner
+from mirror_rt.session import SessionConfig, Spinning
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
 
@@ -46,8 +47,19 @@ class Encoder(BatchEncoder):
         allow_fallback: bool = False,
         threads: int | None = None,
         spinning: Spinning | None = None,
+        devices: Devices = None,
+        cuda_graphs: bool = False,
+        provider_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._config = SessionConfig(providers, allow_fallback, threads, spinning)
+        self._config = SessionConfig(
+            providers,
+            allow_fallback,
+            threads,
+            spinning,
+            devices,
+            cuda_graphs,
+            dict(provider_options or {}),
+        )
         # First the session: loading one takes twice its size for a moment.
         self._session, self.variant = open_variant(
             folder, manifest, variant, self._config, verify=verify
@@ -62,13 +74,14 @@ class Encoder(BatchEncoder):
             mask_token=manifest.mask_token,
             normalize=manifest.normalize,
             prompts=Prompts(manifest.prompts, manifest.default_prompt_name),
-            run_cost=CPU_RUN_COST if self.providers[0].startswith("CPU") else GPU_RUN_COST,
+            run_cost=CPU_RUN_COST if self.providers[0] == CPU else GPU_RUN_COST,
+            parallel_runs=len(self._session.devices),
         )
         self.folder = folder
         self.manifest = manifest
         self._asked_variant = variant
         self._verify = verify
-        self._exact: GraphSession | None = None  # opened when a row is not finite
+        self._exact: Runner | None = None  # opened when a row is not finite
         self._opening_exact = threading.Lock()
 
     @classmethod
@@ -84,6 +97,9 @@ class Encoder(BatchEncoder):
         allow_fallback: bool = False,
         threads: int | None = None,
         spinning: Spinning | None = None,
+        devices: Devices = None,
+        cuda_graphs: bool = False,
+        provider_options: Mapping[str, Any] | None = None,
     ) -> Encoder:
         """Load a bundle from a folder, or from a model hub by name (`owner/name`).
 
@@ -104,6 +120,14 @@ class Encoder(BatchEncoder):
             spinning: whether threads without work spin (faster to wake, and busy): `"off"`,
                 `"run"` (while a run is in flight) or `"always"` (and after it). None for `"run"`,
                 and for `"off"` under a CPU quota.
+            devices: numbers of NVIDIA cards, or `"all"`: the model is loaded on each, and batches
+                run on those that are free. None for the first.
+            cuda_graphs: run batches of up to 8 texts and 128 tokens as CUDA graphs, padded to the
+                next of 16 shapes; they are captured here, before anything else may run on the
+                card.
+            provider_options: of the first provider, in onnxruntime's names:
+                `{"gpu_mem_limit": 4 << 30}` for CUDA, `{"trt_engine_cache_path": "engines"}`
+                for TensorRT.
 
         Raises:
             BundleError: not a bundle (a pack of several, for example), from a newer version,
@@ -113,6 +137,8 @@ class Encoder(BatchEncoder):
                 not start.
             MissingDependencyError: no onnxruntime is installed.
         """
+        from mirror_rt.pack import refuse_pack  # a tenth of the time of importing mirror_rt
+
         refuse_pack(Path(path_or_name))
         folder = resolve_bundle(
             path_or_name, revision=revision, offline=offline, variants=[variant]
@@ -128,6 +154,9 @@ class Encoder(BatchEncoder):
             allow_fallback=allow_fallback,
             threads=threads,
             spinning=spinning,
+            devices=devices,
+            cuda_graphs=cuda_graphs,
+            provider_options=provider_options,
         )
 
     @property
@@ -145,10 +174,18 @@ class Encoder(BatchEncoder):
             "allow_fallback": self._config.allow_fallback,
             "threads": self._config.threads,
             "spinning": self._config.spinning,
+            "devices": self._config.devices,
+            "cuda_graphs": self._config.cuda_graphs,
+            "provider_options": dict(self._config.provider_options),
         }
 
+    @property
+    def devices(self) -> list[str]:
+        """Where the model runs: `["cpu"]`, or `["cuda:0", "cuda:1"]` and so on."""
+        return [device_name(device) for device in self._session.devices]
+
     def warmup(self, *, lengths: Sequence[int] = (16, 128, 512), batch_size: int = 32) -> None:
-        """Run the model once for each length, alone and in a full batch.
+        """Run the model once for each length, alone and in a full batch, on every device.
 
         The first runs of a session take memory and make choices; a service does it before it says
         that it is ready.
@@ -160,9 +197,9 @@ class Encoder(BatchEncoder):
         for length in sorted({min(length, self.pad_to or self.max_length) for length in lengths}):
             for rows in sorted({1, max(1, 64 * batch_size // length)}):
                 ids = np.full((rows, length), self._tokenizer.pad_id, dtype=np.int64)
-                self._session.run(
-                    PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids)), "pooled_embedding"
-                )
+                batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
+                for runner in self._session.replicas:
+                    runner.run(batch, "pooled_embedding")
 
     def close(self) -> None:
         """Free the model, once no run is in flight; encoding is a ClosedError from then on."""

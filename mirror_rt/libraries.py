@@ -6,8 +6,6 @@ import contextlib
 import ctypes
 import io
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -39,6 +37,9 @@ def missing_libraries(path: Path) -> list[str]:
 
     Those that this process has loaded already (`preload`) count as there, wherever they are.
     """
+    import shutil  # with subprocess 10 ms, needed where there is a provider of NVIDIA's
+    import subprocess
+
     if shutil.which("ldd") is None:
         return _missing_first(path)
     done = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False)

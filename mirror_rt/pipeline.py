@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from mirror_rt.options import Job
 from mirror_rt.quantization import Embeddings
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch, RaggedTokens
-from mirror_rt.windows import Window, one_ahead
+from mirror_rt.windows import Window, in_parallel, one_ahead
 
 __all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
@@ -60,6 +60,7 @@ class Pipeline(ABC):
         dimension: length D of an embedding.
         pad_to: pad every text to this many tokens; None for as few as a batch allows.
         run_cost: what a run costs besides its tokens, in tokens.
+        parallel_runs: how many runs are best in flight at a time: one a device.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class Pipeline(ABC):
         dimension: int,
         pad_to: int | None,
         run_cost: int = CPU_RUN_COST,
+        parallel_runs: int = 1,
     ) -> None:
         self._tokenizer = tokenizer
         self._dimension = dimension
         self._pad_to = pad_to
         self._run_cost = run_cost
+        self._parallel_runs = parallel_runs
         self._said: set[str] = set()
         self._saying = threading.Lock()
 
@@ -90,6 +93,11 @@ class Pipeline(ABC):
     def run_cost(self) -> int:
         """What a run costs besides its tokens, in tokens."""
         return self._run_cost
+
+    @property
+    def parallel_runs(self) -> int:
+        """How many runs are best in flight at a time: one a device."""
+        return self._parallel_runs
 
     def prepare(self, texts: list[Any], job: Job) -> TokenRows:
         """Check and tokenise the texts of one call.
@@ -128,25 +136,31 @@ class Pipeline(ABC):
                 self._report(rows, job)
                 vectors = np.empty((len(rows.text), job.dimension), dtype=np.float32)
                 is_last = np.diff(rows.text, append=-1) != 0 if rows.chunked else None
-                for batch, result in self._run(rows, job):
-                    if job.errors == "raise" and not np.isfinite(result).all():
-                        bad = ~np.isfinite(result).all(axis=1)
-                        raise NonFiniteError(np.unique(rows.text[batch[bad]]) + rows.start)
-                    vectors[batch] = result[:, : job.dimension]
-                    count(len(batch) if is_last is None else int(is_last[batch].sum()))
-                    if stop is not None and stop.is_set():
-                        raise Stopped
+                with closing(self._run(rows, job)) as results:
+                    for batch, result in results:
+                        if job.errors == "raise":
+                            _raise_non_finite(batch, result, rows)
+                        vectors[batch] = result[:, : job.dimension]
+                        count(len(batch) if is_last is None else int(is_last[batch].sum()))
+                        if stop is not None and stop.is_set():
+                            raise Stopped
                 count(len(rows.invalid))
                 yield self.finish(vectors, rows, job)
 
-    def _run(self, rows: TokenRows, job: Job) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
+    def _run(
+        self, rows: TokenRows, job: Job
+    ) -> Generator[tuple[npt.NDArray[np.int64], Vectors], None, None]:
         """Yield (rows int64 [b], vectors float32 [b, D]) by batch."""
         lengths = rows.tokens.lengths
         if self._pad_to is not None:
             lengths = np.full_like(lengths, self._pad_to)
-        for batch in plan_batches(lengths, token_budget=job.token_budget, run_cost=self._run_cost):
+
+        def run(batch: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Vectors]:
             padded = rows.tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self._pad_to)
-            yield batch, self._run_batch(padded, normalize=job.normalize)
+            return batch, self._run_batch(padded, normalize=job.normalize)
+
+        batches = plan_batches(lengths, token_budget=job.token_budget, run_cost=self._run_cost)
+        yield from in_parallel(run, batches, self._parallel_runs)
 
     def finish(self, vectors: Vectors, rows: TokenRows, job: Job) -> EncodedTexts:
         """Vectors of texts from float32 [rows, job.dimension], in unit length where asked for."""
@@ -182,6 +196,12 @@ class Pipeline(ABC):
                 return
             self._said.add(message)
         logger.log(level, message, *values)
+
+
+def _raise_non_finite(batch: npt.NDArray[np.int64], result: Vectors, rows: TokenRows) -> None:
+    finite = np.isfinite(result).all(axis=1)
+    if not finite.all():
+        raise NonFiniteError(np.unique(rows.text[batch[~finite]]) + rows.start)
 
 
 def join(parts: Iterable[EncodedTexts], n: int, job: Job) -> EncodedTexts:

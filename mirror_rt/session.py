@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.binding import BindingPool
 from mirror_rt.cpus import cpu_budget
-from mirror_rt.errors import BundleError, ClosedError, ConfigError, require
+from mirror_rt.devices import Devices, device_name, memory_of
+from mirror_rt.errors import (
+    BundleError,
+    ClosedError,
+    ConfigError,
+    MirrorError,
+    ProviderError,
+    require,
+)
 from mirror_rt.providers import CPU, Providers
+from mirror_rt.replicas import Runner
 from mirror_rt.tokens import PaddedBatch
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["GraphSession", "SessionConfig", "Spinning", "import_onnxruntime", "onnxruntime_errors"]
+__all__ = [
+    "GraphSession",
+    "NotStarted",
+    "SessionConfig",
+    "Spinning",
+    "import_onnxruntime",
+    "onnxruntime_errors",
+]
 
 logger = logging.getLogger("mirror_rt")
 
@@ -54,6 +72,9 @@ class SessionConfig:
         spinning: whether threads without work spin rather than sleep: `"off"`, `"run"` (while a
             run is in flight) or `"always"` (and a while after it, onnxruntime's own default).
             None for `"run"`, and for `"off"` under a CPU quota, which spinning would use up.
+        devices: numbers of NVIDIA cards, a session on each; `"all"`; None for the first.
+        cuda_graphs: run small batches as CUDA graphs.
+        provider_options: of the provider that is preferred, in onnxruntime's names.
 
     Raises:
         ConfigError: `threads` or `spinning` has an unusable value.
@@ -63,6 +84,9 @@ class SessionConfig:
     allow_fallback: bool = False
     threads: int | None = None
     spinning: Spinning | None = None
+    devices: Devices = None
+    cuda_graphs: bool = False
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.threads is not None and not 1 <= self.threads <= 1024:
@@ -87,6 +111,10 @@ class SessionConfig:
         return options
 
 
+class NotStarted(Exception):  # noqa: N818  # what becomes of it is decided where it is caught
+    """A provider does not start; the message is onnxruntime's."""
+
+
 class GraphSession:
     """One graph in onnxruntime; safe to use from several threads, and in forked processes.
 
@@ -94,23 +122,46 @@ class GraphSession:
         graph: the file.
         providers: onnxruntime's names, or (name, options).
         config: threads and spinning.
+        device: number of the card; None for the CPU.
 
     Raises:
         MissingDependencyError: no onnxruntime is installed.
+        NotStarted: the first provider does not start.
         BundleError: the file is not a model that onnxruntime can load.
     """
 
-    def __init__(self, graph: Path, providers: Sequence[Any], config: SessionConfig) -> None:
+    def __init__(
+        self,
+        graph: Path,
+        providers: Sequence[Any],
+        config: SessionConfig,
+        *,
+        device: int | None = None,
+    ) -> None:
         self.graph = graph
         self._wanted = list(providers)
         self._config = config
+        self._device = device
+        self._bound: BindingPool | None = None
         self._opening = threading.Lock()
         self._closed = False
         self._session: ort.InferenceSession | None = self._open()
         self.inputs = [node.name for node in self._session.get_inputs()]
         self.outputs = [node.name for node in self._session.get_outputs()]
         self.providers: list[str] = list(self._session.get_providers())
+        if device is not None:
+            self._bound = BindingPool(self._session, memory_of(self.providers[0], device))
         _sessions.add(self)
+
+    @property
+    def devices(self) -> list[int | None]:
+        """Number of its card; None for the CPU."""
+        return [self._device]
+
+    @property
+    def replicas(self) -> Sequence[Runner]:
+        """Itself."""
+        return [self]
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D].
@@ -119,18 +170,26 @@ class GraphSession:
             BundleError: onnxruntime fails on it.
             ClosedError: after `close`.
         """
-        session = self.session()
+        session, bound = self.session(), self._bound
         arrays = batch._asdict()
+        feeds = {name: arrays[name] for name in self.inputs}
+        with self.errors_named(batch):
+            if bound is not None:
+                return bound.run(feeds, output, None)
+            return np.asarray(session.run([output], feeds, self._run_options(batch))[0])
+
+    @contextlib.contextmanager
+    def errors_named(self, batch: PaddedBatch) -> Iterator[None]:
+        """Let an error of onnxruntime be a BundleError that says what failed, and where."""
         try:
-            return np.asarray(
-                session.run(
-                    [output], {name: arrays[name] for name in self.inputs}, self._run_options(batch)
-                )[0]
-            )
-        except onnxruntime_errors() as error:
+            yield
+        except MirrorError:
+            raise
+        except onnxruntime_errors(RuntimeError) as error:  # the latter of bound runs
             rows, length = batch.input_ids.shape
+            where = "" if self._device is None else f" on {device_name(self._device)}"
             raise BundleError(
-                f"{self.graph} failed on {rows} texts of {length} tokens: {error}"
+                f"{self.graph} failed{where} on {rows} texts of {length} tokens: {error}"
             ) from error
 
     def session(self) -> ort.InferenceSession:
@@ -138,12 +197,18 @@ class GraphSession:
 
         Raises:
             ClosedError: after `close`.
+            ProviderError: CUDA, in a forked process.
         """
         if (session := self._session) is not None:
             return session
         with self._opening:
             if self._closed:
                 raise ClosedError("this Encoder is closed: load it again with Encoder.load")
+            if self.providers[0] != CPU:
+                raise ProviderError(
+                    "CUDA does not work in a process that was forked after it started: load the "
+                    "Encoder there, or start processes with the method 'spawn'"
+                )
             if self._session is None:
                 logger.info("this process was forked: loading %s again", self.graph)
                 self._session = self._open()
@@ -152,7 +217,7 @@ class GraphSession:
     def close(self) -> None:
         """Free the memory, once no run is in flight; every later run is a ClosedError."""
         with self._opening:
-            self._closed, self._session = True, None
+            self._closed, self._session, self._bound = True, None, None
 
     def _open(self) -> ort.InferenceSession:
         onnxruntime = import_onnxruntime()
@@ -161,11 +226,18 @@ class GraphSession:
                 str(self.graph),
                 self._config.options(onnxruntime),
                 providers=self._wanted,
-                disabled_optimizers=_SLOW_ON_CPU if self._wanted[0] == CPU else None,
+                disabled_optimizers=_SLOW_ON_CPU if self._on_cpu() else None,
+                enable_fallback=0,  # or a card that fails would be left for the CPU in silence
             )
         except onnxruntime_errors() as error:
             why = _cannot_load(self.graph, str(error), onnxruntime.__version__)
             raise BundleError(why) from error
+        except (RuntimeError, ValueError) as error:
+            raise NotStarted(str(error)) from error
+
+    def _on_cpu(self) -> bool:
+        preferred = self._wanted[0]
+        return (preferred if isinstance(preferred, str) else preferred[0]) == CPU
 
     def _run_options(self, batch: PaddedBatch) -> Any:
         if batch.input_ids.size <= _KEEP_TOKENS or self.providers[0] != CPU:
@@ -182,7 +254,8 @@ class GraphSession:
         if self._session is not None:
             # Never freed: that would wait for the threads to end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
-            self._session = None
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._bound))
+            self._session = self._bound = None
 
 
 _sessions: weakref.WeakSet[GraphSession] = weakref.WeakSet()
@@ -214,10 +287,10 @@ def import_onnxruntime() -> Any:
     return require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
 
 
-def onnxruntime_errors() -> tuple[type[Exception], ...]:
-    """Classes that onnxruntime raises for a graph it cannot load or run."""
+def onnxruntime_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Classes that onnxruntime raises for a graph it cannot load or run, and `more`."""
     values = vars(import_onnxruntime().capi.onnxruntime_pybind11_state).values()
-    return tuple(v for v in values if isinstance(v, type) and issubclass(v, Exception))
+    return *more, *(v for v in values if isinstance(v, type) and issubclass(v, Exception))
 
 
 def _cannot_load(model: Path, error: str, version: str) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Encoding, Tokenizer
 
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.tokens import RaggedTokens
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
 
 __all__ = ["Framed", "TextTokenizer", "TokenizedTexts", "why_invalid"]
 
@@ -78,7 +80,7 @@ class TextTokenizer:
     def __init__(
         self, tokenizer: Tokenizer, *, max_length: int, pad_id: int, copy: bool = True
     ) -> None:
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str()) if copy else tokenizer
+        self._tokenizer = tokenizer.from_str(tokenizer.to_str()) if copy else tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
@@ -94,6 +96,8 @@ class TextTokenizer:
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
         """Read a tokenizer.json; BundleError where it is not one."""
+        from tokenizers import Tokenizer  # a quarter of the time of importing mirror_rt
+
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:

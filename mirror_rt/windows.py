@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["WINDOW_TEXTS", "Window", "one_ahead", "windows"]
+__all__ = ["WINDOW_TEXTS", "Window", "in_parallel", "one_ahead", "windows"]
 
 # Texts sorted together: enough for little padding, few enough for a flat memory.
 WINDOW_TEXTS = 8192
@@ -56,3 +56,34 @@ def one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Generator[R, No
             pending = pool.submit(function, item)
             yield result
         yield pending.result()
+
+
+def in_parallel(
+    function: Callable[[T], R], items: Iterable[T], workers: int
+) -> Generator[R, None, None]:
+    """Yield `function(item)` for every item, in order, `workers` of them computed at a time.
+
+    With one worker, and for a single item, no thread is started. Where one fails, those that have
+    not begun are left out.
+    """
+    stream = iter(items)
+    first = list(islice(stream, 2)) if workers > 1 else []
+    if len(first) < 2:
+        yield from map(function, chain(first, stream))
+        return
+    from collections import deque
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    pending: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(workers, thread_name_prefix="mirror_rt-run") as pool:
+        try:
+            for item in chain(first, stream):
+                pending.append(pool.submit(function, item))
+                # Twice as many as run: while the oldest goes on, the others find more to do.
+                if len(pending) > 2 * workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

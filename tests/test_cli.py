@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -128,6 +129,22 @@ def test_info(cli, bundle, bundle_copy):
     assert values["dimension"] == 32
     (bundle_copy / "config.json").write_text("{}")
     one_line_error(cli("info", bundle_copy), code=1, contains="config.json has 2 bytes")
+
+
+def test_info_shows_prompts_and_normalisation(cli, bundle_copy):
+    shown = cli("info", bundle_copy).out
+    assert "pooling mean, unit length" in shown
+    assert re.search(r"^prompts +none$", shown, re.MULTILINE)
+    path = bundle_copy / "mirror.json"
+    changes = {
+        "normalize": False,
+        "prompts": {"query": "query: ", "passage": "des passages : «"},
+        "default_prompt_name": "query",
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    shown = cli("info", bundle_copy).out
+    assert "as pooled (normalize: false)" in shown
+    assert 'query "query: ", passage "des passages : «"; default: query' in shown
 
 
 def test_info_of_a_tuned_folder(cli, tiny_bert, words_file, tmp_path):

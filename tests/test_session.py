@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,3 +197,26 @@ def test_an_error_of_onnxruntime_is_a_bundle_error(bundle):
     encoder = Encoder.load(bundle)
     with pytest.raises(BundleError, match="failed on 1 texts of 3 tokens"):
         encoder.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads /proc/self/smaps")
+def test_processes_share_the_weights(bundle, command_in_child):
+    """Pages of model.onnx are mapped and never written: another process has the same ones."""
+    here = Encoder.load(bundle)
+    expected = here.encode(TEXTS)
+    out = command_in_child(
+        "import json, re, sys; from mirror_rt import Encoder\n"
+        f"encoder = Encoder.load({str(bundle)!r}, threads=1)\n"
+        f"print(float(encoder.encode({TEXTS!r}).sum()))\n"
+        "text = open('/proc/self/smaps').read()\n"
+        "parts = re.split(r'^(?=[0-9a-f]+-[0-9a-f]+ )', text, flags=re.MULTILINE)\n"
+        f"mine = [p for p in parts if {str(bundle / 'onnx/model.onnx')!r} in p]\n"
+        "total = lambda name: sum(int(re.search(name + r': +(\\d+) kB', p)[1]) for p in mine)\n"
+        "shared = total('Shared_Clean') + total('Shared_Dirty')\n"  # dirty: not yet on the disk
+        "print(total('Rss'), shared, total('Anonymous'))"
+    )
+    value, sizes = out.splitlines()
+    resident, shared, written = map(int, sizes.split())
+    assert float(value) == pytest.approx(float(expected.sum()), abs=1e-3)
+    assert resident > 0
+    assert (shared, written) == (resident, 0)

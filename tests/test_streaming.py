@@ -1,16 +1,18 @@
 """Streams, threads and tasks."""
 
 import asyncio
+import gc
 import itertools
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 
-from mirror_rt import ConfigError, Encoder, InvalidTextError
+from mirror_rt import ClosedError, ConfigError, Encoder, InvalidTextError
 from mirror_rt.windows import one_ahead, windows
 
 TEXTS = ["the river", "a", "the old town " * 9, "word", "人生"]
@@ -62,6 +64,8 @@ def test_items_are_drawn_in_the_callers_thread():
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_errors_reach_the_caller_and_leave_no_thread(error):
+    before = threading.enumerate()
+
     def fail(item):
         if item == 2:
             raise error("broken")
@@ -79,7 +83,7 @@ def test_errors_reach_the_caller_and_leave_no_thread(error):
 
     with pytest.raises(error, match="stopped"):
         list(one_ahead(str, interrupted()))
-    names = [thread.name for thread in threading.enumerate()]
+    names = [thread.name for thread in threading.enumerate() if thread not in before]
     assert not [name for name in names if name.startswith("mirror_rt")]
 
 
@@ -232,11 +236,54 @@ def test_aencode_is_encode(encoder):
         )
 
     one, some, *each = asyncio.run(main())
-    np.testing.assert_array_equal(one, encoder.encode("one string"))
-    np.testing.assert_array_equal(some, encoder.encode(TEXTS, truncate_dim=8, precision="float16"))
+    np.testing.assert_allclose(one, encoder.encode("one string"), atol=1e-6)
+    assert some.dtype == np.float16
+    np.testing.assert_allclose(some, encoder.encode(TEXTS, truncate_dim=8), atol=1e-3)
     np.testing.assert_allclose(each, encoder.encode(TEXTS), atol=1e-5)
     with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
         asyncio.run(encoder.aencode(["a", ""]))
+
+
+def test_tasks_share_batches(slow_encoder):
+    async def main(count):
+        return await asyncio.gather(*(slow_encoder.aencode(TEXTS[i % 5]) for i in range(count)))
+
+    found = asyncio.run(main(40))
+    assert slow_encoder.batches < 12
+    np.testing.assert_allclose(found, slow_encoder.encode(TEXTS * 8), atol=1e-5)
+    asyncio.run(main(2))  # in another event loop
+
+
+def test_a_call_of_many_texts_has_batches_of_its_own(encoder, monkeypatch):
+    from mirror_rt.scheduling import tasks
+
+    monkeypatch.setattr(tasks, "scheduler_of", None)
+    found = asyncio.run(encoder.aencode(iter(TEXTS * 60)))
+    np.testing.assert_allclose(found, encoder.encode(TEXTS * 60), atol=1e-6)
+    rows = asyncio.run(encoder.aencode(["a", ""] * 200, errors="nan"))
+    assert np.isnan(rows[1]).all()
+    with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
+        asyncio.run(encoder.aencode(["a", ""] * 200))
+    assert asyncio.run(encoder.aencode("a", batch_size=1)).shape == (32,)
+
+
+def test_the_scheduler_of_tasks_ends_with_its_encoder(bundle):
+    encoder = Encoder.load(bundle)
+    asyncio.run(encoder.aencode("a"))
+    threads = [t for t in threading.enumerate() if t.name.startswith("mirror_rt-device")]
+    alive = weakref.ref(encoder)
+    del encoder
+    gc.collect()
+    assert alive() is None
+    assert len([t for t in threads if t.is_alive()]) == len(threads) - 1
+
+
+def test_aencode_of_a_closed_encoder(bundle):
+    encoder = Encoder.load(bundle)
+    asyncio.run(encoder.aencode("a"))
+    encoder.close()
+    with pytest.raises(ClosedError, match=r"Encoder\.load"):
+        asyncio.run(encoder.aencode("a"))
 
 
 def test_a_cancelled_task_stops_its_work(slow_encoder):

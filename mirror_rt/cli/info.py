@@ -88,8 +88,13 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("base model", _join(manifest.base_model, "name", "revision")),
         ("language", manifest.language or "not declared"),
         ("level", manifest.level or "not tuned here"),
-        ("embedding", f"{manifest.dimension} dimensions, pooling {manifest.pooling}"),
+        (
+            "embedding",
+            f"{manifest.dimension} dimensions, pooling {manifest.pooling}, "
+            + ("unit length" if manifest.normalize else "as pooled (normalize: false)"),
+        ),
         ("max length", f"{manifest.max_length} tokens"),
+        ("prompts", _prompts(manifest)),
     ]
     if data := manifest.data:
         rows.append(("tuned on", f"{data.get('strings')} strings, {data.get('source')}"))
@@ -102,6 +107,14 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("files", f"{len(manifest.files)} files, {size:.1f} MB, every SHA-256 verified"),
     ]
     return rows
+
+
+def _prompts(manifest: Manifest) -> str:
+    if not manifest.prompts:
+        return "none"
+    default = manifest.default_prompt_name
+    shown = [f"{name} {json.dumps(p, ensure_ascii=False)}" for name, p in manifest.prompts.items()]
+    return f"{', '.join(shown)}; default: {default or 'none'}"
 
 
 def describe_parity(variant: Variant) -> str:

@@ -42,7 +42,8 @@ class Scheduler:
     The encoders stay open when it is closed.
 
     Args:
-        encoders: one encoder, or one for each device.
+        encoders: one encoder, or several of the same model; each has a thread for each of its
+            devices.
         token_budget: most padded tokens of a run; a text longer than that runs alone.
         max_waiting_texts: where more would wait, a call is an `OverloadedError`.
         max_waiting_tokens: the same, in tokens.
@@ -77,7 +78,11 @@ class Scheduler:
             run_cost=self._encoder.run_cost,
         )
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-tokenizer")
-        self._devices = [Device(encoder, self._queue, on_batch) for encoder in encoders]
+        self._devices = [
+            Device(encoder, self._queue, on_batch)
+            for encoder in encoders
+            for _ in range(encoder.parallel_runs)
+        ]
         for device in self._devices:
             device.start()
         atexit.register(self._stop)

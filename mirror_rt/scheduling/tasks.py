@@ -1,0 +1,48 @@
+"""What `Encoder.aencode` runs on: one scheduler for all tasks, or a thread for a large call."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from mirror_rt.encoding import BatchEncoder
+from mirror_rt.scheduling.scheduler import Scheduler
+
+__all__ = ["SHARED_TEXTS", "run_in_thread", "scheduler_of"]
+
+# A call of more texts than this fills batches by itself; tokenising them would hold up the others.
+SHARED_TEXTS = 256
+
+T = TypeVar("T")
+_schedulers: weakref.WeakKeyDictionary[BatchEncoder, Scheduler] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def scheduler_of(encoder: BatchEncoder) -> Scheduler:
+    """The scheduler that concurrent tasks share an encoder by, made on first use.
+
+    It holds the encoder weakly and ends with it, so that nobody has to close either.
+    """
+    with _lock:
+        scheduler = _schedulers.get(encoder)
+        if scheduler is None or not scheduler.running:
+            scheduler = _schedulers[encoder] = Scheduler(
+                weakref.proxy(encoder),
+                max_waiting_texts=sys.maxsize,
+                max_waiting_tokens=sys.maxsize,
+            )
+            weakref.finalize(encoder, scheduler.close, drain=False)
+        return scheduler
+
+
+async def run_in_thread(work: Callable[[threading.Event], T]) -> T:
+    """Run `work` in a thread; the event is set where the task is cancelled."""
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(work, stop)
+    finally:
+        stop.set()
