@@ -35,6 +35,7 @@ from mirror_rt.quantization import calibration_ranges, quantize_embeddings
 from mirror_rt.retrieval import SearchResult, search
 
 if TYPE_CHECKING:
+    from mirror_rt.language_pack import LanguagePack
     from mirror_rt.scheduling import Scheduler
 
     __version__: str
@@ -51,6 +52,7 @@ __all__ = [
     "Encoder",
     "HubError",
     "InvalidTextError",
+    "LanguagePack",
     "Manifest",
     "MirrorError",
     "MissingDependencyError",
@@ -75,6 +77,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # as slow as everything else together
 
         return version("mirror-rt")
+    if name == "LanguagePack":
+        from mirror_rt.language_pack import LanguagePack
+
+        return LanguagePack
     if name == "Scheduler":
         from mirror_rt.scheduling import Scheduler  # threads and futures, which few need
 

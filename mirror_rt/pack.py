@@ -66,12 +66,17 @@ class PackedBundle:
         """
         folder = pack / self.path
         manifest = Manifest.read(folder)
-        if sha256(folder / Layout.manifest) != self.manifest_sha256:
-            raise BundleIntegrityError(
-                f"{folder / Layout.manifest} is not the one that {PACK_FILE} names: make it again"
-            )
+        self.check_manifest(pack)
         manifest.verify(folder)
         return manifest
+
+    def check_manifest(self, pack: Path) -> None:
+        """Raise BundleIntegrityError where mirror.json of the bundle is not that of this entry."""
+        path = pack / self.path / Layout.manifest
+        if sha256(path) != self.manifest_sha256:
+            raise BundleIntegrityError(
+                f"{path} is not the one that {PACK_FILE} names: make it again"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ import pytest
 PUBLIC = [
     "BundleError", "BundleIntegrityError", "BundleVersionError", "ClosedError", "ConfigError",
     "DataError", "DeadlineError", "EncodedTexts", "Encoder", "HubError", "InvalidTextError",
-    "Manifest", "MirrorError", "MissingDependencyError", "ModelError", "NonFiniteError",
-    "OutputExistsError", "OverloadedError", "ParityError", "ProcessGroupError", "ProviderError",
-    "Scheduler", "SearchResult", "__version__", "calibration_ranges", "quantize_embeddings",
-    "search",
+    "LanguagePack", "Manifest", "MirrorError", "MissingDependencyError", "ModelError",
+    "NonFiniteError", "OutputExistsError", "OverloadedError", "ParityError", "ProcessGroupError",
+    "ProviderError", "Scheduler", "SearchResult", "__version__", "calibration_ranges",
+    "quantize_embeddings", "search",
 ]  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def test_run_time_never_loads_the_training_stack(bundle):
         ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r})"),
         ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
         ("wordfreq", "demo", "import mirror_train; mirror_train.word_list('en')"),
+        ("py3langid", "detect", "import mirror_rt.detection as d; d.language_detector(['en'])"),
     ],
 )
 def test_a_missing_extra_is_named(module, extra, code, bundle):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import gc
-import sys
 from pathlib import Path
 
 from mirror_export.config import ExportConfig
@@ -16,6 +14,7 @@ from mirror_rt import Manifest
 from mirror_rt.card import write_model_card
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.files import check_free, new_folder, write_json
+from mirror_rt.heap import give_back_memory
 from mirror_rt.manifest import Layout, record_files
 from mirror_train.pretrained import Pretrained, load_pretrained
 
@@ -57,7 +56,8 @@ def export_bundle(config: ExportConfig) -> Manifest:
         reference = trace(pretrained, head, manifest, folder, config)
         _release(pretrained)
         del pretrained
-        _give_back_memory()  # the model makes room for the bundle, loaded as a user will load it
+        gc.collect()  # glibc keeps 290 MB after a trace
+        give_back_memory()  # the model makes room for the bundle, loaded as a user will load it
         variants = write_variants(folder, manifest, reference, config)
         manifest = dataclasses.replace(manifest, variants=variants, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())
@@ -69,12 +69,3 @@ def _release(pretrained: Pretrained) -> None:
     """Free the weights: the exporter's rewrite rules keep the parameters of the last model."""
     for parameter in pretrained.model.parameters():
         parameter.data = parameter.data.new_empty(0)
-
-
-def _give_back_memory() -> None:
-    """Let the system have what is free, which glibc keeps otherwise (290 MB after a trace)."""
-    gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
-        if trim is not None:
-            trim(0)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import get_args
 
 from mirror_rt.bulk import BulkConfig, BulkReport, encode_file
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
+from mirror_rt.errors import ConfigError
 from mirror_rt.options import EncodeOptions, OnTooLong
+from mirror_rt.pack import PackIndex
 from mirror_rt.quantization import EmbeddingPrecision
+from mirror_rt.routing import AUTO, Router
 
 __all__ = ["add_parser"]
 
@@ -27,10 +31,17 @@ def add_parser(commands: Subparsers) -> None:
 mirror-rt encode --model bundle --input texts.txt --output vectors.npy
 mirror-rt encode --model bundle --input rows.csv --text-field body --id-field id --output v.parquet
 mirror-rt encode --model bundle --input huge.jsonl --output vectors.arrow --resume
+mirror-rt encode --model pack --lang fr --input texts.txt --output vectors.npy
 printf 'one text\\nanother\\n' | mirror-rt encode --model bundle --input - --output -
 """,
     )
     parser.add_argument("--model", required=True, metavar="BUNDLE", help="folder or hub name")
+    parser.add_argument(
+        "--lang",
+        metavar="TAG",
+        help="where --model is a pack: the language of the texts; a pack without a bundle for it "
+        "(pt for pt-BR will do) encodes them with its default",
+    )
     _add_files(parser)
     _add_options(parser)
     add_hub_options(parser)
@@ -128,7 +139,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     report = encode_file(
         BulkConfig(
-            model=arguments.model,
+            model=_bundle(arguments),
             input=arguments.input,
             output=arguments.output,
             text_field=arguments.text_field,
@@ -148,6 +159,17 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if not arguments.quiet:
         print(f"{arguments.output}: {_summary(report)}", file=sys.stderr)
+
+
+def _bundle(arguments: argparse.Namespace) -> str:
+    """The bundle to encode with; with --lang that of a pack."""
+    if arguments.lang is None:
+        return str(arguments.model)
+    if arguments.lang == AUTO:
+        raise ConfigError("--lang auto: a file is encoded in one language, name it")
+    folder = Path(arguments.model)
+    index = PackIndex.read(folder)
+    return str(folder / index.bundles[Router(folder, index).route(arguments.lang)].path)
 
 
 def _encode_options(arguments: argparse.Namespace) -> EncodeOptions:

@@ -62,10 +62,11 @@ def _models(arguments: argparse.Namespace) -> list[str]:
     if models:
         raise ConfigError(f"pass models or --all, not both (got {models[0]} too)")
     from mirror_export import find_models
+    from mirror_train.language_run import REPORT_FILE
 
     found, skipped = find_models(arguments.all)
-    out = {arguments.out.name, f"{arguments.out.name}.partial"}
-    if others := [name for name in skipped if name not in out]:
+    own = {arguments.out.name, f"{arguments.out.name}.partial", REPORT_FILE}
+    if others := [name for name in skipped if name not in own]:
         print(f"{arguments.all}: not a model, skipped: {', '.join(others)}", file=sys.stderr)
     return found
 

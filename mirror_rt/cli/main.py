@@ -8,12 +8,24 @@ import sys
 from collections.abc import Sequence
 
 from mirror_rt import __version__
-from mirror_rt.cli import benchmark, demo, doctor, encode, evaluate, export, info, pull, push, tune
+from mirror_rt.cli import (
+    benchmark,
+    demo,
+    doctor,
+    encode,
+    evaluate,
+    export,
+    info,
+    pull,
+    push,
+    recipes,
+    tune,
+)
 from mirror_rt.errors import ConfigError, MirrorError
 
 __all__ = ["main"]
 
-_COMMANDS = (tune, export, encode, evaluate, benchmark, info, doctor, push, pull, demo)
+_COMMANDS = (tune, recipes, export, encode, evaluate, benchmark, info, doctor, push, pull, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

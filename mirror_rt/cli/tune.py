@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
+from mirror_rt.cli.recipes import add_recipes_option
+from mirror_rt.cli.tune_languages import run_languages
 from mirror_rt.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from mirror_train import Recipe, TrainingData
+    from mirror_train import Recipe, TrainingData, TuneConfig
 
 __all__ = ["add_parser"]
 
@@ -37,13 +39,16 @@ def add_parser(commands: Subparsers) -> None:
         "tune",
         help="tune a masked language model on raw strings (Mirror-BERT)",
         description="Tune a masked language model on raw strings, without labels, by Mirror-BERT.\n"
-        "Writes an ordinary Hugging Face folder plus mirror.json.",
+        "Writes an ordinary Hugging Face folder plus mirror.json; with --langs, one for each "
+        "language.",
         examples="""
 mirror-rt tune --recipe word --words en --out tuned
 mirror-rt tune --model bert-base-uncased --recipe sentence --data lines.txt --out tuned
 mirror-rt tune --recipe word --words en --out tuned --checkpoint-every 20
 mirror-rt tune --recipe word --words en --out tuned --resume
 mirror-rt tune --recipe word --words en --out tuned --loss-batch 2000
+mirror-rt tune --recipe word --langs en,fr,ru --out TUNED
+mirror-rt tune --recipe sentence --langs en,ru --words sentences --data DIR --base mbert --out TUNED
 torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out tuned
 """,
     )
@@ -56,9 +61,10 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
     parser.add_argument(
         "--model",
+        "--base",
         metavar="PATH|NAME",
-        help="base model: folder or hub name (default: all-MiniLM-L6-v2, fetched "
-        "once, checked and cached)",
+        help="base model: folder or hub name (default: all-MiniLM-L6-v2, fetched once, checked "
+        "and cached; with --langs: that of each language, see 'mirror-rt recipes')",
     )
     add_hub_options(parser)
     parser.add_argument(
@@ -67,24 +73,24 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         help="run the Python code that comes with the base model, if it needs any: read it first",
     )
     _add_data_options(parser)
+    _add_language_options(parser)
     _add_run_options(parser)
     overrides = parser.add_argument_group("overrides of the recipe")
     for name, (kind, text) in _RECIPE_OPTIONS.items():
         flag = "--" + name.replace("_", "-")
         overrides.add_argument(flag, type=kind, help=text, dest=name)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, wrong_usage=parser.error)
 
 
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("strings")
-    source = group.add_mutually_exclusive_group(required=True)
-    source.add_argument(
+    group.add_argument(
         "--data",
         type=Path,
         metavar="FILE",
         help="UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV",
     )
-    source.add_argument("--words", metavar="LANG", help="the most frequent words of a language")
+    group.add_argument("--words", metavar="LANG", help="the most frequent words of a language")
     group.add_argument("--top", type=int, help="with --words: how many (default 10000)")
     group.add_argument(
         "--data-format",
@@ -92,6 +98,20 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
         help="form of --data (default auto: by name and content)",
     )
     group.add_argument("--language", metavar="TAG", help="with --data: language, for mirror.json")
+
+
+def _add_language_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("many languages")
+    group.add_argument(
+        "--langs",
+        metavar="TAG,...",
+        help="tune for each of these, into OUT/TAG. Then --words is a folder of TAG.txt to tune on "
+        "(default: the most frequent words), --data a folder of multisimlex/TAG.tsv, "
+        "sts/stsb-TAG-test.tsv or TAG.tsv to score before and after, and --resume keeps what is "
+        "finished",
+    )
+    add_recipes_option(group)
+    group.add_argument("--json", action="store_true", help="the table at the end as JSON")
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -138,9 +158,38 @@ def run(arguments: argparse.Namespace) -> None:
 
     from mirror_train.processes import is_first_process
 
-    recipe = _recipe(arguments)
+    changes = {name: getattr(arguments, name) for name in _RECIPE_OPTIONS}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    recipe = mirror_train.load_recipe(arguments.recipe).replace(**changes)
+    if arguments.langs is not None:
+        run_languages(arguments, _config(arguments, recipe), changes)
+        return
+    _check_one_language(arguments)
     data = _data(arguments)
-    config = mirror_train.TuneConfig(
+    report = mirror_train.tune(data, _config(arguments, recipe))
+    training = report.manifest.training or {}
+    if not is_first_process():
+        return
+    print(
+        f"{report.out}: {training['steps']} steps in {training['seconds']} s "
+        f"({training['strings_per_second']} strings/s, {training['precision']}, "
+        f"padding {training['padding_percent']} %), "
+        f"loss {training['loss_first']:.4f} -> {training['loss_last']:.4f}"
+    )
+    print(f"next: mirror-rt export {report.out} --out BUNDLE")
+
+
+def _check_one_language(arguments: argparse.Namespace) -> None:
+    if (arguments.data is None) == (arguments.words is None):
+        arguments.wrong_usage("pass one of --data FILE and --words LANG, or --langs TAG,...")
+    if arguments.json or arguments.recipes is not None:
+        raise ConfigError("--json and --recipes go with --langs")
+
+
+def _config(arguments: argparse.Namespace, recipe: Recipe) -> TuneConfig:
+    import mirror_train
+
+    return mirror_train.TuneConfig(
         recipe=recipe,
         out=arguments.out,
         model=arguments.model or mirror_train.DEFAULT_MODEL,
@@ -157,25 +206,6 @@ def run(arguments: argparse.Namespace) -> None:
         trust_remote_code=arguments.trust_remote_code,
         show_progress_bar=progress(arguments),
     )
-    report = mirror_train.tune(data, config)
-    training = report.manifest.training or {}
-    if not is_first_process():
-        return
-    print(
-        f"{report.out}: {training['steps']} steps in {training['seconds']} s "
-        f"({training['strings_per_second']} strings/s, {training['precision']}, "
-        f"padding {training['padding_percent']} %), "
-        f"loss {training['loss_first']:.4f} -> {training['loss_last']:.4f}"
-    )
-    print(f"next: mirror-rt export {report.out} --out BUNDLE")
-
-
-def _recipe(arguments: argparse.Namespace) -> Recipe:
-    from mirror_train import load_recipe
-
-    changes = {name: getattr(arguments, name) for name in _RECIPE_OPTIONS}
-    recipe = load_recipe(arguments.recipe)
-    return recipe.replace(**{name: v for name, v in changes.items() if v is not None})
 
 
 def _data(arguments: argparse.Namespace) -> TrainingData:

@@ -15,7 +15,7 @@ from torch import Tensor
 from mirror_rt.errors import ConfigError, ProcessGroupError
 from mirror_train.precision import resolve_device
 
-__all__ = ["Processes", "is_first_process", "joined_processes"]
+__all__ = ["Processes", "is_first_process", "joined_processes", "world_size"]
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Processes:
 
 def is_first_process() -> bool:
     """Whether this process prints: the only one, or the first that torchrun started."""
-    return _world_size() == 1 or os.environ.get("RANK", "0") == "0"
+    return world_size() == 1 or os.environ.get("RANK", "0") == "0"
 
 
 @contextlib.contextmanager
@@ -125,7 +125,7 @@ def joined_processes(device: str) -> Iterator[Processes]:
         ProcessGroupError: the processes cannot be joined, or one has ended.
     """
     started = dist.is_available() and dist.is_initialized()
-    count = dist.get_world_size() if started else _world_size()
+    count = dist.get_world_size() if started else world_size()
     if count == 1:
         yield Processes(resolve_device(device))
         return
@@ -146,7 +146,8 @@ def joined_processes(device: str) -> Iterator[Processes]:
             dist.destroy_process_group()
 
 
-def _world_size() -> int:
+def world_size() -> int:
+    """How many processes torchrun started; 1 where it did not."""
     text = os.environ.get("WORLD_SIZE", "1")
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"the environment variable WORLD_SIZE must be at least 1, got {text!r}")
@@ -167,7 +168,7 @@ def _own_device(name: str) -> torch.device:
 def _initialise(device: torch.device) -> None:
     if missing := [name for name in _VARIABLES if name not in os.environ]:
         raise ConfigError(
-            f"WORLD_SIZE is set to {_world_size()} without {', '.join(missing)}: start several "
+            f"WORLD_SIZE is set to {world_size()} without {', '.join(missing)}: start several "
             "processes with torchrun"
         )
     dist.init_process_group(

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,7 +16,7 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.manifest import Pooling
 from mirror_rt.masking import SpanMask
 
-__all__ = ["Level", "Loss", "Recipe", "load_recipe", "recipe_names"]
+__all__ = ["Level", "Loss", "Recipe", "load_recipe", "recipe_names", "suggest"]
 
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way"]
@@ -100,7 +101,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     elif name in recipe_names():
         text = (resources.files("mirror_train") / "recipes" / f"{name}.toml").read_text("utf-8")
     else:
-        near = _suggest(name, recipe_names())
+        near = suggest(name, recipe_names())
         raise ConfigError(f"no recipe {name!r}{near}; there are {', '.join(recipe_names())}")
     try:
         return _from_table(tomllib.loads(text))
@@ -112,7 +113,7 @@ def _from_table(table: dict[str, Any]) -> Recipe:
     fields = [field.name for field in dataclasses.fields(Recipe)]
     for key in table:
         if key not in fields:
-            raise ConfigError(f"unknown field {key!r}{_suggest(key, fields)}")
+            raise ConfigError(f"unknown field {key!r}{suggest(key, fields)}")
     if missing := [name for name in fields if name not in table]:
         raise ConfigError(f"missing {', '.join(missing)}")
     return Recipe(**table)
@@ -134,6 +135,7 @@ def _checked(name: str, value: Any, expected: Any) -> Any:
     raise ConfigError(f"{name} must be {expected.__name__}, got {value!r}")
 
 
-def _suggest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: the known name nearest to an unknown one, if any is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -23,7 +23,7 @@ from mirror_train.processes import Processes, joined_processes
 from mirror_train.recipe import Recipe
 from mirror_train.trainer import Trainer, TrainingStats
 
-__all__ = ["TuneConfig", "TuneReport", "tune"]
+__all__ = ["TuneConfig", "TuneReport", "load_base", "tune"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class TuneReport:
     stats: TrainingStats
 
 
-def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
+def tune(data: TrainingData, config: TuneConfig, *, base: Pretrained | None = None) -> TuneReport:
     """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
 
     In every process that `torchrun` starts, this is one part of one run: each takes its share of
@@ -112,15 +112,32 @@ def tune(data: TrainingData, config: TuneConfig) -> TuneReport:
         ProcessGroupError: another process of the run has failed.
     """
     with joined_processes(config.device) as processes:
-        return _tune(data, config, processes)
+        return _tune(data, config, processes, base)
 
 
-def _tune(data: TrainingData, config: TuneConfig, processes: Processes) -> TuneReport:
+def load_base(config: TuneConfig) -> Pretrained:
+    """Load the base model of a run, with the dropout of its recipe.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    return load_pretrained(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
+        dropout=config.recipe.dropout,
+    )
+
+
+def _tune(
+    data: TrainingData, config: TuneConfig, processes: Processes, base: Pretrained | None
+) -> TuneReport:
     processes.in_first(lambda: check_free(config.out, overwrite=config.overwrite))
     loss_batch = config.loss_batch or config.recipe.batch_size
     check_loss_batch(data, config.recipe, loss_batch, processes.count)
     precision = resolve_precision(config.precision, processes.device)
-    base = processes.first_then_all(lambda: _load(config))
+    base = base or processes.first_then_all(lambda: load_base(config))
     recipe = config.recipe.replace(pooling=_pooling(base, config))
     _check_length(base, recipe)
     run = _run_identity(data, base, recipe, config, precision, processes)
@@ -156,16 +173,6 @@ def _write(
     manifest = write_folder(base, manifest, config.out, overwrite=config.overwrite)
     store.remove()
     return manifest
-
-
-def _load(config: TuneConfig) -> Pretrained:
-    return load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-        dropout=config.recipe.dropout,
-    )
 
 
 def _starting_point(store: CheckpointStore, config: TuneConfig) -> Checkpoint | None:

@@ -1,0 +1,38 @@
+"""Which language a text is in, of those that a pack has: py3langid, the extra `detect`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mirror_rt.errors import ConfigError, require
+
+__all__ = ["Detector", "language_detector"]
+
+# Texts to a language tag each, None for a text that tells nothing.
+Detector = Callable[[list[str]], Sequence[str | None]]
+
+
+def language_detector(tags: Sequence[str]) -> Detector:
+    """Make a detector that tells these languages apart, by their primary subtags.
+
+    Args:
+        tags: languages to choose from.
+
+    Raises:
+        MissingDependencyError: py3langid is not installed.
+        ConfigError: it knows fewer than two of them.
+    """
+    langid = require("py3langid.langid", extra="detect", purpose="lang='auto'")
+    identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+    wanted = {tag.split("-")[0]: tag for tag in reversed(tags)}
+    known = [primary for primary in wanted if primary in identifier.labels]
+    if len(known) < 2:
+        raise ConfigError(
+            f"lang='auto' needs two languages that py3langid can tell apart, and of "
+            f"{', '.join(tags)} it knows {', '.join(known) or 'none'}: name the language, or pass "
+            "a detector of your own"
+        )
+    identifier.set_languages(known)
+    # Digits, for example: every language is as likely as any other.
+    identifier.min_confidence = 1 / len(known) + 1e-4
+    return lambda texts: [wanted.get(identifier.classify(text)[0]) for text in texts]

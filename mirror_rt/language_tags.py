@@ -1,0 +1,55 @@
+"""Language tags: BCP 47 (RFC 5646), as far as choosing a model needs them."""
+
+from __future__ import annotations
+
+import re
+
+from mirror_rt.errors import ConfigError
+
+__all__ = ["lookup_chain", "normalize_tag"]
+
+_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
+# Deprecated primary subtags and their preferred values, by the IANA registry.
+_PREFERRED = {"iw": "he", "in": "id", "ji": "yi", "jw": "jv", "mo": "ro"}
+
+
+def normalize_tag(tag: str) -> str:
+    """Write a tag as RFC 5646 recommends: `PT_br` becomes `pt-BR`, `zh-hant` `zh-Hant`.
+
+    Raises:
+        ConfigError: it has not the form of a tag.
+    """
+    text = tag.strip().replace("_", "-") if isinstance(tag, str) else ""
+    if not _TAG.fullmatch(text):
+        raise ConfigError(f"{tag!r} is not a language tag: expected 'fr' or 'pt-BR', for example")
+    first, *rest = text.lower().split("-")
+    parts, in_extension = [_PREFERRED.get(first, first)], False
+    for subtag in rest:
+        in_extension = in_extension or len(subtag) == 1
+        parts.append(subtag if in_extension else _with_case(subtag))
+    return "-".join(parts)
+
+
+def lookup_chain(tag: str) -> list[str]:
+    """The tag and what to fall back to, by the lookup of RFC 4647, section 3.4.
+
+    `zh-Hant-TW` gives `zh-Hant-TW`, `zh-Hant`, `zh`: the last subtag is removed each time, and a
+    single letter before it, too.
+
+    Raises:
+        ConfigError: it has not the form of a tag.
+    """
+    parts = normalize_tag(tag).split("-")
+    chain = []
+    while parts:
+        chain.append("-".join(parts))
+        parts.pop()
+        if parts and len(parts[-1]) == 1:
+            parts.pop()
+    return chain
+
+
+def _with_case(subtag: str) -> str:
+    if len(subtag) == 4 and subtag.isalpha():
+        return subtag.title()
+    return subtag.upper() if len(subtag) == 2 else subtag

@@ -1,0 +1,87 @@
+"""Which script strings are written in, guessed from the names of their characters in Unicode."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+__all__ = ["letters_by_script", "script_warning"]
+
+_ENOUGH = 0.5  # of the letters: names and borrowed words are often in another script
+_LETTERS = 20_000  # that are looked at
+
+# First word of a letter's name -> ISO 15924.
+_SCRIPTS = {
+    "ARABIC": "Arab",
+    "ARMENIAN": "Armn",
+    "BENGALI": "Beng",
+    "CJK": "Hani",
+    "CYRILLIC": "Cyrl",
+    "DEVANAGARI": "Deva",
+    "ETHIOPIC": "Ethi",
+    "FULLWIDTH": "Latn",
+    "GEORGIAN": "Geor",
+    "GREEK": "Grek",
+    "GUJARATI": "Gujr",
+    "GURMUKHI": "Guru",
+    "HALFWIDTH": "Kana",
+    "HANGUL": "Hang",
+    "HEBREW": "Hebr",
+    "HIRAGANA": "Hira",
+    "KANNADA": "Knda",
+    "KATAKANA": "Kana",
+    "KATAKANA-HIRAGANA": "Kana",
+    "KHMER": "Khmr",
+    "LAO": "Laoo",
+    "LATIN": "Latn",
+    "MALAYALAM": "Mlym",
+    "MONGOLIAN": "Mong",
+    "MYANMAR": "Mymr",
+    "ORIYA": "Orya",
+    "SINHALA": "Sinh",
+    "TAMIL": "Taml",
+    "TELUGU": "Telu",
+    "THAI": "Thai",
+    "TIBETAN": "Tibt",
+}
+
+
+def letters_by_script(texts: Iterable[str]) -> Counter[str]:
+    """Count the letters of texts by script (ISO 15924; `Zzzz` for any that is not known here)."""
+    counts: Counter[str] = Counter()
+    for character, n in _letters(texts).items():
+        name = unicodedata.name(character, "").split(" ")[0]
+        counts[_SCRIPTS.get(name, "Zzzz")] += n
+    return counts
+
+
+def script_warning(
+    texts: Iterable[str], language: str, scripts: Sequence[str], source: str
+) -> str | None:
+    """What to warn of where most letters are of a script that the language is not written in.
+
+    Args:
+        texts: strings of a file.
+        language: they are said to be of.
+        scripts: that the language is written in; none where that is not known.
+        source: the file.
+    """
+    counts = letters_by_script(texts)
+    total = counts.total()
+    if not scripts or not total or sum(counts[s] for s in scripts) >= _ENOUGH * total:
+        return None
+    most, n = counts.most_common(1)[0]
+    return (
+        f"{source}: {n / total:.0%} of its letters are of the script {most}, but {language} is "
+        f"written in {' or '.join(scripts)}: is it the right file?"
+    )
+
+
+def _letters(texts: Iterable[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(character for character in text if character.isalpha())
+        if counts.total() >= _LETTERS:
+            break
+    return counts
