@@ -17,6 +17,10 @@ class ProgressBar(Protocol):
         """Count `n` more texts."""
         ...
 
+    def set_postfix_str(self, s: str) -> object:
+        """Say behind the bar what is at work."""
+        ...
+
     def close(self) -> None:
         """Leave the bar as it is."""
         ...
@@ -26,16 +30,21 @@ class _NoBar:
     def update(self, n: int) -> None:
         """Do nothing."""
 
+    def set_postfix_str(self, s: str) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 
 
-def progress_bar(total: int, show: bool | None) -> ProgressBar:
-    """A bar of `total` texts; None shows one where the logger `mirror_rt` is at INFO."""
+def progress_bar(
+    total: int, show: bool | None, *, unit: str = "text", desc: str = "encode"
+) -> ProgressBar:
+    """A bar of `total` units; None shows one where the logger `mirror_rt` is at INFO."""
     if show is None:
         show = logging.getLogger("mirror_rt").isEnabledFor(logging.INFO)
     if not show:
         return _NoBar()
     tqdm = require("tqdm", extra="train", purpose="a progress bar").tqdm
-    bar: ProgressBar = tqdm(total=total, unit="text", desc="encode")
+    bar: ProgressBar = tqdm(total=total, unit=unit, desc=desc)
     return bar

@@ -26,6 +26,7 @@ __all__ = [
     "format_table",
     "hub_progress",
     "load_model",
+    "load_named",
     "progress",
 ]
 
@@ -54,7 +55,12 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
 
 def load_model(arguments: argparse.Namespace) -> BatchEncoder:
     """Load --model: a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
-    name, pooling = arguments.model, arguments.pooling
+    return load_named(arguments.model, arguments)
+
+
+def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
+    """Load the model of that name with the options of `load_model`."""
+    pooling = arguments.pooling
     refuse_pack(Path(name))
     if declared_format(Path(name)) == "mirror_rt bundle":
         if pooling != "auto":

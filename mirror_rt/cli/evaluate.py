@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table, load_model
+from mirror_rt.cli.evaluate_suite import add_suite_options, run_suite
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
 from mirror_rt.textio import iter_lines
@@ -21,14 +22,20 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "evaluate",
-        help="similarity against human scores; geometry of the space",
-        description="Evaluate a bundle (with onnxruntime) or a Hugging Face folder (with torch).",
+        help="suites of evaluation sets; one file of scored pairs; geometry of the space",
+        description="Evaluate bundles (with onnxruntime) or Hugging Face folders (with torch):\n"
+        "whole suites of sets in a folder, with a report, or one file (WHAT).",
         examples="""
+mirror-rt evaluate --suite all --model bundle --data DIR --out report --allow-missing
+mirror-rt evaluate --suite words bli --model before=bundle after=tuned --data DIR --out report
 mirror-rt evaluate similarity --model bundle --pairs pairs.tsv
 mirror-rt evaluate geometry --model bundle --texts texts.txt --json
 """,
     )
-    kinds = parser.add_subparsers(metavar="WHAT", required=True)
+    add_suite_options(parser)
+    _add_model_options(parser)
+    parser.set_defaults(run=run_suite)
+    kinds = parser.add_subparsers(metavar="WHAT")
     similarity = add_subparser(
         kinds,
         "similarity",
@@ -64,17 +71,21 @@ mirror-rt evaluate geometry --model bundle --texts texts.txt --json
         kind.add_argument(
             "--model", required=True, metavar="M", help="bundle, or Hugging Face folder or name"
         )
-        kind.add_argument(
-            "--pooling",
-            choices=["auto", "cls", "mean"],
-            default="auto",
-            help="of a Hugging Face model; auto: declared, else mean",
-        )
-        kind.add_argument(
-            "--variant", metavar="NAME", help="graph of a bundle, int8 say (default: fp32)"
-        )
-        add_hub_options(kind)
+        _add_model_options(kind)
         kind.add_argument("--json", action="store_true", help="JSON instead of a table")
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pooling",
+        choices=["auto", "cls", "mean"],
+        default="auto",
+        help="of a Hugging Face model; auto: declared, else mean",
+    )
+    parser.add_argument(
+        "--variant", metavar="NAME", help="graph of a bundle, int8 say (default: fp32)"
+    )
+    add_hub_options(parser)
 
 
 def _run_similarity(arguments: argparse.Namespace) -> None:

@@ -11,11 +11,20 @@ from mirror_rt.encoding import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.masking import mask_span
 
-__all__ = ["Geometry", "cosine_pairs", "evaluate_geometry", "isotropy_score", "mean_vector_norm"]
+__all__ = [
+    "RANDOM_PAIRS",
+    "Geometry",
+    "cosine_pairs",
+    "evaluate_geometry",
+    "isotropy_score",
+    "masked_cosines",
+    "mean_vector_norm",
+    "uniformity",
+]
 
 Matrix = npt.NDArray[np.float64]
 
-_RANDOM_PAIRS = 20_000
+RANDOM_PAIRS = 20_000
 _MASKED_CHARACTERS = 5  # k of the paper's sentence-level recipe
 
 
@@ -57,13 +66,15 @@ def evaluate_geometry(model: EmbeddingModel, texts: list[str], *, seed: int = 0)
         raise DataError(f"geometry needs at least 2 distinct texts, got {len(texts)}")
     vectors = model.encode(texts, normalize_embeddings=False).astype(np.float64)
     unit = _normalize(vectors)
-    negatives = cosine_pairs(unit, pairs=_RANDOM_PAIRS, seed=seed)
+    negatives = cosine_pairs(unit, pairs=RANDOM_PAIRS, seed=seed)
+    positives = masked_cosines(model, texts, seed=seed)
     return Geometry(
         n=len(texts),
         isotropy_score=isotropy_score(vectors),
         isotropy_score_normalized=isotropy_score(unit),
         mean_vector_norm=mean_vector_norm(vectors),
-        alignment=_alignment(model, texts, unit, seed),
+        # |x - y|^2 = 2 - 2 cos(x, y) for unit vectors.
+        alignment=None if positives is None else float(2 - 2 * positives.mean()),
         uniformity=uniformity(unit),
         mean_cosine=float(negatives.mean()),
     )
@@ -108,19 +119,24 @@ def cosine_pairs(unit: Matrix, *, pairs: int, seed: int) -> Matrix:
     return np.asarray(np.einsum("nd,nd->n", unit[first], unit[second]))
 
 
-def _alignment(model: EmbeddingModel, texts: list[str], unit: Matrix, seed: int) -> float | None:
+def masked_cosines(model: EmbeddingModel, texts: list[str], *, seed: int = 0) -> Matrix | None:
+    """Cosine of each text of two characters or more with its copy with a random span masked.
+
+    Returns:
+        float64 [n]; None where the tokenizer has no mask token or no text is long enough.
+    """
     if model.mask_token is None:
         return None
     rng = np.random.default_rng(seed)
-    rows = [i for i, text in enumerate(texts) if len(text) >= 2]
-    if not rows:
+    long = [text for text in texts if len(text) >= 2]
+    if not long:
         return None
     masked = [
-        mask_span(texts[i], length=_MASKED_CHARACTERS, mask_token=model.mask_token, rng=rng)
-        for i in rows
+        mask_span(text, length=_MASKED_CHARACTERS, mask_token=model.mask_token, rng=rng)
+        for text in long
     ]
-    difference = unit[rows] - model.encode(masked)
-    return float(np.einsum("nd,nd->n", difference, difference).mean())
+    vectors = (_normalize(model.encode(some).astype(np.float64)) for some in (long, masked))
+    return np.asarray(np.einsum("nd,nd->n", *vectors))
 
 
 def _normalize(vectors: Matrix) -> Matrix:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +12,10 @@ import numpy.typing as npt
 from mirror_rt.errors import require
 from mirror_rt.files import new_file
 
-__all__ = ["plot_cosine_distributions"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["cosine_distributions_svg", "intervals_svg", "plot_cosine_distributions"]
 
 Cosines = npt.NDArray[np.float64]
 
@@ -27,25 +32,78 @@ def plot_cosine_distributions(
         panels: title -> (cosines of positive pairs, cosines of negative pairs).
         overwrite: replace an existing file.
     """
+    figure = _cosine_figure(panels, ("synonyms", "random"))
+    with new_file(path, overwrite=overwrite) as file:
+        figure.savefig(file, format="png", dpi=150)
+
+
+def cosine_distributions_svg(
+    panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]
+) -> bytes:
+    """The same figure as an SVG document.
+
+    Args:
+        panels: as in `plot_cosine_distributions`.
+        labels: of the positive and the negative pairs.
+    """
+    return _svg(_cosine_figure(panels, labels))
+
+
+def intervals_svg(rows: list[str], values: dict[str, list[tuple[float, float, float]]]) -> bytes:
+    """Values with their confidence intervals, a row a measure, a colour a model, as SVG.
+
+    Args:
+        rows: names of the measures, from top to bottom.
+        values: model -> (value, low, high) of each row; NaN where a model has none.
+    """
+    figure = _new_figure(8, 1 + 0.3 * len(rows) * max(1, len(values) * 0.6))
+    axes = figure.add_subplot()
+    for i, (model, points) in enumerate(values.items()):
+        table = np.array(points)
+        height = np.arange(len(rows)) + 0.18 * (i - (len(values) - 1) / 2)
+        around = np.abs(table[:, 1:].T - table[:, 0])
+        axes.errorbar(table[:, 0], height, xerr=around, fmt="o", markersize=4, label=model)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return _svg(figure)
+
+
+def _new_figure(width: float, height: float) -> Figure:
     require("matplotlib", extra="demo", purpose="plotting")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5 * len(panels), 3.4), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def _svg(figure: Figure) -> bytes:
+    import matplotlib
+
+    out = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "mirror_rt"}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
+
+
+def _cosine_figure(panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]) -> Figure:
+    figure = _new_figure(5 * len(panels), 3.4)
     bins = np.linspace(-0.4, 1, 57).tolist()
     first = None
     for i, (title, (positives, negatives)) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(1, len(panels), i, sharex=first, sharey=first)
         first = first or axes
-        axes.hist(negatives, bins, density=True, alpha=0.65, color="tab:orange", label="random")
-        axes.hist(positives, bins, density=True, alpha=0.65, color="tab:blue", label="synonyms")
+        axes.hist(negatives, bins, density=True, alpha=0.65, color="tab:orange", label=labels[1])
+        axes.hist(positives, bins, density=True, alpha=0.65, color="tab:blue", label=labels[0])
         gap = positives.mean() - negatives.mean()
         axes.set_title(f"{title}: means {gap:.2f} apart", fontsize=10)
         axes.set_xlabel("cosine")
         axes.spines[["top", "right"]].set_visible(False)
     if first is not None:
         first.set_ylabel("density")
-        first.legend(frameon=False)
-    with new_file(path, overwrite=overwrite) as file:
-        figure.savefig(file, format="png", dpi=150)
+        first.legend(frameon=False, loc="upper left", fontsize=8)
+    return figure

@@ -15,9 +15,23 @@ from mirror_rt.evaluation.statistics import spearman
 from mirror_rt.textio import Table, read_table
 from mirror_rt.tokenization import why_invalid
 
-__all__ = ["ScoredPairs", "cosines", "evaluate_similarity", "read_scored_pairs"]
+__all__ = [
+    "ScoredPairs",
+    "cosines",
+    "evaluate_similarity",
+    "find_text_columns",
+    "make_pairs",
+    "read_scored_pairs",
+]
 
-_TEXT_COLUMNS = [("text1", "text2"), ("sentence1", "sentence2"), ("word1", "word2")]
+_TEXT_COLUMNS = [
+    ("text1", "text2"),
+    ("sentence1", "sentence2"),
+    ("word1", "word2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("premise", "hypothesis"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +46,50 @@ class ScoredPairs:
 def read_scored_pairs(path: Path) -> ScoredPairs:
     """Read a TSV with a header: two text columns and `score`.
 
-    The text columns are text1/text2, sentence1/sentence2 or word1/word2, else the only two
-    columns beside `score`.
+    The text columns are text1/text2, sentence1/sentence2, word1/word2 or question1/question2,
+    else the only two columns beside `score`.
 
     Raises:
         DataError: a column is missing, a text is empty, a score is not a finite number (the line
             is named), or there are no rows.
     """
     table = read_table(path)
-    first, second = _text_columns(table)
-    scores = list(map(_score, table.column("score")))
-    if not scores:
+    names = find_text_columns(table, "score")
+    first, second = map(table.column, names)
+    return make_pairs(path, table.lines, first, second, table.column("score"), names)
+
+
+def make_pairs(
+    path: Path,
+    lines: list[int],
+    first: list[str],
+    second: list[str],
+    scores: list[str],
+    names: tuple[str, str] = ("first text", "second text"),
+) -> ScoredPairs:
+    """Check the cells of a file and turn its scores into numbers.
+
+    Args:
+        path: the file.
+        lines: line of each pair.
+        first: texts.
+        second: texts.
+        scores: cells.
+        names: of the two text columns, for errors.
+
+    Raises:
+        DataError: a text is empty, a score is not a finite number, or there are no pairs.
+    """
+    if not lines:
         raise DataError(f"{path} has a header but no pairs")
-    for line, score, *texts in zip(
-        table.lines, scores, table.column(first), table.column(second), strict=True
-    ):
-        if not math.isfinite(score):
-            raise DataError(f"{path}, line {line}: the score is not a finite number")
-        for name, text in zip((first, second), texts, strict=True):
+    values = [_score(cell) for cell in scores]
+    for line, cell, value, *texts in zip(lines, scores, values, first, second, strict=True):
+        if not math.isfinite(value):
+            raise DataError(f"{path}, line {line}: the score {cell!r} is not a finite number")
+        for name, text in zip(names, texts, strict=True):
             if reason := why_invalid(text):
                 raise DataError(f"{path}, line {line}, column {name!r}: {reason}")
-    return ScoredPairs(table.column(first), table.column(second), np.array(scores))
+    return ScoredPairs(first, second, np.array(values))
 
 
 def evaluate_similarity(model: EmbeddingModel, pairs: ScoredPairs) -> float:
@@ -60,27 +97,58 @@ def evaluate_similarity(model: EmbeddingModel, pairs: ScoredPairs) -> float:
     return spearman(cosines(model, pairs.first, pairs.second), pairs.scores)
 
 
-def cosines(model: EmbeddingModel, first: list[str], second: list[str]) -> npt.NDArray[np.float64]:
-    """Cosine of each pair of texts, float64 [n]; every distinct text is encoded once."""
-    texts = list(dict.fromkeys(first + second))
-    row = {text: i for i, text in enumerate(texts)}
-    vectors = model.encode(texts, normalize_embeddings=True).astype(np.float64)
-    left = vectors[[row[text] for text in first]]
-    right = vectors[[row[text] for text in second]]
+def cosines(
+    model: EmbeddingModel,
+    first: list[str],
+    second: list[str],
+    second_model: EmbeddingModel | None = None,
+) -> npt.NDArray[np.float64]:
+    """Cosine of each pair of texts, float64 [n]; every distinct text is encoded once.
+
+    Args:
+        model: of both texts, or of the first.
+        first: texts.
+        second: texts.
+        second_model: of the second texts (of another language, say); None for `model`.
+
+    Raises:
+        DataError: the two models give vectors of different lengths.
+    """
+    if second_model is None:
+        texts = list(dict.fromkeys(first + second))
+        vectors = _unit(model, texts)
+        row = {text: i for i, text in enumerate(texts)}
+        left = vectors[[row[text] for text in first]]
+        right = vectors[[row[text] for text in second]]
+    else:
+        left, right = _unit(model, first), _unit(second_model, second)
+    if left.shape[1] != right.shape[1]:
+        raise DataError(
+            f"vectors of {left.shape[1]} and of {right.shape[1]} dimensions have no cosine"
+        )
     return np.asarray(np.einsum("nd,nd->n", left, right))
 
 
-def _text_columns(table: Table) -> tuple[str, str]:
+def find_text_columns(table: Table, score: str) -> tuple[str, str]:
+    """The two columns of texts: known names, else the only two beside `score`.
+
+    Raises:
+        DataError: there are no such columns.
+    """
     for pair in _TEXT_COLUMNS:
         if set(pair) <= set(table.header):
             return pair
-    others = [name for name in table.header if name != "score"]
+    others = [name for name in table.header if name != score]
     if len(others) != 2:
         raise DataError(
-            f"{table.path} has the columns {', '.join(table.header)}: expected 'score' and two "
+            f"{table.path} has the columns {', '.join(table.header)}: expected {score!r} and two "
             "text columns (text1 and text2, sentence1 and sentence2, or word1 and word2)"
         )
     return others[0], others[1]
+
+
+def _unit(model: EmbeddingModel, texts: list[str]) -> npt.NDArray[np.float64]:
+    return model.encode(texts, normalize_embeddings=True).astype(np.float64)
 
 
 def _score(cell: str) -> float:

@@ -1,15 +1,15 @@
-"""Rank correlation with numpy alone."""
+"""Rank statistics with numpy alone, plain or weighted (a bootstrap sample is a set of weights)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
 
-__all__ = ["spearman"]
+__all__ = ["RankCorrelation", "RocAuc", "roc_auc", "spearman"]
+
+Floats = npt.NDArray[np.float64]
 
 
 def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
@@ -23,23 +23,84 @@ def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
         DataError: fewer than two pairs, a value that is not finite, or a constant side (rho is
             then undefined).
     """
-    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
-        raise DataError(
-            f"Spearman's rho needs two equal lists of at least 2, got {x.shape}, {y.shape}"
-        )
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise DataError("Spearman's rho is undefined: a value is not finite")
-    rank_x, rank_y = _average_ranks(x), _average_ranks(y)
-    rank_x -= rank_x.mean()
-    rank_y -= rank_y.mean()
-    scale = float(np.sqrt((rank_x @ rank_x) * (rank_y @ rank_y)))
-    if scale == 0:
-        raise DataError("Spearman's rho is undefined: all values of one side are equal")
-    return float(rank_x @ rank_y) / scale
+    return RankCorrelation(a, b)()
 
 
-def _average_ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse]
+def roc_auc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:
+    """Area under the ROC curve: how often a positive scores above a negative, a tie as half.
+
+    Args:
+        scores: [n] numbers.
+        labels: [n] of True (positive) and False.
+
+    Raises:
+        DataError: lists of unequal length, a score that is not finite, or one label alone (the
+            area is then undefined).
+    """
+    return RocAuc(scores, labels)()
+
+
+class RankCorrelation:
+    """Spearman's rho of two lists, sorted once and computed for any weights of the pairs."""
+
+    def __init__(self, a: npt.ArrayLike, b: npt.ArrayLike) -> None:
+        x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+        if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
+            raise DataError(
+                f"Spearman's rho needs two equal lists of at least 2, got {x.shape}, {y.shape}"
+            )
+        if not (np.isfinite(x).all() and np.isfinite(y).all()):
+            raise DataError("Spearman's rho is undefined: a value is not finite")
+        self._x, self._y = _codes(x), _codes(y)
+
+    def __call__(self, weights: Floats | None = None) -> float:
+        """Rho where pair i is there `weights[i]` times (float64 [n]; None for once)."""
+        if weights is None:
+            weights = np.ones(len(self._x))
+        x, y = _average_ranks(self._x, weights), _average_ranks(self._y, weights)
+        total = weights.sum()
+        x -= weights @ x / total
+        y -= weights @ y / total
+        scale = float(np.sqrt((weights @ (x * x)) * (weights @ (y * y))))
+        if scale == 0:
+            raise DataError("Spearman's rho is undefined: all values of one side are equal")
+        return float(weights @ (x * y)) / scale
+
+
+class RocAuc:
+    """The area under the ROC curve, scores sorted once, for any weights of the items."""
+
+    def __init__(self, scores: npt.ArrayLike, labels: npt.ArrayLike) -> None:
+        values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
+        if values.shape != positive.shape or values.ndim != 1:
+            raise DataError(
+                f"the ROC curve needs as many labels as scores, got {values.shape}, "
+                f"{positive.shape}"
+            )
+        if not np.isfinite(values).all():
+            raise DataError("the area under the ROC curve is undefined: a score is not finite")
+        self._codes, self._positive = _codes(values), positive
+
+    def __call__(self, weights: Floats | None = None) -> float:
+        """The area where item i is there `weights[i]` times (float64 [n]; None for once)."""
+        if weights is None:
+            weights = np.ones(len(self._codes))
+        positives = np.bincount(self._codes, weights * self._positive)
+        negatives = np.bincount(self._codes, weights * ~self._positive)
+        pairs = positives.sum() * negatives.sum()
+        if pairs == 0:
+            raise DataError(
+                "the area under the ROC curve is undefined: all items have the same label"
+            )
+        below = np.cumsum(negatives) - negatives
+        return float(positives @ (below + negatives / 2) / pairs)
+
+
+def _codes(values: Floats) -> npt.NDArray[np.intp]:
+    """Of each value, its place among the distinct ones."""
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _average_ranks(codes: npt.NDArray[np.intp], weights: Floats) -> Floats:
+    counts = np.bincount(codes, weights)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[codes])

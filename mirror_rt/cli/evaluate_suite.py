@@ -1,0 +1,203 @@
+"""mirror-rt evaluate --suite: sets in a folder, several models, a report."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from mirror_rt import __version__
+from mirror_rt.cli.common import format_table, load_named, progress
+from mirror_rt.encoding import BatchEncoder
+from mirror_rt.errors import BundleError, ConfigError, require
+from mirror_rt.evaluation.html import to_html
+from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.report import Header, describe_value, to_json, verdict
+from mirror_rt.evaluation.run import Evaluation, evaluate_sets
+from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptions, find_sets
+from mirror_rt.files import check_free, new_file, write_json
+from mirror_rt.manifest import Layout
+from mirror_rt.pack import PackIndex, is_pack
+from mirror_rt.progress import progress_bar
+
+__all__ = ["add_suite_options", "run_suite"]
+
+
+def add_suite_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `evaluate --suite`."""
+    parser.add_argument(
+        "--suite",
+        nargs="+",
+        metavar="SUITE",
+        help=f"what to evaluate: {', '.join(SUITES)}, or all",
+    )
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        metavar="[LABEL=]M",
+        help="bundles, packs, Hugging Face folders or names, or folders that have one for each "
+        "language; several are compared",
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of evaluation sets")
+    parser.add_argument("--out", type=Path, metavar="REPORT", help="folder for the report")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier report")
+    parser.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="end with 0 though sets that the paper reports are not in --data",
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="samples of the bootstrap (default 1000; 0: no intervals)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of all that is random (default 0)")
+    parser.add_argument(
+        "--geometry-texts",
+        type=int,
+        default=SuiteOptions().geometry_texts,
+        metavar="N",
+        help="most texts of a file for geometry (default 2000; 0: all)",
+    )
+    parser.add_argument("--no-plots", action="store_true", help="a report without plots")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run_suite(arguments: argparse.Namespace) -> int:
+    """Run the command; return 1 where a set failed or, without --allow-missing, is missing."""
+    _check(arguments)
+    if not arguments.no_plots:
+        require("matplotlib", extra="evaluate|demo", purpose="a report with plots (or --no-plots)")
+    suites = list(SUITES) if arguments.suite == ["all"] else list(dict.fromkeys(arguments.suite))
+    options = SuiteOptions(arguments.geometry_texts, arguments.seed)
+    found = find_sets(arguments.data, suites, options)
+    sources = dict(_labelled(spec) for spec in arguments.model)
+    if len(sources) < len(arguments.model):
+        raise ConfigError("two models have the same label: name them, --model a=M1 b=M2")
+    check_free(arguments.out, overwrite=arguments.overwrite)
+    models = [_model(label, path, arguments) for label, path in sources.items()]
+    header = Header(
+        generator=f"mirror_rt {__version__}",
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        data=str(arguments.data),
+        models=sources,
+        suites=suites,
+        missing=found.missing,
+        samples=arguments.samples,
+        seed=arguments.seed,
+        geometry_texts=arguments.geometry_texts,
+    )
+    evaluation = _evaluate(arguments, header, models, found)
+    _print(evaluation)
+    print(f"\n{arguments.out / 'report.html'}")
+    return _exit_code(evaluation, found.missing, arguments.allow_missing)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for name in ("suite", "model", "data", "out"):
+        if getattr(arguments, name) is None:
+            raise ConfigError(
+                f"evaluate needs --{name}: mirror-rt evaluate --suite SUITE --model M --data DIR "
+                "--out REPORT, or mirror-rt evaluate similarity or geometry (see --help)"
+            )
+    for name in ("samples", "seed", "geometry_texts"):
+        if getattr(arguments, name) < 0:
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option} must be at least 0, got {getattr(arguments, name)}")
+
+
+def _evaluate(
+    arguments: argparse.Namespace, header: Header, models: list[EvaluatedModel], found: Found
+) -> Evaluation:
+    """Evaluate, writing report.json after every set; report.html at the end, or at Ctrl-C."""
+    latest = Evaluation(list(header.models))
+
+    def keep(evaluation: Evaluation) -> None:
+        nonlocal latest
+        latest = evaluation
+        bar.update(1)
+        write_json(arguments.out / "report.json", to_json(header, evaluation))
+
+    def announce(model: EvaluatedModel, one: EvaluationSet) -> None:
+        bar.set_postfix_str(f"{model.label} {one.name}")
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    steps = len(models) * len(found.sets)
+    bar = progress_bar(steps, progress(arguments), unit="set", desc="evaluate")
+    with closing(bar):
+        try:
+            return evaluate_sets(
+                models,
+                found.sets,
+                samples=arguments.samples,
+                seed=arguments.seed,
+                before=announce,
+                after=keep,
+            )
+        finally:
+            with new_file(arguments.out / "report.html", overwrite=True) as file:
+                file.write(to_html(header, latest, plots=not arguments.no_plots).encode())
+
+
+def _labelled(spec: str) -> tuple[str, str]:
+    label, equals, path = spec.partition("=")
+    if equals and label and path and not Path(spec).exists():
+        return label, path
+    return spec, spec
+
+
+def _model(label: str, path: str, arguments: argparse.Namespace) -> EvaluatedModel:
+    """One encoder, or one for each language: of a pack, or of a folder with folders of models."""
+    folder = Path(path)
+    if is_pack(folder):
+        index = PackIndex.read(folder)
+        folders = {entry.language or name: entry.path for name, entry in index.bundles.items()}
+    elif folder.is_dir() and not _is_model(folder):
+        folders = {one.name: one.name for one in sorted(folder.iterdir()) if _is_model(one)}
+        if not folders:
+            raise BundleError(f"{path} is neither a model nor a folder of models by language")
+    else:
+        return EvaluatedModel(label, lambda language: load_named(path, arguments))
+
+    def load(language: str | None) -> BatchEncoder:
+        return load_named(str(folder / folders[str(language)]), arguments)
+
+    return EvaluatedModel(label, load, key=lambda language: language, languages=frozenset(folders))
+
+
+def _is_model(folder: Path) -> bool:
+    names = (Layout.manifest, "config.json", "modules.json")
+    return any((folder / name).is_file() for name in names)
+
+
+def _print(evaluation: Evaluation) -> None:
+    rows = []
+    for measure, row in evaluation.by_measure().items():
+        values = [describe_value(row[m]) if m in row else "-" for m in evaluation.models]
+        shown = [verdict(row)] if len(evaluation.models) > 1 else []
+        rows.append([measure.suite, measure.set, measure.metric, *values, *shown])
+    shown = ["shown"] if len(evaluation.models) > 1 else []
+    if rows:
+        print(format_table(["suite", "set", "measure", *evaluation.models, *shown], rows))
+
+
+def _exit_code(evaluation: Evaluation, missing: list[str], allow_missing: bool) -> int:
+    for failure in evaluation.failures:
+        what = "skipped" if failure.skipped else "failed"
+        print(
+            f"{what}: {failure.suite}/{failure.set} with {failure.model}: {failure.reason}",
+            file=sys.stderr,
+        )
+    for one in missing:
+        print(f"missing: {one}", file=sys.stderr)
+    if missing and not allow_missing:
+        print(
+            f"mirror-rt: error: {len(missing)} sets are missing: add them, or pass --allow-missing",
+            file=sys.stderr,
+        )
+        return 1
+    return int(any(not failure.skipped for failure in evaluation.failures))

@@ -1,0 +1,114 @@
+"""Bootstrap confidence intervals, paired where models answered the same items."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.errors import ConfigError, DataError
+
+__all__ = [
+    "CONFIDENCE",
+    "Difference",
+    "Interval",
+    "Statistic",
+    "difference",
+    "interval",
+    "replicates",
+]
+
+Floats = npt.NDArray[np.float64]
+# The value of a measure where item i is there weights[i] times.
+Statistic = Callable[[Floats], float]
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A percentile interval of `CONFIDENCE`."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The value of one model less that of another, on the same items.
+
+    Attributes:
+        value: of all items.
+        interval: of the paired replicates; None where they are undefined.
+    """
+
+    value: float
+    interval: Interval | None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.interval is not None and 0.0 not in self.interval
+
+
+def replicates(
+    statistic: Statistic,
+    n: int,
+    *,
+    samples: int,
+    seed: int,
+    name: str,
+    groups: npt.NDArray[np.intp] | None = None,
+) -> Floats:
+    """The statistic of `samples` random samples of n items, drawn with replacement.
+
+    Which items a sample holds follows from seed, name, n and groups alone. So the replicates of
+    two models on one set are paired.
+
+    Args:
+        statistic: takes the count of each item, float64 [n].
+        n: items.
+        samples: replicates; 0 for none.
+        seed: of the draws.
+        name: of the set; sets of different names are drawn independently.
+        groups: [n], group of each item; a sample has as many items of each group as the set.
+
+    Returns:
+        float64 [samples]; NaN where the statistic of a sample is undefined.
+
+    Raises:
+        ConfigError: `samples` is negative.
+    """
+    if samples < 0:
+        raise ConfigError(f"bootstrap samples must be at least 0, got {samples}")
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    groups = np.zeros(n, dtype=np.intp) if groups is None else groups
+    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    values = np.full(samples, np.nan)
+    for i in range(samples):
+        drawn = np.concatenate([rows[rng.integers(len(rows), size=len(rows))] for rows in members])
+        try:
+            values[i] = statistic(np.bincount(drawn, minlength=n).astype(np.float64))
+        except DataError:  # one label alone, or all values equal: it happens in tiny sets
+            continue
+    return values
+
+
+def interval(values: Floats) -> Interval | None:
+    """The percentile interval of the defined replicates; None where fewer than half are defined."""
+    defined = values[np.isfinite(values)]
+    if len(defined) == 0 or 2 * len(defined) < len(values):
+        return None
+    low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(float(low), float(high))
+
+
+def difference(first: float, second: float, a: Floats, b: Floats) -> Difference:
+    """Compare two models by their values and their paired replicates ([samples] each)."""
+    return Difference(first - second, interval(a - b))

@@ -1,0 +1,172 @@
+"""An evaluation as one HTML file that needs no other: tables, and plots as embedded SVG."""
+
+from __future__ import annotations
+
+import base64
+import math
+from html import escape
+
+from mirror_rt.evaluation.bootstrap import CONFIDENCE
+from mirror_rt.evaluation.plots import cosine_distributions_svg, intervals_svg
+from mirror_rt.evaluation.report import Header, describe_comparison, describe_value, verdict
+from mirror_rt.evaluation.run import Evaluation, Measure, Result
+
+__all__ = ["to_html"]
+
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+  color: #222; background: #fff; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #ddd;
+  vertical-align: top; }
+td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.note { color: #666; font-size: .85rem; }
+img { max-width: 100%; display: block; margin: 1rem 0; }
+"""
+_EXPLAINED = f"""
+Intervals are percentile bootstrap intervals of {CONFIDENCE:.0%} over the items of a set (pairs,
+mentions, test words); they say nothing of another seed of training. Models are compared on the same
+samples of items (paired). Where the interval of a difference holds 0, no difference is shown, and
+the models are not ranked. Differences are not corrected for the number of comparisons.
+"""
+
+
+def to_html(header: Header, evaluation: Evaluation, *, plots: bool = True) -> str:
+    """The report.
+
+    Args:
+        header: what was run.
+        evaluation: what came out.
+        plots: draw them; needs matplotlib.
+    """
+    suites = dict.fromkeys(measure.suite for measure in evaluation.by_measure())
+    body = [
+        "<h1>Evaluation</h1>",
+        _settings(header),
+        _sentence(_EXPLAINED),
+        *(_suite(name, evaluation, plots) for name in suites),
+        _comparisons(evaluation),
+        _failures(evaluation),
+        _missing(header),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>Evaluation</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body></html>\n"
+    )
+
+
+def _settings(header: Header) -> str:
+    rows = [
+        *((f"model {label}", path) for label, path in header.models.items()),
+        ("data", header.data),
+        ("suites", ", ".join(header.suites)),
+        ("bootstrap", f"{header.samples} samples, seed {header.seed}"),
+        ("made", f"{header.created} by {header.generator}"),
+    ]
+    return _table([], [[escape(name), escape(value)] for name, value in rows])
+
+
+def _suite(name: str, evaluation: Evaluation, plots: bool) -> str:
+    table = {m: row for m, row in evaluation.by_measure().items() if m.suite == name}
+    ranked = [m for m, row in table.items() if any(r.outcome.ranked for r in row.values())]
+    several = len(evaluation.models) > 1
+    rows = []
+    for measure, row in table.items():
+        some = next(iter(row.values()))
+        values = [describe_value(row[m]) if m in row else "" for m in evaluation.models]
+        cells = [measure.set, measure.metric, str(some.outcome.n), *values]
+        verdicts = [verdict(row)] if several else []
+        rows.append([escape(cell) for cell in [*cells, *verdicts, some.outcome.note]])
+    header = ["set", "measure", "n", *evaluation.models, *(["shown"] if several else []), "note"]
+    figures = [_intervals(ranked, evaluation)] if plots and ranked else []
+    if plots:
+        figures += [
+            _cosines(set_name, suite, evaluation)
+            for suite, set_name in evaluation.cosines
+            if suite == name
+        ]
+    heading = f"<h2>{escape(name)}</h2>"
+    return "\n".join([heading, _table([escape(cell) for cell in header], rows), *figures])
+
+
+def _intervals(measures: list[Measure], evaluation: Evaluation) -> str:
+    table = evaluation.by_measure()
+    values = {
+        model: [_point(table[measure].get(model)) for measure in measures]
+        for model in evaluation.models
+    }
+    rows = [f"{measure.set}: {measure.metric}" for measure in measures]
+    return _image(intervals_svg(rows, values), "values and intervals")
+
+
+def _point(result: Result | None) -> tuple[float, float, float]:
+    """Value, low, high; NaN for no result, the value itself for no interval."""
+    if result is None:
+        return (math.nan, math.nan, math.nan)
+    value, around = result.outcome.value, result.interval
+    return (value, value, value) if around is None else (value, around.low, around.high)
+
+
+def _cosines(name: str, suite: str, evaluation: Evaluation) -> str:
+    row = evaluation.cosines[suite, name]
+    some = next(iter(row.values()))
+    drawn = cosine_distributions_svg(
+        {model: (samples.positives, samples.negatives) for model, samples in row.items()},
+        (some.positive_label, some.negative_label),
+    )
+    return f"<h3>{escape(name)}: cosines</h3>" + _image(drawn, f"cosines of {name}")
+
+
+def _comparisons(evaluation: Evaluation) -> str:
+    rows = [
+        [escape(cell) for cell in (one.measure.suite, one.measure.set, one.measure.metric)]
+        + [escape(describe_comparison(one))]
+        for one in evaluation.comparisons()
+    ]
+    if not rows:
+        return ""
+    return "<h2>Models compared</h2>\n" + _table(["suite", "set", "measure", "difference"], rows)
+
+
+def _failures(evaluation: Evaluation) -> str:
+    rows = [
+        [escape(cell) for cell in (one.suite, one.set, one.model)]
+        + [("skipped: " if one.skipped else "") + escape(one.reason)]
+        for one in evaluation.failures
+    ]
+    return (
+        "<h2>Without a figure</h2>\n" + _table(["suite", "set", "model", "reason"], rows)
+        if rows
+        else ""
+    )
+
+
+def _missing(header: Header) -> str:
+    if not header.missing:
+        return ""
+    items = "".join(f"<li>{escape(one)}</li>" for one in header.missing)
+    return f"<h2>Sets that are not in the folder</h2>\n<ul>{items}</ul>"
+
+
+def _sentence(text: str) -> str:
+    return f"<p>{escape(' '.join(text.split()))}</p>"
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """A table of escaped cells; those that begin with a digit stand in figures of one width."""
+    head = "<tr>" + "".join(f"<th>{cell}</th>" for cell in header) + "</tr>" if header else ""
+    lines = [
+        "<tr>" + "".join(f"<td{_class(cell)}>{cell}</td>" for cell in row) + "</tr>" for row in rows
+    ]
+    return f"<table>{head}\n" + "\n".join(lines) + "</table>"
+
+
+def _class(cell: str) -> str:
+    return ' class="number"' if cell[:1].isdigit() or cell[:2] in ("-0", "-1") else ""
+
+
+def _image(svg: bytes, alt: str) -> str:
+    data = base64.b64encode(svg).decode("ascii")
+    return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">'

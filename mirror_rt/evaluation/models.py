@@ -1,0 +1,117 @@
+"""What a suite evaluates: one encoder, or one for each language; texts are encoded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from mirror_rt.encoding import BatchEncoder, Vectors
+
+__all__ = ["EvaluatedModel", "LanguageView"]
+
+# Vectors that are kept, in numbers: 512 MB of float32.
+_MOST_NUMBERS = 1 << 27
+
+
+class EvaluatedModel:
+    """A model under evaluation, with the vectors of the texts it has encoded.
+
+    Args:
+        label: its name in the report.
+        load: makes the encoder of a language (None: of a set without a declared language).
+            Raises DataError where there is none.
+        key: which encoder a language has, so that languages that share one share its vectors.
+        languages: that it has an encoder for; None for any.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        load: Callable[[str | None], BatchEncoder],
+        *,
+        key: Callable[[str | None], str | None] = lambda language: None,
+        languages: frozenset[str | None] | None = None,
+    ) -> None:
+        self.label = label
+        self._load = load
+        self._key = key
+        self._languages = languages
+        self._open: tuple[str | None, BatchEncoder] | None = None
+        self._mask_tokens: dict[str | None, str | None] = {}
+        self._vectors: dict[tuple[str | None, str], Vectors] = {}
+
+    def of(self, language: str | None) -> LanguageView:
+        """The encoder that texts of `language` take."""
+        return LanguageView(self, language)
+
+    def lacks(self, languages: tuple[str | None, ...]) -> list[str]:
+        """Those of `languages` that it has no encoder for."""
+        if self._languages is None:
+            return []
+        return [tag or "undeclared" for tag in languages if tag not in self._languages]
+
+    def pooled(self, texts: list[str], language: str | None) -> Vectors:
+        """Vectors as pooled, float32 [n, D]; every distinct text is encoded once."""
+        key = self._key(language)
+        missing = [text for text in dict.fromkeys(texts) if (key, text) not in self._vectors]
+        if missing:
+            new = np.asarray(
+                self._encoder(language).encode(
+                    missing, normalize_embeddings=False, show_progress_bar=False
+                ),
+                dtype=np.float32,
+            )
+            if (len(self._vectors) + len(new)) * new.shape[1] > _MOST_NUMBERS:
+                self._vectors.clear()
+                if len(missing) < len(set(texts)):
+                    return self.pooled(texts, language)
+            self._vectors.update(((key, text), row) for text, row in zip(missing, new, strict=True))
+        return np.stack([self._vectors[key, text] for text in texts])
+
+    def mask_token(self, language: str | None) -> str | None:
+        """The mask token of that encoder's tokenizer, None where it has none."""
+        key = self._key(language)
+        if key not in self._mask_tokens:
+            self._encoder(language)
+        return self._mask_tokens[key]
+
+    def close(self) -> None:
+        """Let go of the encoder and of the vectors."""
+        self._open = None
+        self._vectors.clear()
+
+    def _encoder(self, language: str | None) -> BatchEncoder:
+        """The encoder of a language. One is open at a time: two may not fit in memory."""
+        key = self._key(language)
+        if self._open is None or self._open[0] != key:
+            self._open = None
+            self._open = (key, self._load(language))
+        self._mask_tokens[key] = self._open[1].mask_token
+        return self._open[1]
+
+
+class LanguageView:
+    """An `EvaluatedModel` for texts of one language: an `EmbeddingModel`."""
+
+    def __init__(self, model: EvaluatedModel, language: str | None) -> None:
+        self._model = model
+        self._language = language
+
+    def encode(
+        self, inputs: list[str], *, normalize_embeddings: bool = True
+    ) -> npt.NDArray[np.float32]:
+        """Texts to float32 [n, D], of unit length or as pooled."""
+        vectors = self._model.pooled(inputs, self._language)
+        if not normalize_embeddings:
+            return vectors
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.maximum(norms, 1e-12))
+
+    @property
+    def mask_token(self) -> str | None:
+        """The tokenizer's mask token, None where it has none."""
+        return self._model.mask_token(self._language)

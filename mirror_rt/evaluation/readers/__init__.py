@@ -1,0 +1,1 @@
+"""Readers of the published formats of evaluation sets, a module a task."""

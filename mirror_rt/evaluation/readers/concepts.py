@@ -1,0 +1,98 @@
+"""Entity linking: names of concepts, and mentions with the concepts they mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.tables import find_column
+from mirror_rt.textio import iter_lines, read_table
+from mirror_rt.tokenization import why_invalid
+
+__all__ = ["Names", "read_concept_folder", "read_dictionary", "read_mentions", "split_ids"]
+
+_SEPARATOR = "||"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """n names, and of each the ids of the concepts that it may mean."""
+
+    texts: list[str]
+    concepts: list[frozenset[str]]
+
+    def __add__(self, other: Names) -> Names:
+        return Names(self.texts + other.texts, self.concepts + other.concepts)
+
+
+def split_ids(cell: str) -> frozenset[str]:
+    """The ids of a composite one: `D1|D2` and `D1+D2` are both D1 and D2."""
+    return frozenset(part.strip() for part in re.split(r"[|+]", cell) if part.strip())
+
+
+def read_dictionary(path: Path) -> Names:
+    """Read `ID||name` a line, as BioSyn and SapBERT have it; `ID||name|name` has several names.
+
+    Raises:
+        DataError: a line has no `||`, no id or no name, or there are no names.
+    """
+    texts: list[str] = []
+    concepts: list[frozenset[str]] = []
+    for number, line in _lines(path):
+        cell, separator, names = line.partition(_SEPARATOR)
+        found = [name.strip() for name in names.split("|") if name.strip()]
+        if not separator or not split_ids(cell) or not found:
+            raise DataError(f"{path}, line {number}: expected ID||name, got {line[:60]!r}")
+        texts += found
+        concepts += [split_ids(cell)] * len(found)
+    return _checked(path, texts, concepts)
+
+
+def read_mentions(path: Path) -> Names:
+    """Read mentions: a TSV with the columns mention and concept_id, or `ID||mention` a line.
+
+    Raises:
+        DataError: a column or an id is missing, or a mention is empty.
+    """
+    if path.suffix != ".tsv":
+        return read_dictionary(path)
+    table = read_table(path)
+    mention = find_column(table, ("mention", "text", "query"), "mentions")
+    concept = find_column(table, ("concept_id", "concept", "id", "cui"), "concepts")
+    concepts = [split_ids(cell) for cell in table.column(concept)]
+    if empty := [line for line, ids in zip(table.lines, concepts, strict=True) if not ids]:
+        raise DataError(f"{path}, line {empty[0]}: no concept id")
+    return _checked(path, table.column(mention), concepts)
+
+
+def read_concept_folder(folder: Path) -> Names:
+    """Read a folder of `.concept` files, as BioSyn has it: ...||mention||ID a line.
+
+    Raises:
+        DataError: no such file, or a line has fewer than five fields.
+    """
+    texts: list[str] = []
+    concepts: list[frozenset[str]] = []
+    for path in sorted(folder.glob("*.concept")):
+        for number, line in _lines(path):
+            fields = line.split(_SEPARATOR)
+            if len(fields) < 5 or not split_ids(fields[-1]):
+                raise DataError(f"{path}, line {number}: expected ...||mention||ID")
+            texts.append(fields[-2].strip())
+            concepts.append(split_ids(fields[-1]))
+    return _checked(folder, texts, concepts)
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    return [(number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip()]
+
+
+def _checked(path: Path, texts: list[str], concepts: list[frozenset[str]]) -> Names:
+    if not texts:
+        raise DataError(f"{path} has no names")
+    for text in texts:
+        if reason := why_invalid(text):
+            raise DataError(f"{path}, name {text!r}: {reason}")
+    return Names(texts, concepts)

@@ -1,0 +1,50 @@
+"""Bilingual dictionaries and word lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mirror_rt.errors import DataError
+from mirror_rt.textio import iter_lines
+from mirror_rt.tokenization import why_invalid
+
+__all__ = ["read_lexicon", "read_words"]
+
+
+def read_lexicon(path: Path) -> list[tuple[str, str]]:
+    """Read word TAB translation a line (or with a space between, as MUSE has it), no header.
+
+    A word may stand on several lines, each with another translation.
+
+    Raises:
+        DataError: a line does not have two cells, a word is empty, or there are no entries.
+    """
+    entries = []
+    for number, line in enumerate(iter_lines(path), 1):
+        if not line.strip():
+            continue
+        cells = line.split("\t") if "\t" in line else line.split()
+        if len(cells) != 2:
+            raise DataError(f"{path}, line {number}: {len(cells)} cells, expected word TAB word")
+        for cell in cells:
+            if reason := why_invalid(cell):
+                raise DataError(f"{path}, line {number}: {reason}")
+        entries.append((cells[0].strip(), cells[1].strip()))
+    if not entries:
+        raise DataError(f"{path} has no entries")
+    return entries
+
+
+def read_words(path: Path) -> list[str]:
+    """Read one text a line; blank lines and repetitions are left out.
+
+    Raises:
+        DataError: there are none, or one cannot be encoded.
+    """
+    words = list(dict.fromkeys(line for line in iter_lines(path) if line.strip()))
+    if not words:
+        raise DataError(f"{path} holds no texts")
+    for word in words:
+        if reason := why_invalid(word):
+            raise DataError(f"{path}, {word!r}: {reason}")
+    return words

@@ -1,0 +1,143 @@
+"""Pairs with human scores: word similarity, STS, SICK."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.tables import Rows, find_column, read_any_table, read_rows
+from mirror_rt.evaluation.similarity import ScoredPairs, find_text_columns, make_pairs
+from mirror_rt.textio import iter_lines
+
+__all__ = [
+    "read_multisimlex",
+    "read_scored_table",
+    "read_senteval",
+    "read_senteval_file",
+    "read_sick",
+    "read_sts_benchmark",
+    "read_sts_year",
+    "read_stsb_multi",
+]
+
+_SCORES = ("score", "similarity", "relatedness_score", "relatedness")
+_SENTEVAL = ("STS.input.", "STS.gs.")
+
+
+def read_scored_table(path: Path) -> ScoredPairs:
+    """Read any table with a header, two text columns and a column of scores.
+
+    Raises:
+        DataError: a column is missing, a text is empty, or a score is not a finite number.
+    """
+    table = read_any_table(path)
+    score = find_column(table, _SCORES, "scores")
+    names = find_text_columns(table, score)
+    first, second = map(table.column, names)
+    return make_pairs(path, table.lines, first, second, table.column(score), names)
+
+
+def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPairs]:
+    """Read one language of the published translation.csv and scores.csv: pair ids, and pairs.
+
+    Args:
+        folder: of the two files.
+        language: as their columns name it: ENG, FRA ...
+
+    Raises:
+        DataError: a file or column is missing, or the two do not have the same pairs.
+    """
+    words = read_any_table(folder / "translation.csv")
+    scores = read_any_table(folder / "scores.csv")
+    ids, scored = (t.column(find_column(t, ("ID", "pair_id"), "ids")) for t in (words, scores))
+    if ids != scored:
+        raise DataError(f"{folder}: translation.csv and scores.csv do not have the same pairs")
+    return ids, make_pairs(
+        words.path,
+        words.lines,
+        words.column(f"{language} 1"),
+        words.column(f"{language} 2"),
+        scores.column(language),
+    )
+
+
+def read_senteval(folder: Path) -> dict[str, ScoredPairs]:
+    """Read a folder of STS.input.NAME.txt (two sentences) and STS.gs.NAME.txt (scores).
+
+    Pairs whose score is blank have none, and are left out, as SentEval does.
+
+    Returns:
+        subset -> pairs, in alphabetical order.
+
+    Raises:
+        DataError: a file has no partner, the two differ in length, or a pair cannot be used.
+    """
+    subsets = {}
+    for path in sorted(folder.glob(f"{_SENTEVAL[0]}*.txt")):
+        subsets[path.name[len(_SENTEVAL[0]) : -4]] = read_senteval_file(path)
+    if not subsets:
+        raise DataError(f"{folder} has no STS.input.*.txt")
+    return subsets
+
+
+def read_senteval_file(path: Path) -> ScoredPairs:
+    """Read one STS.input.NAME.txt and its STS.gs.NAME.txt; see `read_senteval`."""
+    gold = path.with_name(path.name.replace(*_SENTEVAL))
+    rows = [(n, line.split("\t")) for n, line in _lines(path)]
+    scores = [line.strip() for _, line in _lines(gold)]
+    if len(rows) != len(scores):
+        raise DataError(f"{path} has {len(rows)} pairs, {gold.name} has {len(scores)} scores")
+    scored = [(n, row, s) for (n, row), s in zip(rows, scores, strict=True) if s]
+    if short := [n for n, row, _ in scored if len(row) < 2]:
+        raise DataError(f"{path}, line {short[0]}: expected two sentences with a tab between them")
+    return make_pairs(
+        path,
+        [n for n, _, _ in scored],
+        [row[0] for _, row, _ in scored],
+        [row[1] for _, row, _ in scored],
+        [s for _, _, s in scored],
+    )
+
+
+def read_sts_year(path: Path) -> ScoredPairs:
+    """Read score TAB sentence TAB sentence without a header, as Mirror-BERT's STS_data has it."""
+    return _columns(path, read_rows(path, cells=3), 1, 2, 0)
+
+
+def read_sts_benchmark(path: Path) -> ScoredPairs:
+    """Read sts-test.csv of the STS benchmark: tabs, no quotes, no header; score, then sentences.
+
+    Cells 5, 6 and 7 are the score and the sentences; others say where they come from.
+    """
+    return _columns(path, read_rows(path, cells=7), 5, 6, 4)
+
+
+def read_stsb_multi(path: Path) -> ScoredPairs:
+    """Read a file of stsb-multi-mt: CSV without a header, sentence, sentence, score."""
+    return _columns(path, read_rows(path, cells=3, delimiter=",", quoted=True), 0, 1, 2)
+
+
+def read_sick(path: Path) -> ScoredPairs:
+    """Read SICK as published (sentence_A, sentence_B, relatedness_score).
+
+    Of a file with the column SemEval_set, the rows of TEST; of one without, all.
+    """
+    table = read_any_table(path)
+    score = find_column(table, ("relatedness_score", "score"), "scores")
+    first = find_column(table, ("sentence_A", "sentence1"), "first sentences")
+    second = find_column(table, ("sentence_B", "sentence2"), "second sentences")
+    columns = [table.column(name) for name in (first, second, score)]
+    keep = list(range(len(table.rows)))
+    if "SemEval_set" in table.header:
+        keep = [i for i, part in enumerate(table.column("SemEval_set")) if part == "TEST"]
+    a, b, scores = ([column[i] for i in keep] for column in columns)
+    return make_pairs(path, [table.lines[i] for i in keep], a, b, scores)
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    return list(enumerate(iter_lines(path), 1))
+
+
+def _columns(path: Path, rows: Rows, first: int, second: int, score: int) -> ScoredPairs:
+    left, right, scores = ([row[i] for _, row in rows] for i in (first, second, score))
+    return make_pairs(path, [number for number, _ in rows], left, right, scores)

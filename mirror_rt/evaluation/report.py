@@ -1,0 +1,159 @@
+"""An evaluation as JSON values and as text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from mirror_rt.evaluation.bootstrap import CONFIDENCE, Interval
+from mirror_rt.evaluation.run import Comparison, Evaluation, Result, compare
+
+__all__ = ["Header", "describe_comparison", "describe_value", "to_json", "verdict"]
+
+_FORMAT = "mirror_rt evaluation"
+_VERSION = 1
+_BINS = np.linspace(-1, 1, 81)
+NO_DIFFERENCE = "no difference shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a report says of its run.
+
+    Attributes:
+        generator: program and version.
+        created: when, ISO 8601.
+        data: the folder of sets.
+        models: label -> folder or name.
+        suites: that were asked for.
+        missing: sets that were not found, and where they were looked for.
+        samples: of the bootstrap.
+        seed: of all that is random.
+        geometry_texts: most texts a file; 0 for all.
+    """
+
+    generator: str
+    created: str
+    data: str
+    models: dict[str, str]
+    suites: list[str]
+    missing: list[str]
+    samples: int
+    seed: int
+    geometry_texts: int
+
+
+def to_json(header: Header, evaluation: Evaluation) -> dict[str, Any]:
+    """All of it as plain JSON values; without the replicates and single cosines."""
+    return {
+        "format": _FORMAT,
+        "format_version": _VERSION,
+        **asdict(header),
+        "confidence": CONFIDENCE,
+        "results": [_result(result) for result in evaluation.results],
+        "comparisons": [_comparison(one) for one in evaluation.comparisons()],
+        "failures": [asdict(failure) for failure in evaluation.failures],
+        "histograms": _histograms(evaluation),
+    }
+
+
+def describe_value(result: Result) -> str:
+    """The value and its interval: `.4861 [.4502, .5220]`."""
+    if result.interval is None:
+        return _number(result.outcome.value)
+    low, high = _number(result.interval.low), _number(result.interval.high)
+    return f"{_number(result.outcome.value)} [{low}, {high}]"
+
+
+def describe_comparison(one: Comparison) -> str:
+    """What is shown of a difference, in words."""
+    found = one.difference.interval
+    around = "" if found is None else f" [{found.low:+.4f}, {found.high:+.4f}]"
+    if not one.difference.shown:
+        return f"{NO_DIFFERENCE}: {one.first} - {one.second} = {one.difference.value:+.4f}{around}"
+    first, second = one.first, one.second
+    if one.difference.value < 0:
+        return f"{second} is better than {first}: {-one.difference.value:+.4f}{_negated(found)}"
+    return f"{first} is better than {second}: {one.difference.value:+.4f}{around}"
+
+
+def verdict(row: dict[str, Result]) -> str:
+    """Which model is best on a measure, unless the intervals of the differences do not tell.
+
+    Args:
+        row: model -> figure, of one measure.
+
+    Returns:
+        Empty where fewer than two models have it, or it does not say which is better.
+    """
+    compared = compare(row)
+    if not compared:
+        return ""
+    best = max(row.values(), key=lambda result: result.outcome.value).model
+    equal = [
+        one.second if one.first == best else one.first
+        for one in compared
+        if best in (one.first, one.second) and not one.difference.shown
+    ]
+    if not equal:
+        return f"{best} is best"
+    if len(row) == 2:
+        return NO_DIFFERENCE
+    return f"{NO_DIFFERENCE} between {', '.join([best, *equal])}"
+
+
+def _result(result: Result) -> dict[str, Any]:
+    outcome = result.outcome
+    return {
+        **asdict(result.measure),
+        "model": result.model,
+        "value": outcome.value,
+        "interval": _ends(result.interval),
+        "n": outcome.n,
+        "ranked": outcome.ranked,
+        "note": outcome.note,
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _comparison(one: Comparison) -> dict[str, Any]:
+    return {
+        **asdict(one.measure),
+        "first": one.first,
+        "second": one.second,
+        "difference": one.difference.value,
+        "interval": _ends(one.difference.interval),
+        "shown": one.difference.shown,
+    }
+
+
+def _histograms(evaluation: Evaluation) -> list[dict[str, Any]]:
+    return [
+        {
+            "suite": suite,
+            "set": name,
+            "model": model,
+            "edges": _BINS.round(6).tolist(),
+            "positives": np.histogram(samples.positives.clip(-1, 1), _BINS)[0].tolist(),
+            "negatives": np.histogram(samples.negatives.clip(-1, 1), _BINS)[0].tolist(),
+            "positive_label": samples.positive_label,
+            "negative_label": samples.negative_label,
+        }
+        for (suite, name), row in evaluation.cosines.items()
+        for model, samples in row.items()
+    ]
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
+def _negated(interval: Interval | None) -> str:
+    return "" if interval is None else f" [{-interval.high:+.4f}, {-interval.low:+.4f}]"
+
+
+def _number(value: float) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.4f}"

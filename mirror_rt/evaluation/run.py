@@ -1,0 +1,220 @@
+"""Every set under every model, with intervals; what one set does not survive, others do."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mirror_rt.errors import DataError, InvalidTextError, MirrorError
+from mirror_rt.evaluation.bootstrap import (
+    Difference,
+    Floats,
+    Interval,
+    difference,
+    interval,
+    replicates,
+)
+from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.suites import EvaluationSet, Outcome
+from mirror_rt.evaluation.suites.base import CosineSamples
+from mirror_rt.evaluation.suites.sentences import AVERAGED
+
+__all__ = ["Comparison", "Evaluation", "Failure", "Measure", "Result", "compare", "evaluate_sets"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a figure is of: a metric of a set of a suite."""
+
+    suite: str
+    set: str
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A figure.
+
+    Attributes:
+        measure: what it is of.
+        model: label of the model.
+        outcome: the value, and what it was computed from.
+        interval: of the value; None where there is none.
+        replicates: float64 [samples], paired between models.
+        seconds: that the whole set took.
+    """
+
+    measure: Measure
+    model: str
+    outcome: Outcome
+    interval: Interval | None
+    replicates: Floats
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A set that could not be evaluated, and why; `skipped` where the model is not made for it."""
+
+    suite: str
+    set: str
+    model: str
+    reason: str
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two models on one measure."""
+
+    measure: Measure
+    first: str
+    second: str
+    difference: Difference
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What was evaluated so far.
+
+    Attributes:
+        models: labels.
+        results: figures, a model after the other.
+        failures: sets without a figure.
+        cosines: (suite, set) -> model -> cosines to draw.
+    """
+
+    models: list[str]
+    results: list[Result] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    cosines: dict[tuple[str, str], dict[str, CosineSamples]] = field(default_factory=dict)
+
+    def by_measure(self) -> dict[Measure, dict[str, Result]]:
+        """Measure -> model -> figure, in the order of the suites."""
+        table: dict[Measure, dict[str, Result]] = {}
+        for result in self.results:
+            table.setdefault(result.measure, {})[result.model] = result
+        return table
+
+    def comparisons(self) -> list[Comparison]:
+        """Every two models on every measure that both have and that says which is better."""
+        return [one for row in self.by_measure().values() for one in compare(row)]
+
+
+def compare(row: dict[str, Result]) -> list[Comparison]:
+    """Every two models of one measure; none where it does not say which is better."""
+    results = [result for result in row.values() if result.outcome.ranked]
+    return [
+        Comparison(
+            a.measure,
+            a.model,
+            b.model,
+            difference(a.outcome.value, b.outcome.value, a.replicates, b.replicates),
+        )
+        for a, b in itertools.combinations(results, 2)
+    ]
+
+
+def evaluate_sets(
+    models: list[EvaluatedModel],
+    sets: list[EvaluationSet],
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    before: Callable[[EvaluatedModel, EvaluationSet], None] = lambda model, one: None,
+    after: Callable[[Evaluation], None] = lambda evaluation: None,
+) -> Evaluation:
+    """Evaluate every model on every set.
+
+    A set that cannot be read or measured is a failure, and the next one is tried. A model that
+    cannot be loaded or run fails on all sets that are left.
+
+    Args:
+        models: of different labels; each is closed when its sets are done.
+        sets: what `find_sets` found.
+        samples: of the bootstrap; 0 for no intervals.
+        seed: of the bootstrap.
+        before: called with what comes next.
+        after: called after each set with what there is so far, to keep it.
+    """
+    evaluation = Evaluation([model.label for model in models])
+    for model in models:
+        broken = ""
+        for one in sets:
+            before(model, one)
+            if broken:
+                evaluation.failures.append(Failure(one.suite, one.name, model.label, broken))
+            else:
+                broken = _evaluate(evaluation, model, one, samples, seed)
+            _average(evaluation, model.label)
+            after(evaluation)
+        model.close()
+    return evaluation
+
+
+def _evaluate(
+    evaluation: Evaluation, model: EvaluatedModel, one: EvaluationSet, samples: int, seed: int
+) -> str:
+    """Add the figures of one set; return why the model is of no more use, if it is not."""
+    if lacking := model.lacks(one.languages):
+        reason = f"no model for {' and '.join(lacking)}"
+        evaluation.failures.append(Failure(one.suite, one.name, model.label, reason, skipped=True))
+        return ""
+    began = time.perf_counter()
+    try:
+        measured = one.measure(model)
+    except (MirrorError, OSError) as error:
+        reason = " ".join(str(error).split())
+        evaluation.failures.append(Failure(one.suite, one.name, model.label, reason))
+        return "" if isinstance(error, DataError | InvalidTextError) else reason
+    seconds = time.perf_counter() - began
+    for outcome in measured.outcomes:
+        measure = Measure(one.suite, one.name, outcome.metric)
+        drawn = _replicates(measure, outcome, samples, seed)
+        result = Result(measure, model.label, outcome, interval(drawn), drawn, seconds)
+        evaluation.results.append(result)
+    if measured.cosines is not None:
+        evaluation.cosines.setdefault((one.suite, one.name), {})[model.label] = measured.cosines
+    return ""
+
+
+def _replicates(measure: Measure, outcome: Outcome, samples: int, seed: int) -> Floats:
+    if outcome.statistic is None:
+        return np.empty(0)
+    name = f"{measure.suite}/{measure.set}"
+    return replicates(
+        outcome.statistic,
+        outcome.n,
+        samples=samples,
+        seed=seed,
+        name=name,
+        groups=outcome.groups,
+    )
+
+
+def _average(evaluation: Evaluation, model: str) -> None:
+    """Add the average of the seven English STS sets as soon as a model has them all."""
+    measure = Measure("sentences", "average of 7", "spearman")
+    if any((result.measure, result.model) == (measure, model) for result in evaluation.results):
+        return
+    found = {
+        result.measure.set: result
+        for result in evaluation.results
+        if result.model == model and result.measure.metric == "spearman"
+        if result.measure.suite == "sentences" and result.measure.set in AVERAGED
+    }
+    if len(found) < len(AVERAGED):
+        return
+    parts = list(found.values())
+    drawn = np.mean([part.replicates for part in parts], axis=0)
+    outcome = Outcome(
+        "spearman",
+        sum(part.outcome.n for part in parts),
+        float(np.mean([part.outcome.value for part in parts])),
+        note="mean of " + ", ".join(found),
+    )
+    evaluation.results.append(Result(measure, model, outcome, interval(drawn), drawn, 0.0))

@@ -1,0 +1,158 @@
+"""What suites are made of: sets, their outcomes under a model, and where sets are looked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.evaluation.bootstrap import Statistic
+from mirror_rt.evaluation.models import EvaluatedModel
+
+__all__ = [
+    "CosineSamples",
+    "EvaluationSet",
+    "Found",
+    "Measured",
+    "Outcome",
+    "SuiteOptions",
+    "accuracy",
+    "evaluation_splits",
+    "language_of",
+]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteOptions:
+    """Options of the suites.
+
+    Attributes:
+        geometry_texts: most texts of a file that geometry is measured on; 0 for all.
+        seed: of that sample, of masked spans and of random pairs.
+    """
+
+    geometry_texts: int = 2000
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One measure of one set under one model.
+
+    Attributes:
+        metric: its name.
+        n: items.
+        value: of all items.
+        statistic: the measure for any weights of the items [n]; None where it has no interval.
+        groups: [n], items that are resampled within their group; None for one group.
+        ranked: whether a larger value is better.
+        note: what a reader must know of the figure.
+    """
+
+    metric: str
+    n: int
+    value: float
+    statistic: Statistic | None = None
+    groups: npt.NDArray[np.intp] | None = None
+    ranked: bool = True
+    note: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        metric: str,
+        n: int,
+        statistic: Statistic,
+        *,
+        groups: npt.NDArray[np.intp] | None = None,
+        note: str = "",
+    ) -> Outcome:
+        """An outcome whose value is its statistic of every item once."""
+        return cls(metric, n, statistic(np.ones(n)), statistic, groups, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class CosineSamples:
+    """Cosines of pairs that belong together and of pairs that do not, each float64 [any]."""
+
+    positives: Floats
+    negatives: Floats
+    positive_label: str
+    negative_label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A set under a model: its measures, and the cosines to draw where there are any."""
+
+    outcomes: list[Outcome]
+    cosines: CosineSamples | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSet:
+    """A set of a suite, found.
+
+    Attributes:
+        suite: name of the suite.
+        name: name of the set.
+        path: file or folder that it was found by.
+        languages: tags of its texts; None where nothing says.
+        measure: reads the set and evaluates a model on it. Raises DataError where it cannot.
+    """
+
+    suite: str
+    name: str
+    path: Path
+    languages: tuple[str | None, ...]
+    measure: Callable[[EvaluatedModel], Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The sets in a folder, and `suite/name: where it was looked for` of those that are not."""
+
+    sets: list[EvaluationSet]
+    missing: list[str]
+
+    def __add__(self, other: Found) -> Found:
+        return Found(self.sets + other.sets, self.missing + other.missing)
+
+
+def accuracy(hits: Floats) -> Statistic:
+    """The mean of `hits` (float64 [n] of 1 and 0), for any weights."""
+
+    def statistic(weights: Floats) -> float:
+        return float(weights @ hits / weights.sum())
+
+    return statistic
+
+
+def language_of(path: Path) -> str | None:
+    """The language that a file name tells: a tag between `-`, `.` or `_`, like stsb-ru-test.tsv.
+
+    None where no part, or more than one, looks like a tag of two letters.
+    """
+    tags = [part for part in re.split(r"[-._]", path.stem) if re.fullmatch("[a-z]{2}", part)]
+    return tags[0] if len(tags) == 1 else None
+
+
+def evaluation_splits(paths: Iterable[Path]) -> list[Path]:
+    """Of files NAME-test, NAME-dev and NAME-train: the test file, else dev; never train.
+
+    Files that name no split are all taken.
+    """
+    paths = sorted(paths)
+    names = {path.stem for path in paths}
+    taken = []
+    for path in paths:
+        match = re.fullmatch(r"(.*)([-._])(train|dev|val|valid)", path.stem)
+        if match is None or (match[3] != "train" and f"{match[1]}{match[2]}test" not in names):
+            taken.append(path)
+    return taken

@@ -1,0 +1,94 @@
+"""Bilingual lexicon induction on pairs of dictionaries."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation.induction import Lexicon, induce
+from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.readers.lexicon import read_lexicon, read_words
+from mirror_rt.evaluation.suites.base import (
+    EvaluationSet,
+    Found,
+    Measured,
+    Outcome,
+    SuiteOptions,
+    accuracy,
+)
+
+__all__ = ["find_lexicons"]
+
+# Of the paper's table 6.
+_REPORTED = ("en-fr", "en-it", "en-ru", "en-tr", "it-fr", "ru-fr")
+_DESCRIBED = {
+    "procrustes": "orthogonal Procrustes",
+    "vecmap": "VecMap: whitened, re-weighted, de-whitened",
+}
+
+
+def find_lexicons(data: Path, options: SuiteOptions) -> Found:
+    """Dictionaries in bli/: A-B.train.tsv and A-B.test.tsv, or as xling-eval names them."""
+    folder = data / "bli"
+    sets = []
+    for test in sorted(folder.rglob("*.tsv")):
+        match = re.fullmatch(r"(?:yacle\.test\.freq\.2k\.)?([a-z]+)-([a-z]+)(?:\.test)?", test.stem)
+        if match is None or ("yacle" in test.name) == test.stem.endswith(".test"):
+            continue
+        train = test.with_name(
+            test.name.replace("test.freq.2k", "train.freq.5k").replace(".test.", ".train.")
+        )
+        source, target = match.groups()
+        measure = functools.partial(_measure, data, train, test, source, target)
+        name = f"{source}-{target}"
+        sets.append(EvaluationSet("bli", name, test, (source, target), measure))
+    missing = [
+        f"bli/{name}: {folder}/{name}.train.tsv and .test.tsv, or xling-eval's {folder}/{name}/"
+        for name in _REPORTED
+        if name not in {one.name for one in sets}
+    ]
+    return Found(sets, missing)
+
+
+def _measure(
+    data: Path, train: Path, test: Path, source: str, target: str, model: EvaluatedModel
+) -> Measured:
+    learned, asked = read_lexicon(train), read_lexicon(test)
+    lexicon = Lexicon.make(
+        learned,
+        asked,
+        source=_vocabulary(data, source, [a for a, _ in learned]),
+        target=_vocabulary(data, target, [b for _, b in learned]),
+    )
+    found = induce(model.of(source), model.of(target), lexicon)
+    note = (
+        f"CSLS; {len(set(learned))} entries learned from; {len(lexicon.source)} {source} and "
+        f"{len(lexicon.target)} {target} words"
+    )
+    return Measured(
+        [
+            Outcome.of(
+                f"accuracy @1, {name}",
+                len(hits),
+                accuracy(hits),
+                note=f"{_DESCRIBED[name]}; {note}",
+            )
+            for name, hits in found.hits.items()
+        ]
+    )
+
+
+def _vocabulary(data: Path, language: str, known: list[str]) -> list[str]:
+    """The word list of a language, if there is one: it must hold words of the dictionary."""
+    path = data / "words" / f"{language}.txt"
+    if not path.is_file():
+        return []
+    words = read_words(path)
+    if set(words).isdisjoint(known):
+        raise DataError(
+            f"no word of the dictionary (the first is {known[0]!r}) is in {path}: is it of "
+            f"the language {language}?"
+        )
+    return words

@@ -1,0 +1,189 @@
+"""Semantic textual similarity: STS 2012 to 2017, the STS benchmark, SICK, other languages."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mirror_rt.evaluation.bootstrap import Statistic
+from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.readers.scored import (
+    read_scored_table,
+    read_senteval,
+    read_senteval_file,
+    read_sick,
+    read_sts_benchmark,
+    read_sts_year,
+    read_stsb_multi,
+)
+from mirror_rt.evaluation.readers.tables import read_any_table
+from mirror_rt.evaluation.similarity import ScoredPairs, cosines
+from mirror_rt.evaluation.statistics import RankCorrelation
+from mirror_rt.evaluation.suites.base import (
+    EvaluationSet,
+    Floats,
+    Found,
+    Measured,
+    Outcome,
+    SuiteOptions,
+    evaluation_splits,
+    language_of,
+)
+
+__all__ = ["AVERAGED", "find_sentences"]
+
+Reader = Callable[[Path], ScoredPairs]
+
+# The seven English sets whose average the papers report.
+AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-en", "sick-r")
+_REPORTED = (*AVERAGED, "sts17-es", "sts17-ar", "stsb-ru")
+# Where SentEval, Mirror-BERT and the sets' own archives put them.
+_FOLDERS = ("", "sts", "STS", "downstream/STS", "STS_data", "STS_data/en")
+_BENCHMARK = ("STSBenchmark/sts-test.csv", "stsbenchmark/sts-test.csv", "sts-b-test.txt")
+_SICK = (
+    "SICK/SICK_test_annotated.txt",
+    "SICK_test_annotated.txt",
+    "SICK/SICK.txt",
+    "SICK.txt",
+    "SICK_annotated.txt",
+    "sick-r-test.tsv",
+    "sick-r-all.tsv",
+)
+
+
+def find_sentences(data: Path, options: SuiteOptions) -> Found:
+    """Every set of STS in the folder, by the names of its published files."""
+    sets: dict[str, EvaluationSet] = {}
+    for one in (
+        *_years(data),
+        *_one_of(data, "stsb-en", _BENCHMARK, read_sts_benchmark),
+        *_one_of(data, "sick-r", _SICK, read_sick),
+        *_tracks(data),
+        *_tables(data),
+    ):
+        sets.setdefault(one.name, one)
+    missing = [
+        f"sentences/{name}: {_expected(data, name)}" for name in _REPORTED if name not in sets
+    ]
+    return Found(list(sets.values()), missing)
+
+
+def _years(data: Path) -> Iterator[EvaluationSet]:
+    for year in range(12, 17):
+        name = f"sts{year}"
+        for folder in (data / place / f"STS{year}-en-test" for place in _FOLDERS):
+            if folder.is_dir():
+                measure = functools.partial(_subsets, folder)
+                yield EvaluationSet("sentences", name, folder, ("en",), measure)
+        for path in (data / place / f"20{year}.test.tsv" for place in _FOLDERS):
+            if path.is_file():
+                yield _pairs_set(name, path, "en", "en", read_sts_year)
+
+
+def _one_of(
+    data: Path, name: str, names: tuple[str, ...], reader: Reader
+) -> Iterator[EvaluationSet]:
+    for path in (data / place / file for place in _FOLDERS for file in names):
+        if path.is_file():
+            yield _pairs_set(name, path, "en", "en", reader)
+
+
+def _tracks(data: Path) -> Iterator[EvaluationSet]:
+    """SemEval 2017: STS.input.track3.es-es.txt, in one language or across two."""
+    for place in (*_FOLDERS, "sts17", "STS17", "sts2017", "STS2017"):
+        for path in sorted((data / place).glob("STS.input.track*.txt")):
+            match = re.search(r"\.([a-z]{2})-([a-z]{2})", path.stem)
+            if match is not None:
+                first, second = match.groups()
+                name = f"sts17-{first}" if first == second else f"sts17-{first}-{second}"
+                yield _pairs_set(name, path, first, second, read_senteval_file)
+
+
+def _tables(data: Path) -> Iterator[EvaluationSet]:
+    """Tables of pairs with a header in sts/ and pairs/; stsb-multi-mt's CSV files without."""
+    for path in evaluation_splits((data / "sts").glob("*.tsv")):
+        if path.name not in _SICK and not re.fullmatch(r"20\d\d\.test", path.stem):
+            tag = language_of(path)
+            name = re.sub(r"[-._]test$", "", path.stem)
+            yield _pairs_set(name, path, tag, tag, read_scored_table)
+    for path in evaluation_splits(
+        path for place in ("sts", "stsb-multi-mt") for path in (data / place).glob("stsb-??-*.csv")
+    ):
+        tag = language_of(path)
+        yield _pairs_set(f"stsb-{tag}", path, tag, tag, read_stsb_multi)
+    for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
+        if {"score", "similarity", "relatedness_score"} & set(read_any_table(path).header):
+            tag = language_of(path)
+            yield _pairs_set(f"pairs-{path.stem}", path, tag, tag, read_scored_table)
+
+
+def _expected(data: Path, name: str) -> str:
+    if name == "stsb-en":
+        return f"{data}/sts/STSBenchmark/sts-test.csv or {data}/sts/stsb-en-test.tsv"
+    if name == "sick-r":
+        return f"{data}/SICK/SICK_test_annotated.txt or {data}/sts/sick-r-all.tsv"
+    if name.startswith("sts17"):
+        tag = name.partition("-")[2]
+        return f"{data}/sts17/STS.input.track*.{tag}-{tag}.txt"
+    if name.startswith("stsb"):
+        return f"{data}/sts/{name}-test.tsv"
+    return (
+        f"{data}/STS/{name.upper()}-en-test (SentEval) or {data}/STS_data/en/20{name[3:]}.test.tsv"
+    )
+
+
+def _pairs_set(
+    name: str, path: Path, first: str | None, second: str | None, reader: Reader
+) -> EvaluationSet:
+    measure = functools.partial(_pairs, path, first, second, reader)
+    languages = (first,) if first == second else (first, second)
+    return EvaluationSet("sentences", name, path, languages, measure)
+
+
+def _pairs(
+    path: Path, first: str | None, second: str | None, reader: Reader, model: EvaluatedModel
+) -> Measured:
+    pairs = reader(path)
+    other = None if first == second else model.of(second)
+    rho = RankCorrelation(cosines(model.of(first), pairs.first, pairs.second, other), pairs.scores)
+    note = "all its subsets in one list" if reader is read_sts_year else ""
+    return Measured([Outcome.of("spearman", len(pairs.scores), rho, note=note)])
+
+
+def _subsets(folder: Path, model: EvaluatedModel) -> Measured:
+    """Both ways of joining a year's subsets: one list of all pairs, and the mean of their rhos."""
+    subsets = list(read_senteval(folder).values())
+    found = [cosines(model.of("en"), pairs.first, pairs.second) for pairs in subsets]
+    sizes = [len(some) for some in found]
+    whole = RankCorrelation(np.concatenate(found), np.concatenate([p.scores for p in subsets]))
+    mean = _mean(
+        [RankCorrelation(some, p.scores) for some, p in zip(found, subsets, strict=True)], sizes
+    )
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    count = f"{len(sizes)} subsets"
+    return Measured(
+        [
+            Outcome.of("spearman", sum(sizes), whole, note=f"all pairs of {count} in one list"),
+            Outcome.of(
+                "spearman, mean of subsets",
+                sum(sizes),
+                mean,
+                groups=groups,
+                note=f"unweighted mean of the rhos of {count}",
+            ),
+        ]
+    )
+
+
+def _mean(parts: list[RankCorrelation], sizes: list[int]) -> Statistic:
+    ends = np.cumsum(sizes)[:-1]
+
+    def statistic(weights: Floats) -> float:
+        some = np.split(weights, ends)
+        return float(np.mean([rho(w) for rho, w in zip(parts, some, strict=True)]))
+
+    return statistic
