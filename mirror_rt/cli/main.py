@@ -19,13 +19,16 @@ from mirror_rt.cli import (
     pull,
     push,
     recipes,
+    study,
     tune,
 )
 from mirror_rt.errors import ConfigError, MirrorError
 
 __all__ = ["main"]
 
-_COMMANDS = (tune, recipes, export, encode, evaluate, benchmark, info, doctor, push, pull, demo)
+_COMMANDS = (
+    tune, recipes, export, encode, evaluate, study, benchmark, info, doctor, push, pull, demo,
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

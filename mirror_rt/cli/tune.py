@@ -29,6 +29,8 @@ _RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
     "batch_size": (int, "strings in a batch; with --loss-batch, strings encoded at a time"),
     "learning_rate": (float, "of AdamW"),
     "weight_decay": (float, "of AdamW"),
+    "drophead": (float, "rate at which whole attention heads are dropped (default: none)"),
+    "same_dropout": (bool, "give a string and its copy the same dropout (a probe)"),
 }
 
 
@@ -78,7 +80,12 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
     overrides = parser.add_argument_group("overrides of the recipe")
     for name, (kind, text) in _RECIPE_OPTIONS.items():
         flag = "--" + name.replace("_", "-")
-        overrides.add_argument(flag, type=kind, help=text, dest=name)
+        if kind is bool:
+            overrides.add_argument(
+                flag, action=argparse.BooleanOptionalAction, help=text, dest=name
+            )
+        else:
+            overrides.add_argument(flag, type=kind, help=text, dest=name)
     parser.set_defaults(run=run, wrong_usage=parser.error)
 
 

@@ -19,6 +19,7 @@ __all__ = ["Checkpoint", "CheckpointStore"]
 
 # What a checkpoint means that was written before these settings were.
 _ABSENT = {"loss_batch": None, "processes": 1}
+_ABSENT_IN_RECIPE = {"drophead": 0.0, "same_dropout": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class CheckpointStore:
             return None
         try:
             values = torch.load(path, map_location="cpu", weights_only=True)
-            run = _ABSENT | dict(values.pop("run"))
+            run: dict[str, Any] = _ABSENT | dict(values.pop("run"))
+            run["recipe"] = _ABSENT_IN_RECIPE | run.get("recipe", {})
             checkpoint = Checkpoint(**values)
         except (OSError, RuntimeError, KeyError, EOFError, TypeError, AttributeError, ValueError,
                 pickle.UnpicklingError) as error:  # fmt: skip

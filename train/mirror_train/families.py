@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +25,15 @@ class Family:
             interface, with no mask but that of padding.
         fused: fused operator -> how many a layer gives; 0 for one in the whole graph.
         pooler: the model has a head behind the hidden states that may be taken off.
+        attention_output: last names of the layer that projects an attention's heads, side by side
+            in its input; "" where that is not known.
     """
 
     token_types: bool = False
     attention_interface: bool = False
     fused: tuple[tuple[str, int], ...] = ()
     pooler: bool = False
+    attention_output: str = ""
 
     def expected(self, layers: int) -> dict[str, int]:
         """Fused operators of a graph of so many layers, with a GELU between its dense layers."""
@@ -41,24 +45,33 @@ def _fused(*groups: dict[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 _WHOLE = _fused(_ATTENTION, _FEED_FORWARD, _EMBEDDINGS)
-_BERT = Family(token_types=True, attention_interface=True, fused=_WHOLE, pooler=True)
-_ROBERTA = Family(attention_interface=True, fused=_WHOLE, pooler=True)
+_OUTPUT = "attention.output.dense"
+_BERT = Family(
+    token_types=True,
+    attention_interface=True,
+    fused=_WHOLE,
+    pooler=True,
+    attention_output=_OUTPUT,
+)
+_ROBERTA = Family(attention_interface=True, fused=_WHOLE, pooler=True, attention_output=_OUTPUT)
 
 # The model_type of config.json -> what is particular about it.
 FAMILIES = {
     "bert": _BERT,
-    "albert": _BERT,
-    "electra": Family(token_types=True, attention_interface=True, fused=_WHOLE),
+    "albert": dataclasses.replace(_BERT, attention_output="attention.dense"),
+    "electra": dataclasses.replace(_BERT, pooler=False),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
-    "distilbert": Family(attention_interface=True, fused=_WHOLE),
+    "distilbert": Family(
+        attention_interface=True, fused=_WHOLE, attention_output="attention.out_lin"
+    ),
     # Its relative positions bypass the interface: see mirror_export.attention.
-    "mpnet": Family(fused=_WHOLE, pooler=True),
+    "mpnet": Family(fused=_WHOLE, pooler=True, attention_output="attn.o"),
     # Disentangled attention has no fused operator.
-    "deberta-v2": Family(token_types=True, fused=_fused(_FEED_FORWARD)),
+    "deberta-v2": Family(token_types=True, fused=_fused(_FEED_FORWARD), attention_output=_OUTPUT),
     # Norms before the layers, gated GELU, rotary positions and local windows: nothing matches.
-    "modernbert": Family(),
+    "modernbert": Family(attention_output="attn.Wo"),
 }
 
 # Whatever else AutoModel gives: its own attention, and its head left where it is.

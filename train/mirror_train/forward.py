@@ -16,6 +16,7 @@ from torch import Tensor
 from mirror_rt.manifest import Pooling
 from mirror_rt.tokens import PaddedBatch, RaggedTokens
 from mirror_train.pooling import pool
+from mirror_train.random_state import RandomState
 
 __all__ = ["Forward", "Rows", "embed_batch", "in_order", "length_groups"]
 
@@ -87,6 +88,9 @@ class Forward:
         pad_to: pad every row to this many tokens; None for as few as its chunk needs.
         device: where to compute.
         dtype: of autocast, None for float32.
+        same_dropout: the rows are n strings and then their n copies, and each copy gets the dropout
+            of its string ("controlled dropout", EMNLP 2021, section 4.4 and Table 8): both are
+            padded to one length and run with the generators in the same state.
     """
 
     model: torch.nn.Module
@@ -95,6 +99,7 @@ class Forward:
     pad_to: int | None
     device: torch.device
     dtype: torch.dtype | None = None
+    same_dropout: bool = False
 
     def chunks(self, tokens: RaggedTokens, *, max_rows: int | None = None) -> list[Rows]:
         """Rows to run together: those of similar length.
@@ -107,27 +112,28 @@ class Forward:
         Returns:
             Row indices of each chunk, for `embed_chunk`; every row is in exactly one.
         """
-        lengths = self._lengths(tokens)
+        copies = 2 if self.same_dropout else 1
+        n = len(tokens) // copies
+        lengths = self._lengths(tokens)[:n]
         if self.pad_to is None:
             pass_cost = _PASS_COST.get(self.device.type, 8192)
             groups = length_groups(lengths, pass_cost=pass_cost)
         else:
-            groups = [np.arange(len(tokens))]
-        if max_rows is None:
-            return groups
-        budget = max_rows * lengths.mean()
-        chunks: list[Rows] = []
-        for rows in groups:
-            parts = math.ceil(len(rows) * lengths[rows].max() / budget)
-            chunks += np.array_split(rows, min(parts, len(rows)))
-        return chunks
+            groups = [np.arange(n)]
+        if max_rows is not None:
+            groups = _split(groups, lengths, max_rows * lengths.mean() / copies)
+        return [np.concatenate([rows + i * n for i in range(copies)]) for rows in groups]
 
     def embed_chunk(self, tokens: RaggedTokens, rows: Rows) -> Tensor:
-        """Embeddings [len(rows), D] of some rows, in their order, under autocast."""
-        batch = tokens.pad(rows, pad_id=self.pad_id, length=self.pad_to)
-        with self.autocast():
-            head = partial(pool, pooling=self.pooling)
-            return embed_batch(self.model, batch, head=head, device=self.device)
+        """Embeddings [len(rows), D] of the rows of a chunk, in their order, under autocast."""
+        if not self.same_dropout:
+            return self._embed_rows(tokens, rows, self.pad_to)
+        length = int(self._lengths(tokens)[rows].max())
+        strings, copies = np.split(rows, 2)
+        random = RandomState.now(self.device)
+        first = self._embed_rows(tokens, strings, length)
+        random.restore(self.device)
+        return torch.cat([first, self._embed_rows(tokens, copies, length)])
 
     def embed(self, tokens: RaggedTokens, chunks: list[Rows]) -> Tensor:
         """Embeddings [n, D] of all rows, in their order, in one differentiable pass."""
@@ -143,8 +149,27 @@ class Forward:
         lengths = self._lengths(tokens)
         return sum(len(rows) * int(lengths[rows].max()) for rows in chunks)
 
+    def _embed_rows(self, tokens: RaggedTokens, rows: Rows, length: int | None) -> Tensor:
+        batch = tokens.pad(rows, pad_id=self.pad_id, length=length)
+        with self.autocast():
+            head = partial(pool, pooling=self.pooling)
+            return embed_batch(self.model, batch, head=head, device=self.device)
+
     def _lengths(self, tokens: RaggedTokens) -> Rows:
-        return tokens.lengths if self.pad_to is None else np.full(len(tokens), self.pad_to)
+        if self.pad_to is not None:
+            return np.full(len(tokens), self.pad_to)
+        if self.same_dropout:
+            return np.tile(np.maximum(*np.split(tokens.lengths, 2)), 2)
+        return tokens.lengths
+
+
+def _split(groups: list[Rows], lengths: Rows, budget: float) -> list[Rows]:
+    """Groups in parts of at most `budget` tokens, or a row more."""
+    parts: list[Rows] = []
+    for rows in groups:
+        count = math.ceil(len(rows) * lengths[rows].max() / budget)
+        parts += np.array_split(rows, min(count, len(rows)))
+    return parts
 
 
 def in_order(parts: list[Tensor], chunks: list[Rows]) -> Tensor:

@@ -21,33 +21,18 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from mirror_train.random_state import RandomState
+
 __all__ = ["GradCache"]
 
 Chunk = TypeVar("Chunk")
-
-
-class _RandomState(NamedTuple):
-    """States of the generators that a forward pass may draw from."""
-
-    cpu: Tensor
-    cuda: Tensor | None
-
-    @classmethod
-    def now(cls, device: torch.device) -> _RandomState:
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return cls(torch.get_rng_state(), cuda)
-
-    def restore(self, device: torch.device) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, device)
 
 
 class _Cached(NamedTuple, Generic[Chunk]):
     """A chunk after the first pass; the loss leaves its gradient in `embeddings.grad`."""
 
     chunk: Chunk
-    random: _RandomState
+    random: RandomState
     embeddings: Tensor
 
 
@@ -77,7 +62,7 @@ class GradCache(Generic[Chunk]):
         """
         self._cached = []
         for chunk in chunks:
-            random = _RandomState.now(self._device)
+            random = RandomState.now(self._device)
             with torch.no_grad():
                 embeddings = self._encode(chunk)
             self._cached.append(_Cached(chunk, random, embeddings.requires_grad_()))

@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from mirror_rt.errors import MirrorError, ModelError
+from mirror_rt.files import sha256
 from mirror_rt.hub import download, is_hub_name, refuse_revision
 from mirror_rt.tokenization import TextTokenizer
 from mirror_train.declared import declared_text_options, transformer_folder
@@ -79,6 +80,12 @@ class Pretrained:
         """The tokenizer's mask token, None where it has none."""
         token: str | None = self.hf_tokenizer.mask_token
         return token
+
+    def weights_sha256(self) -> list[str]:
+        """Hashes of the files that hold the weights."""
+        files = sorted(self.model_folder.glob("*.safetensors"))
+        files += sorted(self.model_folder.glob("*.bin"))
+        return [sha256(path) for path in files]
 
     def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
         """Return the same tokenisation that a bundle has, cut at `max_length`.

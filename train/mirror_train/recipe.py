@@ -39,6 +39,10 @@ class Recipe:
         batch_size: strings in a batch; InfoNCE sees twice as many rows.
         learning_rate: of AdamW, constant.
         weight_decay: of AdamW.
+        drophead: rate at which whole attention heads are dropped (see `mirror_train.drophead`),
+            0 .. 1; beside `dropout`, which is set to 0 to replace it.
+        same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
+            the views then differ by masking alone).
     """
 
     level: Level
@@ -53,6 +57,8 @@ class Recipe:
     batch_size: int
     learning_rate: float
     weight_decay: float
+    drophead: float = 0.0
+    same_dropout: bool = False
 
     def __post_init__(self) -> None:
         for name, expected in get_type_hints(Recipe).items():
@@ -64,6 +70,7 @@ class Recipe:
             ("temperature", self.temperature > 1e-30, "greater than 0"),
             ("span_length", self.span_length >= 0, "at least 0"),
             ("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1"),
+            ("drophead", 0 <= self.drophead < 1, "at least 0 and less than 1"),
             ("max_length", self.max_length >= 3, "at least 3"),
             ("epochs", self.epochs >= 1, "at least 1"),
             ("batch_size", self.batch_size >= 2, "at least 2: InfoNCE needs negatives"),
@@ -110,11 +117,12 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
 
 def _from_table(table: dict[str, Any]) -> Recipe:
-    fields = [field.name for field in dataclasses.fields(Recipe)]
+    fields = {field.name: field.default for field in dataclasses.fields(Recipe)}
     for key in table:
         if key not in fields:
             raise ConfigError(f"unknown field {key!r}{suggest(key, fields)}")
-    if missing := [name for name in fields if name not in table]:
+    required = [name for name, default in fields.items() if default is dataclasses.MISSING]
+    if missing := [name for name in required if name not in table]:
         raise ConfigError(f"missing {', '.join(missing)}")
     return Recipe(**table)
 
@@ -130,6 +138,8 @@ def _checked(name: str, value: Any, expected: Any) -> Any:
         if not math.isfinite(value):
             raise ConfigError(f"{name} must be a finite number, got {value}")
         return float(value)
+    if expected is bool and isinstance(value, bool):
+        return value
     if expected is int and isinstance(value, int) and not isinstance(value, bool):
         return value
     raise ConfigError(f"{name} must be {expected.__name__}, got {value!r}")

@@ -17,6 +17,7 @@ from mirror_rt.errors import ModelError
 from mirror_rt.tokens import RaggedTokens
 from mirror_train.batches import Batches, StepBatch
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
+from mirror_train.drophead import drophead
 from mirror_train.forward import Forward, Rows, in_order
 from mirror_train.gradcache import GradCache
 from mirror_train.interruption import Interrupted, deferred_interrupt
@@ -95,6 +96,7 @@ class Trainer:
             pad_to=pad_length(recipe),
             device=self._device,
             dtype=_AUTOCAST.get(precision),
+            same_dropout=recipe.same_dropout,
         )
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
@@ -127,6 +129,7 @@ class Trainer:
             on_step: called with the loss after every step.
 
         Raises:
+            ConfigError: drophead, with a model whose attention heads are not known.
             Interrupted: on Ctrl-C (or SIGTERM), after the running step, with a checkpoint written.
                 Where one process is interrupted, all are.
             ModelError: the loss is no longer finite.
@@ -138,7 +141,11 @@ class Trainer:
             self._restore(resume_from)
             start = resume_from.step
         devices = [self._device] if self._device.type == "cuda" else []
-        with deferred_interrupt() as interrupted, torch.random.fork_rng(devices=devices):
+        with (
+            drophead(self._model, self._recipe.drophead),
+            deferred_interrupt() as interrupted,
+            torch.random.fork_rng(devices=devices),
+        ):
             self._model.train()
             for step in range(start, self.total_steps):
                 on_step(self._step(step))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mirror_rt.errors import ConfigError
-from mirror_rt.files import check_free, check_space, sha256
+from mirror_rt.files import check_free, check_space
 from mirror_rt.manifest import Manifest, Pooling
 from mirror_train.batches import Batches, check_loss_batch
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
@@ -213,10 +213,8 @@ def _run_identity(
     processes: Processes,
 ) -> dict[str, Any]:
     """Everything that decides the result; a checkpoint of another identity is refused."""
-    weights = sorted(base.model_folder.glob("*.safetensors"))
-    weights += sorted(base.model_folder.glob("*.bin"))
     return {
-        "model": [sha256(path) for path in weights],
+        "model": base.weights_sha256(),
         "data": data.sha256(),
         "recipe": dataclasses.asdict(recipe),
         "seed": config.seed,
