@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from mirror_rt.tokenization import TextTokenizer, why_invalid
 from mirror_rt.tokens import RaggedTokens
 from mirror_rt.windows import Window
 
-__all__ = ["TokenRows", "pool_chunks", "token_rows"]
+__all__ = ["TokenRows", "id_rows", "pool_chunks", "token_rows", "too_long_reason"]
 
 Ids = npt.NDArray[np.int32]
 Vectors = npt.NDArray[np.float32]
@@ -70,7 +71,7 @@ def token_rows(tokenizer: TextTokenizer, window: Window, job: Job) -> TokenRows:
         if job.on_too_long == "truncate":
             truncated[too_long] = True
         elif job.on_too_long == "error":
-            invalid |= dict.fromkeys(map(int, too_long), _too_long(tokenizer.max_length))
+            invalid |= dict.fromkeys(map(int, too_long), too_long_reason(tokenizer.max_length))
         else:
             huge = {int(i) for i in too_long if len(window.texts[i]) > _MOST_CHARACTERS}
             invalid |= {i: _too_huge(window.texts[i]) for i in huge}
@@ -93,6 +94,33 @@ def token_rows(tokenizer: TextTokenizer, window: Window, job: Job) -> TokenRows:
         truncated,
         [(window.start + i, invalid[i]) for i in sorted(invalid)],
     )
+
+
+def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
+    """Check token ids, as `BatchEncoder.tokenize` gives them: they are run as they are."""
+    invalid = [(i, why) for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))]
+    refused = {i for i, _ in invalid}
+    kept = [i for i in range(len(sequences)) if i not in refused]
+    return TokenRows(
+        0,
+        RaggedTokens.from_lists([sequences[i] for i in kept]),
+        np.array(kept, dtype=np.int64),
+        np.ones(len(kept), dtype=np.float32),
+        np.zeros(len(sequences), dtype=np.bool_),
+        invalid,
+    )
+
+
+def _unusable(tokenizer: TextTokenizer, ids: Any) -> str | None:
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        return f"expected a list of token ids, got {type(ids).__name__}"
+    if not ids:
+        return "it has no tokens"
+    if len(ids) > tokenizer.max_length:
+        return f"it has {len(ids)} token ids, and the model takes {tokenizer.max_length}"
+    if not (min(ids) >= 0 and max(ids) < tokenizer.vocabulary_size):
+        return f"its token ids are not all in 0 .. {tokenizer.vocabulary_size - 1}"
+    return None
 
 
 def check_prompt(tokenizer: TextTokenizer, prompt: str) -> int:
@@ -187,7 +215,8 @@ def _parts(text: str, size: int) -> Iterator[str]:
     yield text[begin:]
 
 
-def _too_long(limit: int) -> str:
+def too_long_reason(limit: int) -> str:
+    """Why a text of more than `limit` tokens is refused."""
     return f"it is longer than {limit} tokens (on_too_long='truncate' cuts it, 'chunk' splits it)"
 
 

@@ -33,6 +33,7 @@ __all__ = ["CapturedShapes", "WithCudaGraphs"]
 
 ROWS = (1, 2, 4, 8)
 LENGTHS = (16, 32, 64, 128)
+_CAPTURED_OUTPUTS = ("sentence_embedding", "pooled_embedding")
 Shape = tuple[int, int]
 Vectors = npt.NDArray[np.float32]
 
@@ -138,7 +139,7 @@ class CapturedShapes:
             {name: make(list(shape), np.int64, *self._memory) for name in session.inputs},
             {
                 name: make([shape[0], self._dimension], np.float32, *self._memory)
-                for name in ("sentence_embedding", "pooled_embedding")
+                for name in _CAPTURED_OUTPUTS
             },
             options,
         )
@@ -182,6 +183,11 @@ class WithCudaGraphs:
         return self._session.providers
 
     @property
+    def outputs(self) -> list[str]:
+        """Names of the graph's outputs."""
+        return self._session.outputs
+
+    @property
     def devices(self) -> list[int | None]:
         """Number of the card."""
         return self._session.devices
@@ -199,7 +205,7 @@ class WithCudaGraphs:
             ClosedError: after `close`.
         """
         shape = self._captured.fit(*batch.input_ids.shape)
-        if shape is None:
+        if shape is None or output not in _CAPTURED_OUTPUTS:
             return self._session.run(batch, output)
         with self._session.errors_named(batch):
             return self._captured.run(shape, batch, output)

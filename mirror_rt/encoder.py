@@ -7,17 +7,19 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
-from mirror_rt.batching import CPU_RUN_COST, GPU_RUN_COST
+from mirror_rt.batching import CPU_RUN_COST, GPU_RUN_COST, plan_batches
 from mirror_rt.devices import Devices, device_name
-from mirror_rt.encoding import BatchEncoder, Vectors
-from mirror_rt.errors import BundleError
+from mirror_rt.encoding import BatchEncoder, Inputs, Vectors, as_list
+from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
 from mirror_rt.opening import exact_variant, open_exact, open_variant
+from mirror_rt.options import EncodeOptions
 from mirror_rt.prompts import Prompts
 from mirror_rt.providers import CPU, Providers
 from mirror_rt.replicas import Runner
@@ -26,6 +28,8 @@ from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
 
 __all__ = ["Encoder"]
+
+_TOKEN_VECTORS = "last_hidden_state"
 
 logger = logging.getLogger("mirror_rt")
 
@@ -200,6 +204,44 @@ class Encoder(BatchEncoder):
                 batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
                 for runner in self._session.replicas:
                     runner.run(batch, "pooled_embedding")
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Whether the graph gives a vector for each token, too."""
+        return _TOKEN_VECTORS in self._session.outputs
+
+    def encode_tokens(
+        self, inputs: Inputs, **options: Unpack[EncodeOptions]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Encode texts to a vector for each token: those that pooling would make one of.
+
+        Args:
+            inputs: one string, any iterable of strings, or of lists of token ids.
+            **options: of `encode`: `batch_size`, `prompt_name`, `prompt`, `on_too_long`
+                (`truncate` or `error`); the others change nothing.
+
+        Returns:
+            float32 [tokens, H] for each text, special tokens included.
+
+        Raises:
+            InvalidTextError: a text cannot be encoded.
+            ConfigError: an option has an unusable value, or the graph gives no token vectors.
+        """
+        job = self.job(options)
+        if not self.has_token_vectors:
+            raise ConfigError(f"{self._session.graph.name} gives no token vectors")
+        if job.on_too_long == "chunk":
+            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
+        tokens = self.prepare([inputs] if isinstance(inputs, str) else as_list(inputs), job).tokens
+        vectors = [np.empty((0, 0), np.float32)] * len(tokens)
+        for batch in plan_batches(
+            tokens.lengths, token_budget=job.token_budget, run_cost=self.run_cost
+        ):
+            padded = tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self.pad_to)
+            output = self._session.run(padded, _TOKEN_VECTORS)
+            for row, of_tokens in zip(batch.tolist(), output, strict=True):
+                vectors[row] = of_tokens[: tokens.lengths[row]].astype(np.float32)
+        return vectors
 
     def close(self) -> None:
         """Free the model, once no run is in flight; encoding is a ClosedError from then on."""

@@ -17,10 +17,13 @@ from mirror_rt.progress import progress_bar
 from mirror_rt.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.quantization import EmbeddingPrecision, Embeddings
 from mirror_rt.retrieval import cosine_similarity
-from mirror_rt.tokenization import TextTokenizer, why_invalid
+from mirror_rt.tokenization import TextTokenizer, TokenPiece, why_invalid
 from mirror_rt.windows import WINDOW_TEXTS, windows
 
-__all__ = ["BatchEncoder", "EmbeddingModel", "EncodedTexts", "Vectors", "as_list"]
+__all__ = ["BatchEncoder", "EmbeddingModel", "EncodedTexts", "Inputs", "Vectors", "as_list"]
+
+# One text, or many; or the token ids of many, as `BatchEncoder.tokenize` gives them.
+Inputs = str | Iterable[str] | Iterable[list[int]]
 
 
 class EmbeddingModel(Protocol):
@@ -103,6 +106,25 @@ class BatchEncoder(Pipeline):
         _raise_invalid(texts)
         tokens = self._tokenizer(texts).tokens
         return [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
+
+    def token_pieces(
+        self, inputs: str | Iterable[str], *, prompt: str = "", special_tokens: bool = True
+    ) -> list[list[TokenPiece]]:
+        """All tokens of each text, and where they are in it; nothing is cut.
+
+        Args:
+            inputs: one string, or any iterable of strings.
+            prompt: put before each; positions count from its begin.
+            special_tokens: give those that the model wants around a text, too.
+
+        Raises:
+            InvalidTextError: naming each text that cannot be encoded.
+        """
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        _raise_invalid(texts)
+        return [
+            self._tokenizer.pieces(prompt + text, special_tokens=special_tokens) for text in texts
+        ]
 
     def encode(
         self,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.batching import CPU_RUN_COST, plan_batches
-from mirror_rt.chunking import TokenRows, pool_chunks, token_rows
+from mirror_rt.chunking import TokenRows, id_rows, pool_chunks, token_rows
 from mirror_rt.errors import InvalidTextError, NonFiniteError
 from mirror_rt.options import Job
 from mirror_rt.quantization import Embeddings
@@ -100,13 +100,16 @@ class Pipeline(ABC):
         return self._parallel_runs
 
     def prepare(self, texts: list[Any], job: Job) -> TokenRows:
-        """Check and tokenise the texts of one call.
+        """Check and tokenise the texts of one call, or take lists of token ids as they are.
 
         Raises:
             InvalidTextError: a text cannot be encoded, where that is to be an error.
             ConfigError: the prompt leaves no room for text.
         """
-        rows = token_rows(self._tokenizer, Window(0, texts), job)
+        if texts and isinstance(texts[0], list):
+            rows = id_rows(self._tokenizer, texts)
+        else:
+            rows = token_rows(self._tokenizer, Window(0, texts), job)
         self._report(rows, job)
         return rows
 
@@ -167,9 +170,12 @@ class Pipeline(ABC):
         pooled = pool_chunks(vectors, rows, normalize=job.normalize)
         if job.normalize and job.dimension < self._dimension:
             pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
-        chunks = np.bincount(rows.text, minlength=len(rows.truncated))
-        counts = np.zeros_like(chunks)
-        np.add.at(counts, rows.text, rows.tokens.lengths)
+        if len(rows.text) == len(rows.truncated) and not rows.chunked:  # a row a text
+            counts, chunks = rows.tokens.lengths, np.ones(len(rows.text), dtype=np.int64)
+        else:
+            chunks = np.bincount(rows.text, minlength=len(rows.truncated))
+            counts = np.zeros_like(chunks)
+            np.add.at(counts, rows.text, rows.tokens.lengths)
         return EncodedTexts(job.quantizer(pooled), counts, chunks, rows.truncated)
 
     def _report(self, rows: TokenRows, job: Job) -> None:

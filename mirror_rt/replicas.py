@@ -29,6 +29,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def outputs(self) -> list[str]:
+        """Names of the graph's outputs."""
+        ...
+
+    @property
     def devices(self) -> list[int | None]:
         """Numbers of the cards it runs on; [None] for the CPU."""
         ...
@@ -69,6 +74,11 @@ class Replicas:
     def providers(self) -> list[str]:
         """Execution providers, the preferred first."""
         return self._runners[0].providers
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the graph's outputs."""
+        return self._runners[0].outputs
 
     @property
     def devices(self) -> list[int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,7 @@ from mirror_rt.tokens import RaggedTokens
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-__all__ = ["Framed", "TextTokenizer", "TokenizedTexts", "why_invalid"]
+__all__ = ["Framed", "TextTokenizer", "TokenPiece", "TokenizedTexts", "why_invalid"]
 
 # Real text has 1 to 6 characters a token; only runs of white space and the like have more.
 _CLIP_CHARACTERS_PER_TOKEN = 64
@@ -61,6 +62,16 @@ class Framed(NamedTuple):
     before: Ids
     content: Ids
     after: Ids
+
+
+class TokenPiece(NamedTuple):
+    """A token, and the characters `start` .. `stop` that it stands for; None of a special one."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
 
 
 class TextTokenizer:
@@ -125,9 +136,36 @@ class TextTokenizer:
         return TokenizedTexts(tokens, truncated)
 
     @property
+    def vocabulary_size(self) -> int:
+        """How many token ids there are; they begin at 0."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @property
     def clip_characters(self) -> int:
         """Characters that are tokenised at once: 64 a token of the limit."""
         return _CLIP_CHARACTERS_PER_TOKEN * self.max_length
+
+    def pieces(self, text: str, *, special_tokens: bool) -> list[TokenPiece]:
+        """All tokens of a text of any length, with their places in it."""
+        first = self._tokenizer.encode(text)
+        parts = [first, *first.overflowing]
+        found = [
+            [
+                TokenPiece(id, token, True, None, None)
+                if special
+                else TokenPiece(id, text[start:stop], False, start, stop)
+                for id, token, special, (start, stop) in zip(
+                    part.ids, part.tokens, part.special_tokens_mask, part.offsets, strict=True
+                )
+            ]
+            for part in parts
+        ]
+        own = [piece for part in found for piece in part if not piece.special]
+        if not special_tokens:
+            return own
+        before = list(takewhile(lambda piece: piece.special, found[0]))
+        after = list(takewhile(lambda piece: piece.special, reversed(found[-1])))[::-1]
+        return [*before, *own, *after] if own else found[0]
 
     def framed(self, parts: Sequence[str]) -> Framed:
         """Tokenise a text of any length, given in parts, without cutting it."""

@@ -63,6 +63,7 @@ def test_the_map_matches_the_code():
         "mirror_rt/evaluation",
         "mirror_rt/evaluation/readers",
         "mirror_rt/evaluation/suites",
+        "mirror_rt/server",
         "train/mirror_train",
         "train/mirror_train/loss",
         "export/mirror_export",

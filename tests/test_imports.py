@@ -38,7 +38,7 @@ def test_import_is_light():
         "'matplotlib', 'huggingface_hub',"
         # Each would be a fifth or more of the 40 ms that mirror_rt takes without it.
         "'importlib.metadata', 'asyncio', 'concurrent.futures', 'email', 'scipy', 'argparse',"
-        "'subprocess'];"
+        "'subprocess', 'starlette', 'uvicorn', 'msgspec'];"
         "print([name for name in heavy if name in sys.modules])"
     )
     done = python(code)
@@ -76,6 +76,8 @@ def test_run_time_never_loads_the_training_stack(bundle):
         ("onnxscript", "export", "import mirror_export"),
         ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r})"),
         ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
+        ("starlette", "serve", "import mirror_rt.server"),
+        ("msgspec", "serve", "import mirror_rt.server"),
         ("wordfreq", "demo", "import mirror_train; mirror_train.word_list('en')"),
         ("py3langid", "detect", "import mirror_rt.detection as d; d.language_detector(['en'])"),
     ],
@@ -138,6 +140,7 @@ def test_clean_environment_encodes(clean, bundle, tmp_path):
         (["tune", "--recipe", "word", "--words", "en", "--out", "x"], "train"),
         (["export", "x", "--out", "y"], "export"),
         (["demo"], "demo"),
+        (["serve", "bundle"], "serve"),
         (["evaluate", "geometry", "--model", ".", "--texts", "in.txt"], "train"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

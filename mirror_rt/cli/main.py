@@ -19,6 +19,7 @@ from mirror_rt.cli import (
     pull,
     push,
     recipes,
+    serve,
     study,
     tune,
 )
@@ -27,7 +28,8 @@ from mirror_rt.errors import ConfigError, MirrorError
 __all__ = ["main"]
 
 _COMMANDS = (
-    tune, recipes, export, encode, evaluate, study, benchmark, info, doctor, push, pull, demo,
+    tune, recipes, export, encode, serve, evaluate, study, benchmark, info, doctor, push, pull,
+    demo,
 )  # fmt: skip
 
 

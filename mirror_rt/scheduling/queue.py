@@ -160,6 +160,11 @@ class RequestQueue:
         with self._lock:
             self._statistics.add(report)
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens that wait now."""
+        return self._waiting.tokens
+
     def statistics(self) -> SchedulerStatistics:
         """Return a copy of the counts."""
         with self._lock:

@@ -7,11 +7,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Self, Unpack
 
-from mirror_rt.encoding import BatchEncoder, as_list
+from mirror_rt.encoding import BatchEncoder, Inputs, as_list
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
 from mirror_rt.options import EncodeOptions, Job
 from mirror_rt.pipeline import EncodedTexts
@@ -89,7 +89,7 @@ class Scheduler:
 
     def submit(
         self,
-        inputs: str | Iterable[str],
+        inputs: Inputs,
         *,
         timeout: float | None = None,
         **options: Unpack[EncodeOptions],
@@ -97,7 +97,8 @@ class Scheduler:
         """Let texts wait for the device, after tokenising them in the calling thread.
 
         Args:
-            inputs: one string, or any iterable of strings.
+            inputs: one string, any iterable of strings, or one of lists of token ids, which run as
+                they are: special tokens included, no prompt, and none of more than `max_length`.
             timeout: seconds from now after which the vectors are of no use: texts that still
                 wait then do not run.
             **options: those of `Encoder.encode`, except `batch_size`.
@@ -119,7 +120,7 @@ class Scheduler:
 
     def encode_with_info(
         self,
-        inputs: str | Iterable[str],
+        inputs: Inputs,
         *,
         timeout: float | None = None,
         **options: Unpack[EncodeOptions],
@@ -142,7 +143,7 @@ class Scheduler:
 
     def encode(
         self,
-        inputs: str | Iterable[str],
+        inputs: Inputs,
         *,
         timeout: float | None = None,
         **options: Unpack[EncodeOptions],
@@ -153,7 +154,7 @@ class Scheduler:
 
     async def aencode_with_info(
         self,
-        inputs: str | Iterable[str],
+        inputs: Inputs,
         *,
         timeout: float | None = None,
         **options: Unpack[EncodeOptions],
@@ -186,7 +187,7 @@ class Scheduler:
 
     async def aencode(
         self,
-        inputs: str | Iterable[str],
+        inputs: Inputs,
         *,
         timeout: float | None = None,
         **options: Unpack[EncodeOptions],
@@ -198,6 +199,11 @@ class Scheduler:
     def statistics(self) -> SchedulerStatistics:
         """Counts since the start, and what waits now."""
         return self._queue.statistics()
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens that wait now; read without a lock, for whoever asks often."""
+        return self._queue.waiting_tokens
 
     @property
     def running(self) -> bool:
@@ -234,9 +240,7 @@ class Scheduler:
         """Close; run what waits only where the block ended well."""
         self.close(drain=kind is None)
 
-    def _admit(
-        self, inputs: str | Iterable[str], timeout: float | None, options: EncodeOptions
-    ) -> _Call:
+    def _admit(self, inputs: Inputs, timeout: float | None, options: EncodeOptions) -> _Call:
         """Check a call and make room for its texts."""
         arrived = time.monotonic()
         if timeout is not None and not 0 < timeout < math.inf:

@@ -1,0 +1,248 @@
+"""The server against the encoder it serves: throughput, latency, overload; figures are ratios.
+
+python benchmarks/serve.py BUNDLE --texts FILE [--variant int8] [--seconds 10] [--rounds 3]
+
+FILE has one text a line (the first 512 are used). The server is `mirror-rt serve BUNDLE` in a
+process of its own, as a user runs it; the clients are connections that are kept alive, in another
+process, written on sockets so that they cost the machine as little as can be (their share of the
+processors is in the figures: on a machine of two, count them as part of what is measured).
+
+1. offline: `Encoder.encode` of all texts in one call, and one short text alone, p50.
+2. one connection, one short text: p50 and p99, and what HTTP adds to p50 of 1.
+3. 64 connections, one text each: requests a second against 1.
+4. open loop: 70 % of that rate (p99 against p50 of 2), and 4 times it (accepted, refused, p99).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SHORT = "a short text of a few words"
+
+
+@dataclass
+class Load:
+    """What clients saw."""
+
+    latencies: list[float] = field(default_factory=list)
+    refused: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return len(self.latencies) / self.seconds
+
+    def percentile(self, p: float) -> float:
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))] * 1000
+
+
+class Connection:
+    """One connection that is kept alive."""
+
+    async def open(self, port: int) -> Connection:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
+        return self
+
+    async def post(self, request: bytes) -> int:
+        self.writer.write(request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        found = re.search(rb"content-length: (\d+)", head)
+        assert found is not None
+        await self.reader.readexactly(int(found[1]))
+        return int(head[9:12])
+
+
+def request(text: str) -> bytes:
+    body = json.dumps({"input": text, "encoding_format": "base64"}).encode()
+    return b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (
+        len(body), body,
+    )  # fmt: skip
+
+
+async def closed_loop(port: int, texts: list[str], connections: int, seconds: float) -> Load:
+    """Each connection sends its next request when it has the answer to the last."""
+    load = Load()
+    requests = [request(text) for text in texts]
+    until = time.perf_counter() + seconds
+
+    async def client(start: int) -> None:
+        connection, i = await Connection().open(port), start
+        while (began := time.perf_counter()) < until:
+            count(load, await connection.post(requests[i % len(requests)]), began)
+            i += connections
+        connection.writer.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client(i) for i in range(connections)))
+    load.seconds = time.perf_counter() - began
+    return load
+
+
+async def open_loop(port: int, texts: list[str], rate: float, seconds: float) -> Load:
+    """Requests come at a rate, whatever becomes of those before; at most 512 are open."""
+    load = Load()
+    requests = [request(text) for text in texts]
+    idle = [await Connection().open(port) for _ in range(512)]
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def send(connection: Connection, data: bytes, due: float) -> None:
+        count(load, await connection.post(data), due)
+        idle.append(connection)
+
+    began, sent = time.perf_counter(), 0
+    while (now := time.perf_counter()) < began + seconds:
+        while began + sent / rate <= now:
+            if idle:
+                task = asyncio.create_task(
+                    send(idle.pop(), requests[sent % len(requests)], began + sent / rate)
+                )
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            else:
+                load.failed += 1  # the generator has no connection left
+            sent += 1
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*tasks)
+    load.seconds = time.perf_counter() - began
+    for connection in idle:
+        connection.writer.close()
+    return load
+
+
+def count(load: Load, status: int, began: float) -> None:
+    if status == 200:
+        load.latencies.append(time.perf_counter() - began)
+    elif status == 429:
+        load.refused += 1
+    else:
+        load.failed += 1
+
+
+def offline(bundle: str, variant: str | None, texts: list[str], rounds: int) -> tuple[float, float]:
+    """Texts a second in one call; p50 of one short text, ms."""
+    from mirror_rt import Encoder
+
+    with Encoder.load(bundle, variant=variant) as encoder:
+        encoder.encode(texts)
+        rates, short = [], []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            encoder.encode(texts)
+            rates.append(len(texts) / (time.perf_counter() - began))
+        for _ in range(300):
+            began = time.perf_counter()
+            encoder.encode(SHORT)
+            short.append(time.perf_counter() - began)
+    return statistics.median(rates), statistics.median(short) * 1000
+
+
+class Server:
+    """`mirror-rt serve` at a free port."""
+
+    def __init__(self, bundle: str, variant: str | None) -> None:
+        line = [sys.executable, "-m", "mirror_rt.cli", "serve", bundle, "--port", "0"]
+        line += ["--log-level", "info"] + (["--variant", variant] if variant else [])
+        self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.port = 0
+        for text in self.process.stderr:
+            if found := re.search(r"listening at http://[^ ]*:(\d+)", text):
+                self.port = int(found[1])
+            if "ready:" in text:
+                break
+        assert self.port, "the server did not start"
+        drain = threading.Thread(target=self.process.stderr.read, daemon=True)
+        drain.start()
+
+    def memory(self) -> float:
+        """Resident, in MB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bundle")
+    parser.add_argument("--texts", required=True)
+    parser.add_argument("--variant")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--overload-seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    texts = Path(arguments.texts).read_text(encoding="utf-8").splitlines()[:512]
+    rate, alone = offline(arguments.bundle, arguments.variant, texts, arguments.rounds)
+    print(f"offline: {rate:.0f} texts/s; one short text {alone:.2f} ms (p50)", flush=True)
+    server = Server(arguments.bundle, arguments.variant)
+    try:
+        measure(server, arguments, texts, rate, alone)
+    finally:
+        print(f"the server ended with {server.stop()}")
+
+
+def measure(
+    server: Server, arguments: argparse.Namespace, texts: list[str], rate: float, alone: float
+) -> None:
+    asyncio.run(closed_loop(server.port, texts, 8, 2))
+    idle = asyncio.run(closed_loop(server.port, [SHORT], 1, arguments.seconds))
+    print(
+        f"1 connection, one short text: {idle.rate:.0f} requests/s, p50 {idle.percentile(50):.2f} "
+        f"ms, p99 {idle.percentile(99):.2f} ms; {idle.percentile(50) - alone:+.2f} ms to encode",
+        flush=True,
+    )
+    loads = []
+    for _ in range(arguments.rounds):
+        cpu = server.cpu_seconds()
+        load = asyncio.run(
+            closed_loop(server.port, texts, arguments.connections, arguments.seconds)
+        )
+        loads.append(load)
+        cpu = (server.cpu_seconds() - cpu) / load.seconds
+        print(
+            f"{arguments.connections} connections: {load.rate:.0f} requests/s, "
+            f"{load.rate / rate:.2f} of offline, p50 {load.percentile(50):.0f} ms, "
+            f"p99 {load.percentile(99):.0f} ms; {cpu:.2f} processors, {load.refused} refused, "
+            f"{load.failed} failed",
+            flush=True,
+        )
+    saturation = statistics.median(load.rate for load in loads)
+    at_70 = asyncio.run(open_loop(server.port, texts, 0.7 * saturation, arguments.seconds))
+    print(
+        f"70 % of that: p50 {at_70.percentile(50):.1f} ms, p99 {at_70.percentile(99):.1f} ms, "
+        f"{at_70.percentile(99) / idle.percentile(50):.1f} x the idle p50",
+        flush=True,
+    )
+    before = server.memory()
+    flood = asyncio.run(open_loop(server.port, texts, 4 * saturation, arguments.overload_seconds))
+    calm = statistics.median(load.percentile(99) for load in loads)
+    print(
+        f"4 x that for {arguments.overload_seconds:.0f} s: {flood.rate:.0f} accepted/s, "
+        f"{flood.refused / flood.seconds:.0f} refused/s, {flood.failed} not sent, accepted p99 "
+        f"{flood.percentile(99):.0f} ms ({flood.percentile(99) / calm:.1f} x saturation's); "
+        f"memory {before:.0f} -> {server.memory():.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    main()

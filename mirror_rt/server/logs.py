@@ -1,0 +1,61 @@
+"""Logs, a JSON object a line: who asked for what and how it went, never a text or a key."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+
+import orjson
+
+__all__ = ["JsonFormatter", "configure_logging", "where"]
+
+_NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One line a record; the fields of `extra={"fields": {...}}` beside the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write the record as JSON."""
+        values = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": _NAMES.get(record.levelname, "error"),
+            "logger": record.name,
+            "message": record.getMessage(),
+        } | getattr(record, "fields", {})
+        if record.exc_info and record.exc_info[1] is not None:
+            values["exception"] = where(record.exc_info[1])
+        return orjson.dumps(values, default=str).decode()
+
+
+class _TextFormatter(logging.Formatter):
+    """The same for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{k}={v}" for k, v in getattr(record, "fields", {}).items())
+        line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()} {fields}"
+        if record.exc_info and record.exc_info[1] is not None:
+            line += f" {where(record.exc_info[1])}"
+        return line.rstrip()
+
+
+def where(error: BaseException) -> str:
+    """The type of an error and the places it passed; not its message, which may hold a text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
+    return f"{type(error).__name__} at {places}"
+
+
+def configure_logging(*, level: str, as_json: bool) -> None:
+    """Send all logs to standard error; a full disk behind it is no reason to stop."""
+    logging.raiseExceptions = False
+    # Nothing of this is shown, and it would be found out for every request.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging.logAsyncioTasks = False  # type: ignore[attr-defined]  # since Python 3.12
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else _TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in ("uvicorn.error", "asyncio"):  # each says little, at the wrong level
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,97 @@
+"""What Prometheus sees: requests, and the runs of the model behind them."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from mirror_rt.scheduling import BatchReport
+
+__all__ = ["Metrics", "ModelMetrics"]
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+
+
+class Metrics:
+    """The metrics of one application, in a registry of its own."""
+
+    content_type = CONTENT_TYPE_PLAIN_0_0_4
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Histogram(
+            "mirror_rt_request_seconds",
+            "From the head of a request to the end of its answer",
+            ["route", "model", "status"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.open = Gauge(
+            "mirror_rt_open_requests", "Requests that are not answered yet", registry=self.registry
+        )
+        self.hang_ups = Counter(
+            "mirror_rt_hang_ups_total", "Clients gone before their answer", registry=self.registry
+        )
+        self.ready = Gauge("mirror_rt_ready", "1 once all models are warm", registry=self.registry)
+        self._models = {
+            "queue": self._of_model("queue_seconds", "Wait of a text for its run", _SECONDS),
+            "texts": self._of_model("batch_texts", "Texts of a run", _COUNTS),
+            "tokens": self._of_model("text_tokens", "Tokens of a text that ran", _TOKENS),
+            "padding": self._of_model("batch_padding_ratio", "Share of padding in a run", _SHARES),
+        }
+        self._runs = Histogram(
+            "mirror_rt_execution_seconds",
+            "Time of a run of the model",
+            ["model", "status"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._waiting = Gauge(
+            "mirror_rt_waiting_tokens", "Tokens that wait", ["model"], registry=self.registry
+        )
+
+    def _of_model(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(
+            f"mirror_rt_{name}", text, ["model"], buckets=buckets, registry=self.registry
+        )
+
+    def of_model(self, name: str) -> ModelMetrics:
+        """The metrics of the runs of one model."""
+        histograms = {key: histogram.labels(name) for key, histogram in self._models.items()}
+        return ModelMetrics(
+            histograms,
+            self._runs.labels(name, "ok"),
+            self._runs.labels(name, "failed"),
+            self._waiting.labels(name),
+        )
+
+    def text(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class ModelMetrics:
+    """Fed by the scheduler of a model, in the thread of its device."""
+
+    def __init__(
+        self, histograms: dict[str, Histogram], ran: Histogram, failed: Histogram, waiting: Gauge
+    ) -> None:
+        self._queue, self._texts = histograms["queue"], histograms["texts"]
+        self._tokens, self._padding = histograms["tokens"], histograms["padding"]
+        self._ran, self._failed = ran, failed
+        self.waiting_tokens = waiting
+
+    def observe(self, report: BatchReport) -> None:
+        """Count a run."""
+        (self._failed if report.failed else self._ran).observe(report.run_seconds)
+        if report.failed:
+            return
+        self._texts.observe(len(report.tokens))
+        self._padding.observe(1 - sum(report.tokens) / report.padded_tokens)
+        for seconds in report.queue_seconds:
+            self._queue.observe(seconds)
+        for tokens in report.tokens:
+            self._tokens.observe(tokens)

@@ -1,0 +1,151 @@
+"""The models that are served, by the names and languages that clients ask for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_rt.encoder import Encoder
+from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.hub import resolve_bundle
+from mirror_rt.pack import PackIndex, is_pack
+from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.problems import Problem
+
+__all__ = ["Models", "NamedEncoder", "load_models"]
+
+logger = logging.getLogger("mirror_rt.server")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEncoder:
+    """An encoder as clients see it.
+
+    Attributes:
+        name: to ask for it.
+        encoder: what runs.
+        language: its tag, None where it declares none.
+        created: when it was loaded, in seconds of the epoch.
+    """
+
+    name: str
+    encoder: Encoder
+    language: str | None
+    created: int
+
+
+class Models:
+    """What a request may name: a model, or a language of the model that has several.
+
+    Args:
+        encoders: in order; names differ.
+        default: name of the one that a request without a name gets.
+        family: the name that they share, which with `lang` names one of them; None for none.
+    """
+
+    def __init__(
+        self, encoders: list[NamedEncoder], default: str, family: str | None = None
+    ) -> None:
+        self.by_name = {model.name: model for model in encoders}
+        self.default = self.by_name[default]
+        self.family = family
+
+    def find(self, model: str | None, lang: str | None) -> NamedEncoder:
+        """Return what a request asks for.
+
+        Raises:
+            Problem: 404 for an unknown model; 422 for a language that there is no model for, or
+                that is another than the model's.
+        """
+        if model is None or model == self.family:
+            return self.default if lang is None else self._of_language(lang)
+        found = self.by_name.get(model)
+        if found is None:
+            names = ", ".join([*([self.family] if self.family else []), *self.by_name])
+            raise Problem(404, f"no such model: this server has {names}", "model_not_found",
+                          "model")  # fmt: skip
+        if lang is not None and found is not self._of_language(lang):
+            raise Problem(422, f"lang: {found.name} is not of that language", "invalid_value",
+                          "lang")  # fmt: skip
+        return found
+
+    def _of_language(self, lang: str) -> NamedEncoder:
+        """The model of a tag, or of a more general one: `pt-BR`, then `pt`."""
+        tag = lang.strip().replace("_", "-").lower()
+        while tag:
+            for model in self.by_name.values():
+                if model.language is not None and model.language.lower() == tag:
+                    return model
+            tag = tag.rpartition("-")[0]
+        known = sorted({m.language for m in self.by_name.values() if m.language is not None})
+        has = f"this server has {', '.join(known)}" if known else "the model declares no language"
+        raise Problem(422, f"lang: no model for that language; {has}", "invalid_value", "lang")
+
+    def close(self) -> None:
+        """Free the memory of all."""
+        for model in self.by_name.values():
+            model.encoder.close()
+
+
+def load_models(source: str | Path, config: ServerConfig) -> Models:
+    """Load a bundle, or the bundles of a pack.
+
+    Raises:
+        BundleError: it is neither, or it is damaged.
+        ConfigError: a language that is asked for is not in it.
+        ProviderError: the providers cannot be had.
+    """
+    folder = Path(source)
+    if not folder.exists():
+        folder = resolve_bundle(
+            source, revision=config.revision, offline=config.offline, variants=[config.variant]
+        )
+    elif config.revision is not None:
+        raise ConfigError(f"revision {config.revision}: {folder} is a folder, not a hub name")
+    if is_pack(folder):
+        return _load_pack(folder, config)
+    if config.languages:
+        raise ConfigError(f"{source} is one bundle, not a pack to choose languages of")
+    encoder = _load(folder, config)
+    name = config.model_name or folder.resolve().name
+    model = NamedEncoder(name, encoder, encoder.manifest.language, int(time.time()))
+    return Models([model], model.name)
+
+
+def _load_pack(folder: Path, config: ServerConfig) -> Models:
+    index = PackIndex.read(folder)
+    family = config.model_name or "mirror"
+    for name in config.languages:
+        if name not in index.bundles:
+            raise ConfigError(f"no bundle {name!r} in {folder}: it has {', '.join(index.bundles)}")
+    chosen = list(config.languages) or list(index.bundles)
+    models = []
+    for name in chosen:
+        entry = index.bundles[name]
+        if config.verify:
+            entry.verify(folder)
+        encoder = _load(folder / entry.path, config)
+        language = entry.language or name
+        models.append(NamedEncoder(f"{family}-{name}", encoder, language, int(time.time())))
+    default = index.default if index.default in chosen else chosen[0]
+    return Models(models, f"{family}-{default}", family)
+
+
+def _load(folder: Path, config: ServerConfig) -> Encoder:
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
+    began = time.monotonic()
+    encoder = Encoder.load(
+        folder,
+        variant=config.variant,
+        verify=config.verify,
+        providers=config.providers,
+        allow_fallback=config.allow_fallback,
+        threads=config.threads,
+        spinning=config.spinning,
+    )
+    logger.info("loaded %s on %s in %.1f s", folder.name, encoder.providers[0],
+                time.monotonic() - began)  # fmt: skip
+    return encoder
