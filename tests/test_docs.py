@@ -10,8 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-# Most documents begin with it; it runs once, and its output is copied after that.
-EXPORT = "mirror-rt export all-MiniLM-L6-v2 --out bundle\n"
+# What several documents begin with runs once, and what it makes is copied after that.
+SHARED = {
+    "mirror-rt export all-MiniLM-L6-v2 --out bundle\n": "bundle",
+    "mirror-rt tune --recipe word --langs fr,en --base all-MiniLM-L6-v2 --top 250 --epochs 1 "
+    "--out tuned\n": "tuned",
+}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -27,19 +31,28 @@ def bash(block):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, default_model):
-    folder = tmp_path_factory.mktemp("exported")
-    run(bash(EXPORT), folder)
-    return folder / "bundle"
+def shared(tmp_path_factory, default_model):
+    """From a block to the same with copies in the place of what was made before."""
+    folder = tmp_path_factory.mktemp("shared")
+
+    def replace(block):
+        for command, made in SHARED.items():
+            if command in block:
+                if not (folder / made).exists():
+                    run(bash(command), folder)
+                block = block.replace(command, f"cp -r {folder / made} {made}\n")
+        return block
+
+    return replace
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_blocks_run(document, tmp_path, exported):
+def test_blocks_run(document, tmp_path, shared):
     for language, block in BLOCK.findall((ROOT / document).read_text(encoding="utf-8")):
         if language == "text":  # needs a file or a model that only the reader has
             continue
         if language == "bash":
-            run(bash(block.replace(EXPORT, f"cp -r {exported} bundle\n")), tmp_path)
+            run(bash(shared(block)), tmp_path)
         else:
             assert language == "python"
             run([sys.executable, "-c", block], tmp_path)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -155,7 +156,21 @@ print(seen, sizes[total] - sizes[total // 4])
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(
     ("total", "window", "limit"),
-    [(40_000, 1024, 4), pytest.param(1_000_000, 8192, 16, marks=pytest.mark.slow)],
+    [
+        (40_000, 1024, 4),
+        pytest.param(
+            1_000_000,
+            8192,
+            16,
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(
+                    "MIRROR_RT_FULL" not in os.environ,
+                    reason="a million texts: MIRROR_RT_FULL=1 pytest tests/test_streaming.py",
+                ),
+            ],
+        ),
+    ],
 )
 def test_complaint_2_memory_is_flat_over_a_stream(bundle, total, window, limit):
     """Growth in MB from a quarter of the stream to its end; the vectors alone have 4 and 96."""

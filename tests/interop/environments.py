@@ -1,7 +1,7 @@
 """Environments of their own for the tools that load a bundle, and for the libraries of adapters.
 
 `MIRROR_RT_INTEROP=1 pytest -m interop` makes those that are missing, once, of pinned packages
-(SIZE GB, most of it PyTorch, in $MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop); without
+(8 GB, most of it PyTorch, in $MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop); without
 it, what is there is used.
 """
 
