@@ -30,6 +30,7 @@ _RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
     "learning_rate": (float, "of AdamW"),
     "weight_decay": (float, "of AdamW"),
     "drophead": (float, "rate at which whole attention heads are dropped (default: none)"),
+    "whitening": (float, "power of a whitening layer behind the pooling, 0 to 1 (default: none)"),
     "same_dropout": (bool, "give a string and its copy the same dropout (a probe)"),
 }
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast, get_args
 
+from torch import nn
+
 from mirror_rt.errors import BundleError, ModelError
 from mirror_rt.manifest import Layout, Manifest, Pooling, PoolingMode
 from mirror_train.dense import load_dense
@@ -172,7 +174,7 @@ def declared_head(folder: Path) -> Head | None:
         pooling = _read_manifest(folder).pooling
         if pooling not in get_args(Pooling):
             raise ModelError(f"{folder / Layout.manifest}: the pooling {pooling!r} is unknown")
-        return Head([cast(Pooling, pooling)])
+        return Head([cast(Pooling, pooling)], _dense_layers(folder))
     if not (folder / _MODULES).is_file():
         return None
     (first, _), *modules = _modules(folder)
@@ -196,6 +198,12 @@ def declared_head(folder: Path) -> Head | None:
     normalize = bool(layers) and isinstance(layers[-1], Normalize)
     poolings = _poolings(folder / modules[0][1] / "config.json")
     return Head(poolings, layers[:-1] if normalize else layers, normalize=normalize)
+
+
+def _dense_layers(folder: Path) -> list[nn.Module]:
+    """What follows the pooling in a folder that `mirror-rt tune` wrote."""
+    modules = _modules(folder) if (folder / _MODULES).is_file() else []
+    return [load_dense(folder / path) for name, path in modules if name == "Dense"]
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

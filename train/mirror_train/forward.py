@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mirror_rt.manifest import Pooling
 from mirror_rt.tokens import PaddedBatch, RaggedTokens
@@ -91,6 +90,7 @@ class Forward:
         same_dropout: the rows are n strings and then their n copies, and each copy gets the dropout
             of its string ("controlled dropout", EMNLP 2021, section 4.4 and Table 8): both are
             padded to one length and run with the generators in the same state.
+        layer: what follows the pooling, [rows, H] to [rows, D]; None for nothing.
     """
 
     model: torch.nn.Module
@@ -100,6 +100,7 @@ class Forward:
     device: torch.device
     dtype: torch.dtype | None = None
     same_dropout: bool = False
+    layer: nn.Module | None = None
 
     def chunks(self, tokens: RaggedTokens, *, max_rows: int | None = None) -> list[Rows]:
         """Rows to run together: those of similar length.
@@ -152,8 +153,11 @@ class Forward:
     def _embed_rows(self, tokens: RaggedTokens, rows: Rows, length: int | None) -> Tensor:
         batch = tokens.pad(rows, pad_id=self.pad_id, length=length)
         with self.autocast():
-            head = partial(pool, pooling=self.pooling)
-            return embed_batch(self.model, batch, head=head, device=self.device)
+            return embed_batch(self.model, batch, head=self._head, device=self.device)
+
+    def _head(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        vectors = pool(hidden, mask, self.pooling)
+        return vectors if self.layer is None else cast(Tensor, self.layer(vectors))
 
     def _lengths(self, tokens: RaggedTokens) -> Rows:
         if self.pad_to is not None:

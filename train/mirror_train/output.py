@@ -15,6 +15,7 @@ from mirror_rt import __version__
 from mirror_rt.files import new_folder, write_json
 from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
 from mirror_train.data import TrainingData
+from mirror_train.dense import Dense
 from mirror_train.head import Head
 from mirror_train.license import base_license
 from mirror_train.modules import save_tokenizer, write_modules
@@ -84,7 +85,14 @@ def describe(
     )
 
 
-def write_folder(base: Pretrained, manifest: Manifest, out: Path, *, overwrite: bool) -> Manifest:
+def write_folder(
+    base: Pretrained,
+    manifest: Manifest,
+    out: Path,
+    *,
+    layer: Dense | None = None,
+    overwrite: bool,
+) -> Manifest:
     """Write the tuned model as `out`, whole or not at all; return the manifest with its files.
 
     Raises:
@@ -98,7 +106,8 @@ def write_folder(base: Pretrained, manifest: Manifest, out: Path, *, overwrite: 
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"cannot write {out}: {error}") from error
         save_tokenizer(base.hf_tokenizer, folder, max_length=manifest.max_length)
-        head = Head([cast(Pooling, manifest.pooling)])
+        layers = [] if layer is None else [layer.cpu()]
+        head = Head([cast(Pooling, manifest.pooling)], layers)
         write_modules(folder, head, manifest, hidden_size=manifest.dimension)
         manifest = dataclasses.replace(manifest, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())

@@ -43,6 +43,8 @@ class Recipe:
             0 .. 1; beside `dropout`, which is set to 0 to replace it.
         same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
             the views then differ by masking alone).
+        whitening: power of a whitening layer that is fitted to the base model's vectors of the
+            strings and stays as it is (see `mirror_train.whitening`), 0 .. 1; 0 for none.
     """
 
     level: Level
@@ -59,6 +61,7 @@ class Recipe:
     weight_decay: float
     drophead: float = 0.0
     same_dropout: bool = False
+    whitening: float = 0.0
 
     def __post_init__(self) -> None:
         for name, expected in get_type_hints(Recipe).items():
@@ -71,6 +74,7 @@ class Recipe:
             ("span_length", self.span_length >= 0, "at least 0"),
             ("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1"),
             ("drophead", 0 <= self.drophead < 1, "at least 0 and less than 1"),
+            ("whitening", 0 <= self.whitening <= 1, "in 0 .. 1"),
             ("max_length", self.max_length >= 3, "at least 3"),
             ("epochs", self.epochs >= 1, "at least 1"),
             ("batch_size", self.batch_size >= 2, "at least 2: InfoNCE needs negatives"),

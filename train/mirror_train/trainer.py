@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mirror_rt.errors import ModelError
 from mirror_rt.tokens import RaggedTokens
@@ -72,6 +72,7 @@ class Trainer:
         recipe: hyper-parameters, its pooling the one to train with.
         precision: fp32, or bf16 / fp16 for mixed precision.
         processes: where to train, and with whom.
+        layer: what follows the pooling, as it is; None for nothing.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Trainer:
         *,
         precision: Precision,
         processes: Processes,
+        layer: nn.Module | None = None,
     ) -> None:
         self._recipe, self._processes = recipe, processes
         self._device = processes.device
@@ -97,6 +99,7 @@ class Trainer:
             device=self._device,
             dtype=_AUTOCAST.get(precision),
             same_dropout=recipe.same_dropout,
+            layer=layer,
         )
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),

@@ -16,12 +16,14 @@ from mirror_train.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.data import TrainingData
 from mirror_train.declared import declared_pooling
 from mirror_train.default_model import DEFAULT_MODEL
+from mirror_train.dense import Dense
 from mirror_train.output import describe, write_folder
 from mirror_train.precision import Precision, resolve_precision
 from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.processes import Processes, joined_processes
 from mirror_train.recipe import Recipe
 from mirror_train.trainer import Trainer, TrainingStats
+from mirror_train.whitening import fit_whitening
 
 __all__ = ["TuneConfig", "TuneReport", "load_base", "tune"]
 
@@ -140,6 +142,7 @@ def _tune(
     base = base or processes.first_then_all(lambda: load_base(config))
     recipe = config.recipe.replace(pooling=_pooling(base, config))
     _check_length(base, recipe)
+    _check_whitening(recipe)
     run = _run_identity(data, base, recipe, config, precision, processes)
     store = CheckpointStore(config.out, run)
     checkpoint = processes.first_then_all(lambda: _starting_point(store, config))
@@ -153,7 +156,8 @@ def _tune(
         mask_token=base.mask_token,
         processes=processes,
     )
-    trainer = Trainer(base, batches, recipe, precision=precision, processes=processes)
+    layer = fit_whitening(base, data, recipe, seed=config.seed, device=processes.device)
+    trainer = Trainer(base, batches, recipe, precision=precision, processes=processes, layer=layer)
     show = config.show_progress_bar if processes.rank == 0 else False
     with _Progress(trainer, loss_batch, show, checkpoint) as progress:
         stats = trainer.run(
@@ -163,14 +167,18 @@ def _tune(
             on_step=progress,
         )
     manifest = describe(base, data, recipe, run, stats, processes)
-    manifest = processes.in_first(lambda: _write(base, manifest, store, config))
+    manifest = processes.in_first(lambda: _write(base, manifest, layer, store, config))
     return TuneReport(config.out, manifest, stats)
 
 
 def _write(
-    base: Pretrained, manifest: Manifest, store: CheckpointStore, config: TuneConfig
+    base: Pretrained,
+    manifest: Manifest,
+    layer: Dense | None,
+    store: CheckpointStore,
+    config: TuneConfig,
 ) -> Manifest:
-    manifest = write_folder(base, manifest, config.out, overwrite=config.overwrite)
+    manifest = write_folder(base, manifest, config.out, layer=layer, overwrite=config.overwrite)
     store.remove()
     return manifest
 
@@ -189,6 +197,14 @@ def _check_length(base: Pretrained, recipe: Recipe) -> None:
         raise ConfigError(
             f"max_length {recipe.max_length} is more than the {base.max_length} positions of "
             f"{base.name}"
+        )
+
+
+def _check_whitening(recipe: Recipe) -> None:
+    if recipe.whitening and recipe.pooling == "mean-with-padding":
+        raise ConfigError(
+            "whitening goes with the poolings cls and mean: mean-with-padding is known to no "
+            "other tool, which a layer behind it would have to be written for"
         )
 
 
