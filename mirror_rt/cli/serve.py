@@ -35,6 +35,9 @@ curl localhost:8080/v1/embeddings -d '{"input": "one text"}'
 """,
     )
     parser.add_argument("source", nargs="?", metavar="BUNDLE|PACK", help="folder or hub name")
+    parser.add_argument("--check", action="store_true",
+                        help="do all of the start but listen, run each model once, and end: with "
+                        "0, or with what is wrong")  # fmt: skip
     _add_listening(parser)
     _add_limits(parser)
     _add_security(parser)
@@ -53,6 +56,9 @@ def _add_listening(parser: argparse.ArgumentParser) -> None:
                        help="for the head of a request (default 10)")  # fmt: skip
     group.add_argument("--drain", type=int, default=30, metavar="SECONDS",
                        help="for what was accepted, after SIGTERM (default 30)")  # fmt: skip
+    group.add_argument("--workers", type=int, default=1, metavar="N",
+                       help="processes that share the port and the weights (default 1); one that "
+                       "dies is started again")  # fmt: skip
     group.add_argument("--log-format", choices=["json", "text"], default="text")
     group.add_argument("--log-level", choices=["debug", "info", "warning", "error"],
                        default="info")  # fmt: skip
@@ -106,8 +112,13 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--allow-fallback", action="store_true",
                        help="run on the CPU where the provider asked for cannot be had",
                        )  # fmt: skip
-    group.add_argument("--threads", type=int, metavar="N", help="for one run (default: all)")
+    group.add_argument("--threads", type=int, metavar="N",
+                       help="for one run (default: all, divided between the workers)",
+                       )  # fmt: skip
     group.add_argument("--spinning", choices=get_args(Spinning), default=None)
+    group.add_argument("--reload-interval", type=float, metavar="SECONDS",
+                       help="look so often whether the bundle was replaced, and load it again "
+                       "without a pause (default: on SIGHUP alone)")  # fmt: skip
     add_hub_options(parser)
 
 
@@ -116,7 +127,7 @@ def run(arguments: argparse.Namespace) -> None:
     _check_choices(arguments)
     from mirror_rt.server import ListenConfig, ServerConfig
     from mirror_rt.server.logs import configure_logging
-    from mirror_rt.server.process import serve
+    from mirror_rt.server.process import check, serve
 
     if not arguments.source:
         raise ConfigError(f"no model: name a bundle or a pack, or set {_PREFIX}SOURCE")
@@ -142,6 +153,7 @@ def run(arguments: argparse.Namespace) -> None:
         allow_fallback=arguments.allow_fallback,
         threads=arguments.threads,
         spinning=arguments.spinning,
+        reload_interval=arguments.reload_interval,
     )
     listen = ListenConfig(
         host=arguments.host,
@@ -151,8 +163,14 @@ def run(arguments: argparse.Namespace) -> None:
         keep_alive=arguments.keep_alive,
         header_timeout=arguments.header_timeout,
         drain=arguments.drain,
+        workers=arguments.workers,
+        log_level=arguments.log_level,
+        log_format=arguments.log_format,
     )
     configure_logging(level=arguments.log_level, as_json=arguments.log_format == "json")
+    if arguments.check:
+        print(f"could serve {check(arguments.source, config, listen)}")
+        return
     serve(arguments.source, config, listen)
 
 

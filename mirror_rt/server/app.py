@@ -20,7 +20,7 @@ from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.docs_page import docs_page
 from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.gate import Endpoint, Gate, Handler, shape_of
-from mirror_rt.server.models import Models, load_models
+from mirror_rt.server.models import Models, lasting, load_models
 from mirror_rt.server.openapi import openapi_document
 from mirror_rt.server.problems import Problem
 from mirror_rt.server.registry import Registry
@@ -57,6 +57,8 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
     config = config or ServerConfig()
     models = source if isinstance(source, Models) else load_models(source, config)
     registry = Registry(models, config)
+    if not isinstance(source, Models):
+        registry.reload_from(lasting(source))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

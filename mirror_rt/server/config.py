@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -33,6 +34,8 @@ class ServerConfig:
         body_timeout: seconds in which a request must be here whole.
         api_keys: that are accepted; with none of these and no file, none is needed.
         api_keys_file: a key a line; read again when it changes.
+        reload_interval: seconds between two looks at the manifest: where it has changed, the
+            models are loaded again; None for on SIGHUP alone.
         cors_origins: web origins whose pages may call; `*` for all.
         variant, revision, offline, verify, providers, allow_fallback, threads, spinning: of
             `Encoder.load`.
@@ -53,6 +56,7 @@ class ServerConfig:
     body_timeout: float = 30.0
     api_keys: tuple[str, ...] = ()
     api_keys_file: Path | None = None
+    reload_interval: float | None = None
     cors_origins: tuple[str, ...] = ()
     variant: str | None = None
     revision: str | None = None
@@ -66,6 +70,8 @@ class ServerConfig:
     def __post_init__(self) -> None:
         _above_zero(self, "max_items", "max_body_bytes", "max_waiting_texts", "max_wait",
                     "token_budget", "timeout", "body_timeout")  # fmt: skip
+        if self.reload_interval is not None:
+            _above_zero(self, "reload_interval")
         if self.on_too_long not in get_args(OnTooLong):
             raise ConfigError(
                 f"on_too_long must be one of {get_args(OnTooLong)}, got {self.on_too_long!r}"
@@ -89,6 +95,8 @@ class ListenConfig:
         header_timeout: seconds in which the head of a request must be here.
         max_header_bytes: most bytes of it.
         drain: seconds that requests have to finish after SIGTERM.
+        workers: processes that take connections.
+        log_level, log_format: of their logs (`json` or `text`).
 
     Raises:
         ConfigError: a value cannot be used, or one of the TLS files is missing.
@@ -102,13 +110,18 @@ class ListenConfig:
     header_timeout: float = 10.0
     max_header_bytes: int = 32 << 10
     drain: int = 30
+    workers: int = 1
+    log_level: str = "info"
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be in 0 .. 65535, got {self.port}")
-        _above_zero(self, "keep_alive", "header_timeout", "max_header_bytes", "drain")
+        _above_zero(self, "keep_alive", "header_timeout", "max_header_bytes", "drain", "workers")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ConfigError("TLS needs both a certificate and a key: one of them is not given")
+        if self.workers > 1 and os.name != "posix":
+            raise ConfigError(f"workers must be 1 on this system, got {self.workers}")
 
 
 def _above_zero(config: ServerConfig | ListenConfig, *names: str) -> None:

@@ -10,10 +10,14 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from starlette.types import Message, Receive, Scope, Send
 
 from mirror_rt.server.problems import Problem
+
+if TYPE_CHECKING:
+    from mirror_rt.server.serving import Serving
 
 __all__ = ["JSON", "Answer", "Exchange", "HungUp", "until_hang_up"]
 
@@ -69,10 +73,11 @@ class Exchange:
         began: when, in seconds of `time.monotonic`.
         model, texts, tokens: for the log and the metrics; None where it did not come so far.
         status: of the answer, 0 until it begins.
+        serving: the models that it uses, once it does.
     """
 
-    __slots__ = ("began", "headers", "model", "request_id", "route", "scope", "status", "texts",
-                 "tokens")  # fmt: skip
+    __slots__ = ("began", "headers", "model", "request_id", "route", "scope", "serving", "status",
+                 "texts", "tokens")  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -85,6 +90,7 @@ class Exchange:
         self.texts: int | None = None
         self.tokens: int | None = None
         self.status = 0
+        self.serving: Serving | None = None
 
     def timeout(self, most: float) -> float:
         """Seconds that the request still has: those of its header, and at most `most`.

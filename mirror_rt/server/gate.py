@@ -137,11 +137,13 @@ class Endpoint:
         body = await exchange.body(
             receive, limit=config.max_body_bytes, timeout=config.body_timeout
         )
-        async with until_hang_up(receive):
-            return await self._handler(self._registry, exchange, body)
+        with self._registry.use() as exchange.serving:
+            async with until_hang_up(receive):
+                return await self._handler(self._registry, exchange, body)
 
     def _problem(self, error: Exception, exchange: Exchange) -> Problem:
-        model = self._registry.models.by_name.get(exchange.model or "")
+        models = self._registry.models if exchange.serving is None else exchange.serving.models
+        model = models.by_name.get(exchange.model or "")
         problem = problem_of(error, model.encoder.max_length if model is not None else 0)
         if problem is None:
             logger.error("%s: unforeseen: %s", exchange.request_id, where(error))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from mirror_rt.scheduling import BatchReport
 
@@ -16,7 +19,11 @@ _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 
 class Metrics:
-    """The metrics of one application, in a registry of its own."""
+    """The metrics of one application, in a registry of its own.
+
+    In a worker process they are in files that all workers read (`PROMETHEUS_MULTIPROC_DIR`, which
+    must be set before prometheus_client is imported); gauges add up over the workers that live.
+    """
 
     content_type = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -30,12 +37,16 @@ class Metrics:
             registry=self.registry,
         )
         self.open = Gauge(
-            "mirror_rt_open_requests", "Requests that are not answered yet", registry=self.registry
-        )
+            "mirror_rt_open_requests", "Requests that are not answered yet",
+            registry=self.registry, multiprocess_mode="livesum",
+        )  # fmt: skip
         self.hang_ups = Counter(
             "mirror_rt_hang_ups_total", "Clients gone before their answer", registry=self.registry
         )
-        self.ready = Gauge("mirror_rt_ready", "1 once all models are warm", registry=self.registry)
+        self.ready = Gauge(
+            "mirror_rt_ready", "1 once all models are warm",
+            registry=self.registry, multiprocess_mode="livemin",
+        )  # fmt: skip
         self._models = {
             "queue": self._of_model("queue_seconds", "Wait of a text for its run", _SECONDS),
             "texts": self._of_model("batch_texts", "Texts of a run", _COUNTS),
@@ -50,8 +61,9 @@ class Metrics:
             registry=self.registry,
         )
         self._waiting = Gauge(
-            "mirror_rt_waiting_tokens", "Tokens that wait", ["model"], registry=self.registry
-        )
+            "mirror_rt_waiting_tokens", "Tokens that wait", ["model"],
+            registry=self.registry, multiprocess_mode="livesum",
+        )  # fmt: skip
 
     def _of_model(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(
@@ -69,8 +81,12 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
-        return generate_latest(self.registry)
+        """All of them in Prometheus' text format; in a worker, those of all workers."""
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
 
 
 class ModelMetrics:

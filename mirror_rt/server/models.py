@@ -9,12 +9,22 @@ from pathlib import Path
 
 from mirror_rt.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.files import sha256
 from mirror_rt.hub import resolve_bundle
+from mirror_rt.manifest import Layout, Manifest
 from mirror_rt.pack import PackIndex, is_pack
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.problems import Problem
 
-__all__ = ["Models", "NamedEncoder", "load_models"]
+__all__ = [
+    "Models",
+    "NamedEncoder",
+    "lasting",
+    "load_folder",
+    "load_models",
+    "manifest_digest",
+    "resolve_source",
+]
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -43,14 +53,20 @@ class Models:
         encoders: in order; names differ.
         default: name of the one that a request without a name gets.
         family: the name that they share, which with `lang` names one of them; None for none.
+        digest: of the manifest that they were loaded from (see `manifest_digest`).
     """
 
     def __init__(
-        self, encoders: list[NamedEncoder], default: str, family: str | None = None
+        self,
+        encoders: list[NamedEncoder],
+        default: str,
+        family: str | None = None,
+        digest: str | None = None,
     ) -> None:
         self.by_name = {model.name: model for model in encoders}
         self.default = self.by_name[default]
         self.family = family
+        self.digest = digest
 
     def find(self, model: str | None, lang: str | None) -> NamedEncoder:
         """Return what a request asks for.
@@ -97,24 +113,54 @@ def load_models(source: str | Path, config: ServerConfig) -> Models:
         ConfigError: a language that is asked for is not in it.
         ProviderError: the providers cannot be had.
     """
-    folder = Path(source)
-    if not folder.exists():
-        folder = resolve_bundle(
-            source, revision=config.revision, offline=config.offline, variants=[config.variant]
-        )
-    elif config.revision is not None:
-        raise ConfigError(f"revision {config.revision}: {folder} is a folder, not a hub name")
+    return load_folder(resolve_source(source, config), config)
+
+
+def lasting(source: str | Path) -> str | Path:
+    """What means the same later: a folder that is gone for a moment must be no hub name then."""
+    return Path(source).absolute() if Path(source).exists() else source
+
+
+def resolve_source(source: str | Path, config: ServerConfig) -> Path:
+    """The folder of a bundle or a pack, downloaded where `source` is a hub name.
+
+    Raises:
+        MirrorError: as `resolve_bundle`.
+    """
+    return resolve_bundle(
+        source, revision=config.revision, offline=config.offline, variants=[config.variant]
+    )
+
+
+def manifest_digest(folder: Path) -> str:
+    """SHA-256 of pack.json or mirror.json, which hold those of all files.
+
+    Raises:
+        BundleError: there is neither.
+    """
+    if is_pack(folder):
+        return sha256(folder / Layout.pack)
+    Manifest.read(folder)  # which says what the folder is instead
+    return sha256(folder / Layout.manifest)
+
+
+def load_folder(folder: Path, config: ServerConfig) -> Models:
+    """Load what `resolve_source` returned; raises as `load_models`."""
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     if is_pack(folder):
         return _load_pack(folder, config)
     if config.languages:
-        raise ConfigError(f"{source} is one bundle, not a pack to choose languages of")
+        raise ConfigError(f"{folder} is one bundle, not a pack to choose languages of")
+    digest = manifest_digest(folder)
     encoder = _load(folder, config)
     name = config.model_name or folder.resolve().name
     model = NamedEncoder(name, encoder, encoder.manifest.language, int(time.time()))
-    return Models([model], model.name)
+    return Models([model], model.name, digest=digest)
 
 
 def _load_pack(folder: Path, config: ServerConfig) -> Models:
+    digest = manifest_digest(folder)
     index = PackIndex.read(folder)
     family = config.model_name or "mirror"
     for name in config.languages:
@@ -130,7 +176,7 @@ def _load_pack(folder: Path, config: ServerConfig) -> Models:
         language = entry.language or name
         models.append(NamedEncoder(f"{family}-{name}", encoder, language, int(time.time())))
     default = index.default if index.default in chosen else chosen[0]
-    return Models(models, f"{family}-{default}", family)
+    return Models(models, f"{family}-{default}", family, digest)
 
 
 def _load(folder: Path, config: ServerConfig) -> Encoder:

@@ -99,9 +99,14 @@ class ModelService:
         await self.scheduler.aencode("ready", timeout=timeout)
 
     def warm_up(self) -> None:
-        """Run the model in the shapes that are to come."""
+        """Run the model in the shapes that are to come, and once on a text.
+
+        Raises:
+            MirrorError: it does not run, or gives no finite vector.
+        """
         began = time.monotonic()
         self.encoder.warmup(batch_size=max(1, self._config.token_budget // 64))
+        self.encoder.encode("ready", show_progress_bar=False)
         logger.info("%s is warm after %.1f s", self.model.name, time.monotonic() - began)
 
     def close(self, timeout: float | None = None) -> None:
