@@ -22,6 +22,10 @@ rm -rf .venv-run build/wheel
   "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
 export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 
+step "fetch the schema of Triton (its client wants older versions of what others need)"
+[ -d build/tritonclient ] || .venv/bin/python -m pip install --quiet --no-deps \
+  --target build/tritonclient tritonclient
+
 step "fetch the default model (the tests themselves are offline)"
 .venv/bin/python -c 'from mirror_train.default_model import default_model_folder as f; print(f())'
 

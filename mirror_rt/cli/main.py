@@ -21,6 +21,7 @@ from mirror_rt.cli import (
     recipes,
     serve,
     study,
+    triton,
     tune,
 )
 from mirror_rt.errors import ConfigError, MirrorError
@@ -28,8 +29,8 @@ from mirror_rt.errors import ConfigError, MirrorError
 __all__ = ["main"]
 
 _COMMANDS = (
-    tune, recipes, export, encode, serve, evaluate, study, benchmark, info, doctor, push, pull,
-    demo,
+    tune, recipes, export, encode, serve, triton, evaluate, study, benchmark, info, doctor, push,
+    pull, demo,
 )  # fmt: skip
 
 

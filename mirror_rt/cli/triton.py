@@ -1,0 +1,56 @@
+"""mirror-rt triton."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.hub import resolve_bundle
+from mirror_rt.triton import RepositoryConfig, write_repository
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "triton",
+        help="a bundle or a pack as a model repository of NVIDIA Triton",
+        description="Write a model repository of the NVIDIA Triton Inference Server: of each\n"
+        "bundle the graph (onnxruntime backend, dynamic batching), its tokenizer (Python\n"
+        "backend) and both as one model that takes texts.",
+        examples="""
+mirror-rt triton bundle --out repository
+mirror-rt triton bundle --out repository --name embed --variant fp16-cuda --max-batch-size 128
+tritonserver --model-repository repository
+""",
+    )
+    parser.add_argument("source", metavar="BUNDLE|PACK", help="folder or hub name")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
+    parser.add_argument("--name", help="of the model that takes texts (default: the folder's name)")
+    parser.add_argument("--variant", metavar="NAME", help="graph of the bundle")
+    parser.add_argument("--max-batch-size", type=int, default=64, metavar="N",
+                        help="most texts of a request and of a run (default 64)")  # fmt: skip
+    parser.add_argument("--on-too-long", choices=["error", "truncate"], default="error",
+                        help="a text of more tokens than the model takes: refuse it (default), "
+                        "or cut it")  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing folder")
+    add_hub_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    config = RepositoryConfig(
+        arguments.name, arguments.variant, arguments.max_batch_size, arguments.on_too_long
+    )
+    source = resolve_bundle(
+        arguments.source,
+        revision=arguments.revision,
+        offline=arguments.offline,
+        variants=[arguments.variant],
+    )
+    names = write_repository(source, arguments.out, config, overwrite=arguments.overwrite)
+    print(f"{arguments.out}: {', '.join(names)}")
