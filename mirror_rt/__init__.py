@@ -28,6 +28,7 @@ from mirror_rt.errors import (
     ParityError,
     ProcessGroupError,
     ProviderError,
+    ServerError,
 )
 from mirror_rt.manifest import Manifest
 from mirror_rt.pipeline import EncodedTexts
@@ -35,15 +36,18 @@ from mirror_rt.quantization import calibration_ranges, quantize_embeddings
 from mirror_rt.retrieval import SearchResult, search
 
 if TYPE_CHECKING:
+    from mirror_rt.client import AsyncClient, Client
     from mirror_rt.language_pack import LanguagePack
     from mirror_rt.scheduling import Scheduler
 
     __version__: str
 
 __all__ = [
+    "AsyncClient",
     "BundleError",
     "BundleIntegrityError",
     "BundleVersionError",
+    "Client",
     "ClosedError",
     "ConfigError",
     "DataError",
@@ -65,6 +69,7 @@ __all__ = [
     "ProviderError",
     "Scheduler",
     "SearchResult",
+    "ServerError",
     "__version__",
     "calibration_ranges",
     "quantize_embeddings",
@@ -77,6 +82,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # as slow as everything else together
 
         return version("mirror-rt")
+    if name in ("AsyncClient", "Client"):
+        from mirror_rt import client
+
+        return getattr(client, name)
     if name == "LanguagePack":
         from mirror_rt.language_pack import LanguagePack
 

@@ -11,9 +11,10 @@ MirrorError
 |   `-- BundleIntegrityError             a file of it is missing or was changed
 |-- HubError                             a model hub lacks or refuses something, or is not reached
 |-- ProcessGroupError                    another process of a run on several has failed
-|-- ClosedError (RuntimeError)           an Encoder or Scheduler is used after close()
+|-- ClosedError (RuntimeError)           an Encoder, Scheduler or Client is used after close()
 |-- DeadlineError (TimeoutError)         the time that a caller gave is over
 |-- OverloadedError                      too much waits already: try again later
+|-- ServerError                          an embedding server is not reached, refuses or fails
 |-- ParityError                          an exported graph disagrees with PyTorch
 |-- OutputExistsError (FileExistsError)  the output is already there
 |-- ProviderError                        an execution provider was asked for and is not there
@@ -46,6 +47,7 @@ __all__ = [
     "ParityError",
     "ProcessGroupError",
     "ProviderError",
+    "ServerError",
     "importing",
     "require",
 ]
@@ -109,7 +111,7 @@ class ProcessGroupError(MirrorError):
 
 
 class ClosedError(MirrorError, RuntimeError):
-    """An Encoder or a Scheduler is used after `close()`, or in another process than its own."""
+    """An Encoder, Scheduler or Client is used after `close()`, or in another process."""
 
 
 class DeadlineError(MirrorError, TimeoutError):
@@ -130,6 +132,22 @@ class OverloadedError(MirrorError):
         when = "later" if retry_after is None else f"in about {max(retry_after, 0.01):.2g} s"
         super().__init__(f"overloaded: {what}; try again {when}, or raise the limit")
         self.retry_after = retry_after
+
+
+class ServerError(MirrorError):
+    """An embedding server cannot be reached, refuses a request, or fails at it.
+
+    Attributes:
+        status: of HTTP; None where no answer came.
+        request_id: by which the server's log names the request; None where no answer came.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, request_id: str | None = None
+    ) -> None:
+        super().__init__(message if request_id is None else f"{message} (request {request_id})")
+        self.status = status
+        self.request_id = request_id
 
 
 class ParityError(MirrorError):

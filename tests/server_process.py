@@ -100,7 +100,12 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def make_pack(folder: Path, bundles: dict[str, Path], default: str) -> Path:
+def make_pack(
+    folder: Path,
+    bundles: dict[str, Path],
+    default: str,
+    prompts: dict[str, dict[str, str]] | None = None,
+) -> Path:
     """A pack of copies of bundles, each said to be of the language of its name."""
     import shutil
 
@@ -110,7 +115,10 @@ def make_pack(folder: Path, bundles: dict[str, Path], default: str) -> Path:
     for name, bundle in bundles.items():
         shutil.copytree(bundle, folder / name)
         path = folder / name / "mirror.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"language": name}))
+        manifest = json.loads(path.read_text()) | {"language": name}
+        if prompts and name in prompts:
+            manifest["prompts"] = prompts[name]
+        path.write_text(json.dumps(manifest))
         entries[name] = PackedBundle.describe(folder, name, {})
     PackIndex(entries, default).write(folder)
     return folder

@@ -77,6 +77,7 @@ def test_the_map_matches_the_code():
         "mirror_rt/evaluation/readers",
         "mirror_rt/evaluation/suites",
         "mirror_rt/server",
+        "mirror_rt/client",
         "train/mirror_train",
         "train/mirror_train/loss",
         "export/mirror_export",

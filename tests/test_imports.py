@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 PUBLIC = [
-    "BundleError", "BundleIntegrityError", "BundleVersionError", "ClosedError", "ConfigError",
-    "DataError", "DeadlineError", "EncodedTexts", "Encoder", "HubError", "InvalidTextError",
-    "LanguagePack", "Manifest", "MirrorError", "MissingDependencyError", "ModelError",
-    "NonFiniteError", "OutputExistsError", "OverloadedError", "ParityError", "ProcessGroupError",
-    "ProviderError", "Scheduler", "SearchResult", "__version__", "calibration_ranges",
-    "quantize_embeddings", "search",
+    "AsyncClient", "BundleError", "BundleIntegrityError", "BundleVersionError", "Client",
+    "ClosedError", "ConfigError", "DataError", "DeadlineError", "EncodedTexts", "Encoder",
+    "HubError", "InvalidTextError", "LanguagePack", "Manifest", "MirrorError",
+    "MissingDependencyError", "ModelError", "NonFiniteError", "OutputExistsError",
+    "OverloadedError", "ParityError", "ProcessGroupError", "ProviderError", "Scheduler",
+    "SearchResult", "ServerError", "__version__", "calibration_ranges", "quantize_embeddings",
+    "search",
 ]  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def test_import_is_light():
         "'matplotlib', 'huggingface_hub',"
         # Each would be a fifth or more of the 40 ms that mirror_rt takes without it.
         "'importlib.metadata', 'asyncio', 'concurrent.futures', 'email', 'scipy', 'argparse',"
-        "'subprocess', 'starlette', 'uvicorn', 'msgspec'];"
+        "'subprocess', 'starlette', 'uvicorn', 'msgspec', 'httpx2'];"
         "print([name for name in heavy if name in sys.modules])"
     )
     done = python(code)
@@ -78,6 +79,7 @@ def test_run_time_never_loads_the_training_stack(bundle):
         ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
         ("starlette", "serve", "import mirror_rt.server"),
         ("msgspec", "serve", "import mirror_rt.server"),
+        ("httpx2", "client", "mirror_rt.Client()"),
         ("wordfreq", "demo", "import mirror_train; mirror_train.word_list('en')"),
         ("py3langid", "detect", "import mirror_rt.detection as d; d.language_detector(['en'])"),
     ],

@@ -27,7 +27,7 @@ _loading = threading.Lock()
 
 
 class TextEncoder(Protocol):
-    """What adapters need of an encoder: `mirror_rt.Encoder` is one.
+    """What adapters need of an encoder: `mirror_rt.Encoder` is one, and so is `mirror_rt.Client`.
 
     Results are [n, D], or [D] for a single string.
     """

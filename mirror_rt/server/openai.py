@@ -11,6 +11,7 @@ import orjson
 
 from mirror_rt.options import EncodeOptions
 from mirror_rt.pipeline import EncodedTexts
+from mirror_rt.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.inputs import items_of
 from mirror_rt.server.problems import Problem
@@ -36,12 +37,7 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
         max_length=service.encoder.max_length,
     )
     exchange.texts = len(items)
-    options: EncodeOptions = {
-        "truncate_dim": request.dimensions,
-        "on_too_long": request.on_too_long or registry.config.on_too_long,
-    }
-    if request.prompt_name is not None:
-        options["prompt_name"] = request.prompt_name
+    options = _options(request, registry, service.encoder.prompts)
     timeout = exchange.timeout(registry.config.timeout)
     encoded = await service.encode(items, timeout, options)
     tokens = exchange.tokens = int(encoded.token_counts.sum())
@@ -74,6 +70,19 @@ def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
     """Say how many texts were cut, where any was."""
     cut = int(encoded.truncated.sum())
     return [(b"x-truncated-items", str(cut).encode())] if cut else []
+
+
+def _options(request: EmbeddingsRequest, registry: Registry, prompts: Prompts) -> EncodeOptions:
+    name = request.prompt_name
+    if name is None and request.prompt is None and request.input_type is not None:
+        name = prompts.first_of(QUERY_NAMES if request.input_type == "query" else DOCUMENT_NAMES)
+    return {
+        "truncate_dim": request.dimensions,
+        "normalize_embeddings": request.normalize,
+        "on_too_long": request.on_too_long or registry.config.on_too_long,
+        "prompt_name": name,
+        "prompt": request.prompt,
+    }
 
 
 def _describe(registry: Registry, name: str) -> dict[str, Any]:

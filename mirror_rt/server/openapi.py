@@ -115,6 +115,9 @@ def openapi_document() -> dict[str, Any]:
         paths.setdefault(path, {})["post"] = _post(path, summary, request, answer)
     for path, (summary, media, answer) in _GETS.items():
         paths.setdefault(path, {})["get"] = _get(path, summary, media, answer)
+    choice = {"in": "query", "required": False, "schema": {"type": "string"}}
+    paths["/info"]["get"]["parameters"] = [choice | {"name": name} for name in ("model", "lang")]
+    paths["/info"]["get"]["responses"] |= _problems("/info", [404, 422])
     parameter = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     one = _get("/v1/models/", "One of the models (OpenAI)", "application/json", _ANY)
     one["responses"] |= _problems("/v1/models/", [404])

@@ -17,10 +17,15 @@ TokenIds = list[Annotated[int, Meta(ge=0, lt=1 << 31)]]
 # no schema language has a union of several lists.
 Inputs = str | list[str | Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds]
 Direction = Literal["Right", "right"]
+# It is put before every text of a request, and so bounded.
+Prompt = Annotated[str, Meta(max_length=4096)]
 
 
 class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
-    """OpenAI's, and what goes beyond it: `lang`, `prompt_name`, `on_too_long`."""
+    """OpenAI's, and what goes beyond it, from `lang` on: see `BatchEncoder.encode`.
+
+    `input_type` takes the model's own prompt for it, as `encode_query` and `encode_document` do.
+    """
 
     input: Inputs
     model: str | None = None
@@ -28,7 +33,10 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
     dimensions: Dimensions = None
     user: str | None = None
     lang: str | None = None
+    input_type: Literal["query", "document"] | None = None
     prompt_name: str | None = None
+    prompt: Prompt | None = None
+    normalize: bool | None = None
     on_too_long: OnTooLong | None = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 import orjson
@@ -106,9 +107,10 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
     return Answer(await _aside(registry, exchange, service, len(items), work))
 
 
-async def info(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """GET /info: what is served, and its limits."""
-    model, config = registry.models.default, registry.config
+async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
+    """GET /info: a model (`?model=`, `?lang=`; the default one without), and its limits."""
+    asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
+    model, config = registry.models.find(asked.get("model"), asked.get("lang")), registry.config
     encoder, manifest = model.encoder, model.encoder.manifest
     return Answer(
         orjson.dumps(
@@ -128,6 +130,8 @@ async def info(registry: Registry, _: Exchange, __: bytes) -> Answer:
                 "sha": None,
                 "docker_label": None,
                 "dimension": encoder.dimension,
+                "language": model.language,
+                "prompts": list(encoder.prompts.by_name),
                 "models": list(registry.models.by_name),
             }
         )

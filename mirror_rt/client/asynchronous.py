@@ -1,0 +1,143 @@
+"""`AsyncClient`: for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from mirror_rt.client.attempts import Attempts, Failure, Reply
+from mirror_rt.client.base import ClientBase
+from mirror_rt.client.request import EncodeRequest, InputType, RemoteOptions
+from mirror_rt.pipeline import Vectors
+from mirror_rt.quantization import Embeddings
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["AsyncClient"]
+
+
+class AsyncClient(ClientBase):
+    """`Client` for any number of tasks of one event loop; arguments and errors are the same.
+
+    A task that is cancelled gives up its requests, and the server does what has not begun of
+    them no more.
+    """
+
+    _http: httpx2.AsyncClient | None = None
+
+    async def encode(
+        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
+    ) -> Embeddings:
+        """`Client.encode`."""
+        return await self._encode(inputs, options, None)
+
+    async def encode_query(
+        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
+    ) -> Embeddings:
+        """`Client.encode_query`."""
+        return await self._encode(inputs, options, "query")
+
+    async def encode_document(
+        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
+    ) -> Embeddings:
+        """`Client.encode_document`."""
+        return await self._encode(inputs, options, "document")
+
+    async def info(self) -> dict[str, Any]:
+        """What the server's /info says of the model, asked once: `dimension` and more."""
+        return await self._info(self._settings.model, self._settings.lang)
+
+    async def models(self) -> list[str]:
+        """The names of the models that the server has."""
+        return self._names(await self._exchange("GET", "v1/models"))
+
+    async def close(self) -> None:
+        """Close the connections; what is used afterwards raises ClosedError."""
+        self._closed = True
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _encode(
+        self, inputs: str | Iterable[str], options: RemoteOptions, input_type: InputType | None
+    ) -> Embeddings:
+        self._check_open()
+        request = EncodeRequest.make(inputs, options, self._settings, input_type)
+        if not request.texts:
+            return request.nothing((await self._info(request.model, request.lang))["dimension"])
+        most = self._settings.batch_size
+        if len(request.texts) > 1:
+            info = await self._info(request.model, request.lang)
+            most = min(most, info["max_client_batch_size"])
+        pieces = request.pieces(most)
+        if len(pieces) == 1:
+            return request.result([await self._embed(request, pieces[0])])
+        return request.result(await self._embed_all(request, pieces))
+
+    async def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
+        """The vectors of each piece, of which a few are under way at a time."""
+        room = asyncio.Semaphore(self._settings.concurrency)
+        tasks: list[asyncio.Task[Vectors]] = []
+
+        async def embed(piece: range) -> Vectors:
+            try:
+                return await self._embed(request, piece)
+            finally:
+                room.release()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for piece in pieces:
+                    await room.acquire()
+                    tasks.append(group.create_task(embed(piece)))
+        except BaseExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _embed(self, request: EncodeRequest, piece: range) -> Vectors:
+        body = request.body(piece)
+        reply = await self._exchange("POST", "v1/embeddings", body, first=piece.start)
+        return request.vectors(piece, reply)
+
+    async def _info(self, model: str | None, lang: str | None) -> dict[str, Any]:
+        known = self._infos.get((model, lang))
+        if known is not None:
+            return known
+        reply = await self._exchange("GET", self._info_path(model, lang))
+        return self._describe(model, lang, reply)
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes = b"", *, first: int = 0
+    ) -> Reply:
+        attempts = Attempts(self._settings, first)
+        while True:
+            outcome = await self._send(method, path, body, attempts)
+            pause = attempts.pause(outcome)
+            if isinstance(outcome, Reply) and pause is None:
+                return outcome
+            await asyncio.sleep(pause or 0.0)
+
+    async def _send(
+        self, method: str, path: str, body: bytes, attempts: Attempts
+    ) -> Reply | Failure:
+        import httpx2
+
+        self._check_open()
+        if self._http is None:
+            self._http = httpx2.AsyncClient(**self._http_options())
+        try:
+            options = self._request_options(attempts)
+            response = await self._http.request(method, path, content=body, **options)
+        except httpx2.RequestError as error:
+            return self._failure(error)
+        except RuntimeError:
+            self._check_open()  # closed by another task meanwhile
+            raise
+        return self._reply(response)

@@ -1,0 +1,167 @@
+"""One request and its retries: what each answer means, and when to ask again."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mirror_rt.client.settings import API_KEY_VARIABLE, Settings
+from mirror_rt.errors import (
+    ConfigError,
+    DeadlineError,
+    InvalidTextError,
+    MirrorError,
+    OverloadedError,
+    ServerError,
+)
+
+__all__ = ["Attempts", "Failure", "Reply"]
+
+# The server's own words for "later", and those of proxies before it.
+_LATER = frozenset({429, 502, 503, 504})
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_ITEM = re.compile(r"item (\d+): (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answered; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def json(self) -> Any:
+        """The content as JSON; ServerError where it is none."""
+        try:
+            return json.loads(self.content)
+        except ValueError:
+            raise ServerError(
+                "the server's answer is not JSON: is it mirror-rt serve?", status=self.status
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why no answer came.
+
+    Attributes:
+        reason: in words.
+        out_of_time: whether all the time that there was is over.
+    """
+
+    reason: str
+    out_of_time: bool = False
+
+
+class Attempts:
+    """The attempts at one request.
+
+    Args:
+        settings: how long and how often to try.
+        first: index of the request's first text in the list of the caller.
+    """
+
+    def __init__(self, settings: Settings, first: int = 0) -> None:
+        self._settings = settings
+        self._first = first
+        self._until = time.monotonic() + settings.timeout
+        self._tries = self._failures = 0
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, above 0.
+
+        Raises:
+            DeadlineError: none are.
+        """
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise DeadlineError(self._settings.timeout)
+        return left
+
+    def pause(self, outcome: Reply | Failure) -> float | None:
+        """How many seconds to wait before the next attempt; None where it succeeded.
+
+        Raises:
+            MirrorError: it failed for good, or there is no time or attempt left.
+        """
+        if isinstance(outcome, Reply) and outcome.status == 200:
+            return None
+        if isinstance(outcome, Failure) and outcome.out_of_time:
+            raise DeadlineError(self._settings.timeout)
+        error, later = self._meaning(outcome)
+        self._tries += 1
+        # A server that is too busy works: whoever has time may wait for it.
+        busy = isinstance(outcome, Reply) and outcome.status == 429
+        self._failures += not busy
+        if not later or not self._settings.retries or self._failures > self._settings.retries:
+            raise error
+        # Jitter: clients that were refused together do not come back together.
+        longest = min(_FIRST_PAUSE * 2 ** (self._tries - 1), _LONGEST_PAUSE)
+        pause = random.uniform(longest / 2, longest)
+        if isinstance(outcome, Reply) and (seconds := _retry_after(outcome)) is not None:
+            pause = max(pause, seconds * random.uniform(1.0, 1.25))
+        if time.monotonic() + pause >= self._until:
+            raise error
+        return pause
+
+    def _meaning(self, outcome: Reply | Failure) -> tuple[MirrorError, bool]:
+        """The error that it is, and whether it may pass."""
+        if isinstance(outcome, Failure):
+            where = self._settings.url
+            return ServerError(f"the server at {where} cannot be reached: {outcome.reason}"), True
+        return self._error(outcome), outcome.status in _LATER
+
+    def _error(self, reply: Reply) -> MirrorError:
+        message, code = _read_problem(reply)
+        item = _ITEM.fullmatch(message)
+        if item is not None and reply.status in (413, 422):
+            return InvalidTextError([(self._first + int(item[1]), item[2])])
+        if reply.status == 408:
+            return DeadlineError(self._settings.timeout)
+        if reply.status == 429:
+            said = message.removeprefix("overloaded: ")
+            return OverloadedError(f"the server says {said!r}", retry_after=_retry_after(reply))
+        if reply.status == 413:
+            return ConfigError(f"{message}: give the client a smaller batch_size")
+        if reply.status == 422 or code == "model_not_found":
+            return ConfigError(message)
+        if reply.status == 401:
+            message += f" (api_key= of the client, or {API_KEY_VARIABLE})"
+        name = reply.headers.get("x-request-id")
+        return ServerError(f"the server answers {reply.status}: {message}", status=reply.status,
+                           request_id=name)  # fmt: skip
+
+
+def _read_problem(reply: Reply) -> tuple[str, str | None]:
+    """Message and code of an error object of either protocol."""
+    try:
+        error = json.loads(reply.content)["error"]
+        if isinstance(error, dict):
+            return str(error["message"]), error.get("code")
+        return str(error), None
+    except (ValueError, LookupError, TypeError):
+        return "without saying why; is it mirror-rt serve?", None
+
+
+def _retry_after(reply: Reply) -> float | None:
+    """Seconds that the server asks for: a number, or until a date."""
+    text = reply.headers.get("retry-after")
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -1,0 +1,150 @@
+"""What the blocking and the asynchronous client have in common: all but the waiting."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
+
+from mirror_rt.client.attempts import Attempts, Failure, Reply
+from mirror_rt.client.settings import API_KEY_VARIABLE, Settings, checked_key
+from mirror_rt.errors import ClosedError, ConfigError, ServerError, require
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["ClientBase"]
+
+logger = logging.getLogger("mirror_rt")
+
+# The server closes a connection that was idle for 75 seconds, unless told otherwise.
+_KEEP_ALIVE, _CONNECTIONS = 60.0, 100
+# A host that does not answer at all is asked again sooner than one that is busy.
+_CONNECT_SECONDS = 5.0
+
+
+class ClientBase:
+    """The settings of a client, and what it makes of them; `Client` describes the arguments."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        api_key: str | None = None,
+        model: str | None = None,
+        lang: str | None = None,
+        timeout: float = 60.0,
+        retries: int = 5,
+        batch_size: int = 256,
+        concurrency: int = 4,
+        verify: ssl.SSLContext | bool = True,
+    ) -> None:
+        httpx = require("httpx2", extra="client", purpose="a client of mirror-rt serve")
+        self._settings = Settings(
+            url, model, lang, timeout, retries, batch_size, concurrency, verify
+        )
+        try:
+            httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"url {url!r} cannot be used: {error}") from None
+        self._key = checked_key(os.environ.get(API_KEY_VARIABLE) if api_key is None else api_key)
+        self._closed = False
+        self._said_truncated = False
+        self._infos: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+
+    def __repr__(self) -> str:
+        given = [f"{name}={value!r}" for name in ("model", "lang")
+                 if (value := getattr(self._settings, name)) is not None]  # fmt: skip
+        return f"{type(self).__name__}({', '.join([repr(self._settings.url), *given])})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the same: libraries copy what they hold, and connections are best shared."""
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
+        """Pickled as its settings, without the API key."""
+        return partial(type(self), **self._settings.arguments()), ()
+
+    def _http_options(self) -> dict[str, Any]:
+        """The arguments of httpx2's clients."""
+        import httpx2
+
+        headers = {"content-type": "application/json", "user-agent": "mirror-rt"}
+        if self._key is not None:
+            headers["authorization"] = f"Bearer {self._key}"
+        limits = httpx2.Limits(
+            max_connections=_CONNECTIONS,
+            max_keepalive_connections=_CONNECTIONS,
+            keepalive_expiry=_KEEP_ALIVE,
+        )
+        return {
+            "base_url": self._settings.url,
+            "headers": headers,
+            # Without TLS there is no need to read the system's authorities, which takes long.
+            "verify": self._settings.url.startswith("https:") and self._settings.verify,
+            "limits": limits,
+        }
+
+    def _request_options(self, attempts: Attempts) -> dict[str, Any]:
+        """The arguments of one attempt; DeadlineError where there is no time for it."""
+        import httpx2
+
+        left = attempts.left
+        return {
+            "headers": {"x-request-timeout": f"{left:.3f}"},
+            "timeout": httpx2.Timeout(left, connect=min(left, _CONNECT_SECONDS)),
+        }
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"this {type(self).__name__} is closed: make another")
+
+    def _reply(self, response: httpx2.Response) -> Reply:
+        cut = response.headers.get("x-truncated-items")
+        if cut is not None and not self._said_truncated:
+            self._said_truncated = True
+            logger.warning(
+                "%s texts are longer than the model takes and were cut there (said once)", cut
+            )
+        return Reply(response.status_code, response.headers, response.content)
+
+    @staticmethod
+    def _failure(error: httpx2.RequestError) -> Failure:
+        import httpx2
+
+        # Whatever else may come late, the answer had all the time that there was.
+        late = isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout)
+        return Failure(str(error) or type(error).__name__, out_of_time=late)
+
+    def _describe(self, model: str | None, lang: str | None, reply: Reply) -> dict[str, Any]:
+        """Keep what /info says of a model; ServerError where it is something else."""
+        info = reply.json()
+        numbers = ("dimension", "max_client_batch_size")
+        if not isinstance(info, dict) or not all(isinstance(info.get(n), int) for n in numbers):
+            raise ServerError(
+                f"/info of {self._settings.url} does not say {' and '.join(numbers)}: is it "
+                "mirror-rt serve?",
+                status=reply.status,
+            )
+        self._infos[model, lang] = info
+        return info
+
+    def _names(self, reply: Reply) -> list[str]:
+        """The names in an answer of /v1/models; ServerError where it is something else."""
+        try:
+            return [str(model["id"]) for model in reply.json()["data"]]
+        except (LookupError, TypeError):
+            raise ServerError(
+                f"/v1/models of {self._settings.url} lists no models: is it mirror-rt serve?",
+                status=reply.status,
+            ) from None
+
+    @staticmethod
+    def _info_path(model: str | None, lang: str | None) -> str:
+        asked = {"model": model, "lang": lang}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return f"info?{query}" if query else "info"

@@ -1,0 +1,181 @@
+"""A call of `encode` as requests to a server: options, pieces, bodies, vectors."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.client.attempts import Reply
+from mirror_rt.client.settings import Settings, check_text
+from mirror_rt.encoding import as_list
+from mirror_rt.errors import ConfigError, InvalidTextError, ServerError
+from mirror_rt.options import OnTooLong
+from mirror_rt.pipeline import Vectors
+from mirror_rt.quantization import EmbeddingPrecision, Embeddings, quantize_embeddings
+from mirror_rt.tokenization import why_invalid
+
+__all__ = ["EncodeRequest", "InputType", "RemoteOptions"]
+
+InputType = Literal["query", "document"]
+# Of the texts of one request: far below what a server takes, even where all of it is escaped.
+_MOST_CHARACTERS = 1 << 20
+
+
+class RemoteOptions(TypedDict, total=False):
+    """Options of a client's `encode`, which says what they mean."""
+
+    normalize_embeddings: bool | None
+    truncate_dim: int | None
+    precision: EmbeddingPrecision
+    ranges: npt.ArrayLike | None
+    prompt_name: str | None
+    prompt: str | None
+    on_too_long: OnTooLong | None
+    model: str | None
+    lang: str | None
+
+
+_OF_THE_SERVER = {
+    "batch_size": "the server makes its own batches; Client(batch_size=) is the texts of a request",
+    "errors": "a server answers for all texts of a request or for none",
+    "show_progress_bar": "a client shows none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeRequest:
+    """One call of `encode`.
+
+    Attributes:
+        texts: checked, in the order of the caller.
+        single: whether the caller gave one text by itself.
+        model, lang: that are asked for.
+        fields: of every body, besides the texts.
+        precision, ranges: of the result.
+    """
+
+    texts: list[str]
+    single: bool
+    model: str | None
+    lang: str | None
+    fields: dict[str, Any]
+    precision: EmbeddingPrecision
+    ranges: npt.ArrayLike | None
+
+    @classmethod
+    def make(
+        cls,
+        inputs: str | Iterable[str],
+        options: RemoteOptions,
+        settings: Settings,
+        input_type: InputType | None,
+    ) -> EncodeRequest:
+        """Check a call before anything of it is sent.
+
+        Raises:
+            InvalidTextError: naming every text that no server could encode.
+            ConfigError: an option is unknown, or its value is unusable.
+        """
+        _check(options)
+        single = isinstance(inputs, str)
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        invalid = [(i, why) for i, text in enumerate(texts) if (why := why_invalid(text))]
+        if invalid:
+            raise InvalidTextError(invalid)
+        model, lang = options.get("model", settings.model), options.get("lang", settings.lang)
+        kept = options.get("truncate_dim")
+        fields = {
+            "encoding_format": "base64",
+            "model": model,
+            "lang": lang,
+            "input_type": input_type,
+            "dimensions": None if kept is None else operator.index(kept),
+            "normalize": options.get("normalize_embeddings"),
+            "prompt_name": options.get("prompt_name"),
+            "prompt": options.get("prompt"),
+            "on_too_long": options.get("on_too_long", "truncate"),
+        }
+        fields = {name: value for name, value in fields.items() if value is not None}
+        precision: EmbeddingPrecision = options.get("precision", "float32")
+        return cls(texts, single, model, lang, fields, precision, options.get("ranges"))
+
+    def pieces(self, most: int) -> list[range]:
+        """Consecutive texts that make a request each, of at most `most`."""
+        return list(_pieces(self.texts, most))
+
+    def body(self, piece: range) -> bytes:
+        """The body of the request for some of the texts."""
+        texts = self.texts[piece.start : piece.stop]
+        return json.dumps(self.fields | {"input": texts}, ensure_ascii=False).encode()
+
+    def vectors(self, piece: range, reply: Reply) -> Vectors:
+        """float32 [len(piece), D] of an answer.
+
+        Raises:
+            ServerError: it is something else.
+        """
+        content = reply.json()
+        try:
+            rows = sorted(content["data"], key=lambda row: operator.index(row["index"]))
+            data = [base64.b64decode(row["embedding"], validate=True) for row in rows]
+            found = [row["index"] for row in rows]
+            if found != list(range(len(piece))) or len(set(map(len, data))) != 1:
+                raise ValueError("other rows than were asked for")
+            return np.frombuffer(b"".join(data), dtype="<f4").reshape(len(piece), -1)
+        except (LookupError, TypeError, ValueError, binascii.Error) as error:
+            raise ServerError(
+                f"the server's answer is not the vectors of {len(piece)} texts ({error}): is it "
+                "mirror-rt serve?",
+                status=reply.status,
+            ) from error
+
+    def result(self, parts: list[Vectors]) -> Embeddings:
+        """The vectors of all pieces, in order, as the caller wants them.
+
+        Raises:
+            ConfigError: the precision or its ranges cannot be used.
+        """
+        vectors = np.concatenate(parts).astype(np.float32, copy=False)
+        embeddings: Embeddings = vectors
+        if self.precision != "float32" or self.ranges is not None:
+            embeddings = quantize_embeddings(vectors, self.precision, self.ranges)
+        return embeddings[0] if self.single else embeddings
+
+    def nothing(self, dimension: int) -> Embeddings:
+        """The result for no text at all, of a model of so many dimensions."""
+        return self.result([np.empty((0, self.fields.get("dimensions", dimension)), np.float32)])
+
+
+def _pieces(texts: list[str], most: int) -> Iterator[range]:
+    start, size = 0, 0
+    for i, text in enumerate(texts):
+        if i > start and (i - start == most or size + len(text) > _MOST_CHARACTERS):
+            yield range(start, i)
+            start, size = i, 0
+        size += len(text)
+    if start < len(texts):
+        yield range(start, len(texts))
+
+
+def _check(options: RemoteOptions) -> None:
+    known = RemoteOptions.__annotations__
+    for name in options:
+        if name not in known:
+            why = _OF_THE_SERVER.get(name, f"there are {', '.join(known)}")
+            raise ConfigError(f"{name}: a client has no such option: {why}")
+    kept = options.get("truncate_dim")
+    if kept is not None and (not hasattr(kept, "__index__") or operator.index(kept) < 1):
+        raise ConfigError(f"truncate_dim must be an integer of at least 1, got {kept!r}")
+    for name in ("prompt_name", "prompt", "on_too_long", "model", "lang"):
+        check_text(name, options.get(name))
+    if (precision := options.get("precision", "float32")) not in get_args(EmbeddingPrecision):
+        names = ", ".join(get_args(EmbeddingPrecision))
+        raise ConfigError(f"precision must be one of {names}, got {precision!r}")

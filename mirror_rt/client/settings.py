@@ -1,0 +1,69 @@
+"""What a client is told once: where the server is, and how to ask it."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from mirror_rt.errors import ConfigError
+
+__all__ = ["API_KEY_VARIABLE", "Settings", "check_text", "checked_key"]
+
+API_KEY_VARIABLE = "MIRROR_RT_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of a client, checked; `Client` says what they mean.
+
+    Raises:
+        ConfigError: an argument has an unusable value.
+    """
+
+    url: str
+    model: str | None
+    lang: str | None
+    timeout: float
+    retries: int
+    batch_size: int
+    concurrency: int
+    verify: ssl.SSLContext | bool = field(compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.url, str) or not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"url must begin with http:// or https://, got {self.url!r}")
+        check_text("model", self.model)
+        check_text("lang", self.lang)
+        if not 0 < self.timeout < math.inf:
+            raise ConfigError(f"timeout must be above 0 seconds, got {self.timeout}")
+        for name, least in (("retries", 0), ("batch_size", 1), ("concurrency", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+    def arguments(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise ConfigError for what cannot be sent; what it means, the server knows."""
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be str, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{name} is not valid Unicode: {error}") from None
+
+
+def checked_key(key: str | None) -> str | None:
+    """Return an API key; ConfigError where it cannot stand in a header."""
+    if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigError(
+            f"api_key (or {API_KEY_VARIABLE}) must be printable ASCII without spaces, and not empty"
+        )
+    return key
