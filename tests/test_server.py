@@ -255,9 +255,10 @@ def test_request_ids_and_the_log(server):
 def test_metrics(server):
     server.post("/embed", {"inputs": "a"})
     text = server.get("/metrics")[1].decode()
-    for name in ("queue_seconds", "batch_texts", "text_tokens", "batch_padding_ratio"):
-        assert f'mirror_rt_{name}_count{{model="tiny"}}' in text
-    assert 'mirror_rt_execution_seconds_count{model="tiny",status="ok"}' in text
+    for name in ("queue_seconds", "batch_texts", "text_tokens", "batch_padding_ratio",
+                 "execution_seconds"):  # fmt: skip
+        assert f'mirror_rt_{name}_count{{model="tiny",status="ok"}}' in text
+    assert "\nprocess_resident_memory_bytes " in text
     assert 'mirror_rt_request_seconds_count{model="tiny",route="/embed",status="200"}' in text
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 
 import numpy as np
@@ -215,6 +216,10 @@ def test_a_model_that_fails(make, encoder, caplog):
 
     run(main())
     assert "secret" not in caplog.text
+    text = app.state.registry.metrics.text().decode()
+    for name in ("queue_seconds", "batch_texts", "text_tokens", "execution_seconds"):
+        count = re.search(rf'mirror_rt_{name}_count{{model="tiny",status="failed"}} (.*)', text)[1]
+        assert float(count) >= 2
 
 
 def test_an_error_that_nobody_foresaw(make, encoder, monkeypatch, caplog):

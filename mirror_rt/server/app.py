@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mirror_rt.server import openai, tei
+from mirror_rt.server import openai, status, tei
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.docs_page import docs_page
 from mirror_rt.server.exchange import Answer, Exchange
@@ -89,6 +89,7 @@ def _routes(registry: Registry) -> list[Route]:
         ("/health", _health), ("/ready", _ready), ("/metrics", _metrics), ("/info", tei.info),
         ("/v1/models", openai.models), ("/v1/models/{name:path}", openai.model),
         ("/openapi.json", openapi), ("/docs", docs),
+        ("/", status.page), ("/status", status.status),
     ]  # fmt: skip
     posts = [
         Route(path, Endpoint(registry, handler, path, reads=True), methods=["POST"])

@@ -20,8 +20,9 @@ access = logging.getLogger("mirror_rt.server.access")
 
 Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
 
-# Probes have no key; the documents hold nothing that the sources do not.
+# Probes have no key; the documents and the page hold nothing that the sources do not.
 _OPEN = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
+_OPEN_PAGE = "/"  # to read; whoever posts there wants vectors
 _EXCHANGE = "mirror_rt.exchange"
 
 
@@ -70,7 +71,9 @@ class Gate:
 
     def _may_enter(self, scope: Scope, exchange: Exchange) -> bool:
         keys = self._registry.keys
-        if not keys.required or _path(scope) in _OPEN:
+        path = _path(scope)
+        page = path == _OPEN_PAGE and scope["method"] in ("GET", "HEAD")
+        if not keys.required or path in _OPEN or page:
             return True
         return keys.accepts(exchange.headers.get(b"authorization", b"").decode("latin-1"))
 
@@ -80,6 +83,8 @@ class Gate:
         self._registry.metrics.requests.labels(
             exchange.route, exchange.model or "", str(status)
         ).observe(seconds)
+        if exchange.model is not None:
+            self._registry.recent.add_request(status, seconds)
         if access.isEnabledFor(logging.INFO):
             fields = {
                 "request_id": exchange.request_id, "route": exchange.route, "status": status,

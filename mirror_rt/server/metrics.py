@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -16,6 +23,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+_LABELS = ("model", "status")  # `ok` or `failed`
 
 
 class Metrics:
@@ -29,6 +37,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._process = ProcessCollector(registry=self.registry)
         self.requests = Histogram(
             "mirror_rt_request_seconds",
             "From the head of a request to the end of its answer",
@@ -52,14 +61,8 @@ class Metrics:
             "texts": self._of_model("batch_texts", "Texts of a run", _COUNTS),
             "tokens": self._of_model("text_tokens", "Tokens of a text that ran", _TOKENS),
             "padding": self._of_model("batch_padding_ratio", "Share of padding in a run", _SHARES),
+            "run": self._of_model("execution_seconds", "Time of a run of the model", _SECONDS),
         }
-        self._runs = Histogram(
-            "mirror_rt_execution_seconds",
-            "Time of a run of the model",
-            ["model", "status"],
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
         self._waiting = Gauge(
             "mirror_rt_waiting_tokens", "Tokens that wait", ["model"],
             registry=self.registry, multiprocess_mode="livesum",
@@ -67,18 +70,27 @@ class Metrics:
 
     def _of_model(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(
-            f"mirror_rt_{name}", text, ["model"], buckets=buckets, registry=self.registry
+            f"mirror_rt_{name}", text, _LABELS, buckets=buckets, registry=self.registry
         )
 
     def of_model(self, name: str) -> ModelMetrics:
         """The metrics of the runs of one model."""
-        histograms = {key: histogram.labels(name) for key, histogram in self._models.items()}
-        return ModelMetrics(
-            histograms,
-            self._runs.labels(name, "ok"),
-            self._runs.labels(name, "failed"),
-            self._waiting.labels(name),
-        )
+        by_status = {
+            status: {key: histogram.labels(name, status) for key, histogram in self._models.items()}
+            for status in ("ok", "failed")
+        }
+        return ModelMetrics(by_status["ok"], by_status["failed"], self._waiting.labels(name))
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that are not answered yet."""
+        return int(sum(sample.value for m in self.open.collect() for sample in m.samples))
+
+    def resident_bytes(self) -> int | None:
+        """Memory of this process that is in use; None where the system does not say."""
+        found = [s.value for metric in self._process.collect() for s in metric.samples
+                 if s.name == "process_resident_memory_bytes"]  # fmt: skip
+        return int(found[0]) if found else None
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format; in a worker, those of all workers."""
@@ -90,24 +102,27 @@ class Metrics:
 
 
 class ModelMetrics:
-    """Fed by the scheduler of a model, in the thread of its device."""
+    """Fed by the scheduler of a model, in the thread of its device.
+
+    Args:
+        ok, failed: the histograms of runs that ended well, and of those that did not. The texts
+            of a run that failed run again in halves.
+        waiting_tokens: what waits.
+    """
 
     def __init__(
-        self, histograms: dict[str, Histogram], ran: Histogram, failed: Histogram, waiting: Gauge
+        self, ok: dict[str, Histogram], failed: dict[str, Histogram], waiting_tokens: Gauge
     ) -> None:
-        self._queue, self._texts = histograms["queue"], histograms["texts"]
-        self._tokens, self._padding = histograms["tokens"], histograms["padding"]
-        self._ran, self._failed = ran, failed
-        self.waiting_tokens = waiting
+        self._ok, self._failed = ok, failed
+        self.waiting_tokens = waiting_tokens
 
     def observe(self, report: BatchReport) -> None:
         """Count a run."""
-        (self._failed if report.failed else self._ran).observe(report.run_seconds)
-        if report.failed:
-            return
-        self._texts.observe(len(report.tokens))
-        self._padding.observe(1 - sum(report.tokens) / report.padded_tokens)
+        histograms = self._failed if report.failed else self._ok
+        histograms["run"].observe(report.run_seconds)
+        histograms["texts"].observe(len(report.tokens))
+        histograms["padding"].observe(1 - sum(report.tokens) / report.padded_tokens)
         for seconds in report.queue_seconds:
-            self._queue.observe(seconds)
+            histograms["queue"].observe(seconds)
         for tokens in report.tokens:
-            self._tokens.observe(tokens)
+            histograms["tokens"].observe(tokens)

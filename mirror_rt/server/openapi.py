@@ -94,11 +94,13 @@ _POSTS: dict[str, tuple[str, type[msgspec.Struct], dict[str, Any]]] = {
 _GETS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "/v1/models": ("The models (OpenAI)", "application/json", _ANY),
     "/info": ("What is served, and its limits (TEI)", "application/json", _ANY),
+    "/": ("The status page", "text/html", {"type": "string"}),
+    "/status": ("Models, load, queue and memory", "application/json", _ANY),
     "/health": ("Live: the process answers", "application/json", _ANY),
     "/ready": ("Ready: every model has just run", "application/json", _ANY),
     "/metrics": ("Metrics for Prometheus", "text/plain", {"type": "string"}),
 }
-_OPEN = ("/health", "/ready")
+_OPEN = ("/", "/health", "/ready")
 
 
 @functools.cache

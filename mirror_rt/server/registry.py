@@ -16,6 +16,7 @@ from mirror_rt.server.exchange import Exchange
 from mirror_rt.server.metrics import Metrics
 from mirror_rt.server.models import Models
 from mirror_rt.server.problems import Problem
+from mirror_rt.server.recent import Recent
 from mirror_rt.server.reload import Reloader
 from mirror_rt.server.security import ApiKeys
 from mirror_rt.server.service import ModelService
@@ -39,7 +40,9 @@ class Registry:
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
         self.config = config
+        self.began = time.monotonic()
         self.metrics = Metrics()
+        self.recent = Recent()
         self.keys = ApiKeys(config.api_keys, config.api_keys_file)
         self._swap = Swap(self._serving(models))
         self.warm = threading.Event()
@@ -137,6 +140,11 @@ class Registry:
         finally:
             self._probed = time.monotonic()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are taken, as far as is known without running a model."""
+        return self.warm.is_set() and not self._stopping
+
     def stop(self) -> None:
         """Say from now on that nothing more should be sent here."""
         self._stopping = True
@@ -152,7 +160,7 @@ class Registry:
 
     def _serving(self, models: Models) -> Serving:
         services = {
-            name: ModelService(model, self.config, self.metrics.of_model(name))
+            name: ModelService(model, self.config, self.metrics.of_model(name), self.recent)
             for name, model in models.by_name.items()
         }
         return Serving(models, services)

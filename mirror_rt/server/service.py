@@ -18,6 +18,7 @@ from mirror_rt.scheduling import BatchReport, Scheduler
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.metrics import ModelMetrics
 from mirror_rt.server.models import NamedEncoder
+from mirror_rt.server.recent import Recent
 
 __all__ = ["Items", "ModelService"]
 
@@ -39,14 +40,17 @@ class ModelService:
     Args:
         model: what is served.
         config: its limits.
-        metrics: told of every run.
+        metrics, recent: told of every run.
     """
 
-    def __init__(self, model: NamedEncoder, config: ServerConfig, metrics: ModelMetrics) -> None:
+    def __init__(
+        self, model: NamedEncoder, config: ServerConfig, metrics: ModelMetrics, recent: Recent
+    ) -> None:
         self.model = model
         self.encoder = model.encoder
         self._config = config
         self._metrics = metrics
+        self._recent = recent
         self._open_texts = 0
         self._seconds_per_token = 0.0
         self._pieces = asyncio.Semaphore(_PIECES_AT_A_TIME)
@@ -81,9 +85,14 @@ class ModelService:
         finally:
             self.release(len(items))
 
+    @property
+    def waiting_seconds(self) -> float:
+        """How long what waits now will take, by the runs so far."""
+        return self.scheduler.waiting_tokens * self._seconds_per_token
+
     def admit(self, texts: int, timeout: float) -> None:
         """Count texts of a request that is accepted; OverloadedError where it is not."""
-        wait = self.scheduler.waiting_tokens * self._seconds_per_token
+        wait = self.waiting_seconds
         if wait > min(self._config.max_wait, timeout):
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
         if self._open_texts + texts > self._config.max_waiting_texts:
@@ -147,6 +156,7 @@ class ModelService:
 
     def _on_batch(self, report: BatchReport) -> None:
         self._metrics.observe(report)
+        self._recent.add_run(report)
         self._metrics.waiting_tokens.set(self.scheduler.waiting_tokens)
         if not report.failed:
             rate = report.run_seconds / max(1, sum(report.tokens))
