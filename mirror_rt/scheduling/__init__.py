@@ -1,6 +1,6 @@
 """Concurrent callers share a device: see `Scheduler`."""
 
-from mirror_rt.scheduling.requests import BatchReport, SchedulerStatistics
+from mirror_rt.scheduling.requests import BatchReport, RequestTimes, SchedulerStatistics
 from mirror_rt.scheduling.scheduler import Scheduler
 
-__all__ = ["BatchReport", "Scheduler", "SchedulerStatistics"]
+__all__ = ["BatchReport", "RequestTimes", "Scheduler", "SchedulerStatistics"]

@@ -87,7 +87,7 @@ class Device(threading.Thread):
             run_seconds=time.monotonic() - began,
             failed=failed,
         )
-        self._queue.count(report)
+        self._queue.count(report, batch, began)
         if self._on_batch is not None:
             try:
                 self._on_batch(report)

@@ -155,10 +155,14 @@ class RequestQueue:
             self._changed.notify_all()
             return [text.request for text in self._waiting.take_all() if self.end(text.request)]
 
-    def count(self, report: BatchReport) -> None:
-        """Add a run to the statistics."""
+    def count(self, report: BatchReport, batch: list[WaitingText[Request]], began: float) -> None:
+        """Add a run to the statistics, and to the times of the requests that want to know."""
         with self._lock:
             self._statistics.add(report)
+            arrived = {text.request: text.arrived for text in batch}
+            for request, at in arrived.items():
+                if request.times is not None:
+                    request.times.add(at, began, report.run_seconds)
 
     @property
     def waiting_tokens(self) -> int:

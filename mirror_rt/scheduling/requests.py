@@ -14,9 +14,36 @@ from mirror_rt.options import Job
 from mirror_rt.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
 
-__all__ = ["BatchReport", "Request", "SchedulerStatistics", "make_request"]
+__all__ = ["BatchReport", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
 
 Finish = Callable[[Vectors, TokenRows, Job], EncodedTexts]
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """When the texts of a call ran, for whoever gives it to the call; see `Scheduler.submit`.
+
+    Attributes:
+        began: of the first run, in seconds of `time.monotonic`; None until then.
+        ended: of the last run so far.
+        runs: how many there were.
+        queue_seconds: from the call to the last of its runs.
+        run_seconds: sum over its runs, which others' texts may have shared.
+    """
+
+    began: float | None = None
+    ended: float | None = None
+    runs: int = 0
+    queue_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+    def add(self, arrived: float, began: float, seconds: float) -> None:
+        """Count a run, of texts that arrived and began to run at these times."""
+        self.began = began if self.began is None else min(self.began, began)
+        self.ended = max(self.ended or 0.0, began + seconds)
+        self.runs += 1
+        self.queue_seconds = max(self.queue_seconds, began - arrived)
+        self.run_seconds += seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +55,7 @@ class Request:
         job: what the caller asked for.
         timeout: seconds that the caller gave, None for no limit.
         vectors: float32 [m, D], pooled, of the rows; unset in those that are not done.
+        times: where to note its runs; None where nobody asked.
         texts: the rows as they wait.
         left: how many of them are not done.
         over: whether it has its result or its error, or was cancelled.
@@ -38,6 +66,7 @@ class Request:
     job: Job
     timeout: float | None
     vectors: Vectors
+    times: RequestTimes | None = None
     texts: list[WaitingText[Request]] = field(default_factory=list)
     left: int = 0
     over: bool = False
@@ -74,10 +103,11 @@ def make_request(
     pad_to: int | None,
     arrived: float,
     timeout: float | None,
+    times: RequestTimes | None = None,
 ) -> Request:
     """Make a request; times are those of `time.monotonic`."""
     vectors = np.empty((len(rows.text), dimension), np.float32)
-    request = Request(rows, job, timeout, vectors, left=len(rows.text))
+    request = Request(rows, job, timeout, vectors, times, left=len(rows.text))
     deadline = None if timeout is None else arrived + timeout
     spans = pairwise(rows.tokens.offsets.tolist())
     request.texts = [

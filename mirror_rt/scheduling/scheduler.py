@@ -20,6 +20,7 @@ from mirror_rt.scheduling.device import Device
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
     BatchReport,
+    RequestTimes,
     SchedulerStatistics,
     make_request,
 )
@@ -92,6 +93,7 @@ class Scheduler:
         inputs: Inputs,
         *,
         timeout: float | None = None,
+        times: RequestTimes | None = None,
         **options: Unpack[EncodeOptions],
     ) -> Future[EncodedTexts]:
         """Let texts wait for the device, after tokenising them in the calling thread.
@@ -101,6 +103,7 @@ class Scheduler:
                 they are: special tokens included, no prompt, and none of more than `max_length`.
             timeout: seconds from now after which the vectors are of no use: texts that still
                 wait then do not run.
+            times: where the texts' runs are noted before the future is done.
             **options: those of `Encoder.encode`, except `batch_size`.
 
         Returns:
@@ -115,7 +118,7 @@ class Scheduler:
             OverloadedError: too much waits.
             ClosedError: the scheduler is closed.
         """
-        call = self._admit(inputs, timeout, options)
+        call = self._admit(inputs, timeout, options, times)
         return self._accept(call)
 
     def encode_with_info(
@@ -123,6 +126,7 @@ class Scheduler:
         inputs: Inputs,
         *,
         timeout: float | None = None,
+        times: RequestTimes | None = None,
         **options: Unpack[EncodeOptions],
     ) -> EncodedTexts:
         """`submit`, and wait.
@@ -131,7 +135,7 @@ class Scheduler:
             DeadlineError: the time is over; what waited was taken back.
             MirrorError: what `submit` raises, or its future.
         """
-        future = self.submit(inputs, timeout=timeout, **options)
+        future = self.submit(inputs, timeout=timeout, times=times, **options)
         try:
             return future.result(timeout)
         except TimeoutError:
@@ -157,6 +161,7 @@ class Scheduler:
         inputs: Inputs,
         *,
         timeout: float | None = None,
+        times: RequestTimes | None = None,
         **options: Unpack[EncodeOptions],
     ) -> EncodedTexts:
         """`submit`, tokenising in another thread, and await the result.
@@ -169,7 +174,7 @@ class Scheduler:
         """
         import asyncio  # 30 ms that a synchronous program does without
 
-        call = self._admit(inputs, timeout, options)
+        call = self._admit(inputs, timeout, options, times)
         accepted = self._tokenizing.submit(self._accept, call)
         accepted.add_done_callback(
             lambda future: self._queue.release(len(call.texts)) if future.cancelled() else None
@@ -240,7 +245,13 @@ class Scheduler:
         """Close; run what waits only where the block ended well."""
         self.close(drain=kind is None)
 
-    def _admit(self, inputs: Inputs, timeout: float | None, options: EncodeOptions) -> _Call:
+    def _admit(
+        self,
+        inputs: Inputs,
+        timeout: float | None,
+        options: EncodeOptions,
+        times: RequestTimes | None,
+    ) -> _Call:
         """Check a call and make room for its texts."""
         arrived = time.monotonic()
         if timeout is not None and not 0 < timeout < math.inf:
@@ -258,7 +269,7 @@ class Scheduler:
             )
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         self._queue.admit(len(texts))
-        return _Call(texts, job, arrived, timeout)
+        return _Call(texts, job, arrived, timeout, times)
 
     def _accept(self, call: _Call) -> Future[EncodedTexts]:
         """Tokenise admitted texts and queue them."""
@@ -270,6 +281,7 @@ class Scheduler:
                 pad_to=self._encoder.pad_to,
                 arrived=call.arrived,
                 timeout=call.timeout,
+                times=call.times,
             )
         except BaseException:
             self._queue.release(len(call.texts))
@@ -298,6 +310,7 @@ class _Call(NamedTuple):
     job: Job
     arrived: float
     timeout: float | None
+    times: RequestTimes | None
 
 
 def _cancel_result(accepted: Future[Future[EncodedTexts]]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Message, Receive, Scope, Send
 
+from mirror_rt.scheduling import RequestTimes
 from mirror_rt.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -74,10 +75,11 @@ class Exchange:
         model, texts, tokens: for the log and the metrics; None where it did not come so far.
         status: of the answer, 0 until it begins.
         serving: the models that it uses, once it does.
+        times: when the model ran for it; None where nobody traces.
     """
 
     __slots__ = ("began", "headers", "model", "request_id", "route", "scope", "serving", "status",
-                 "texts", "tokens")  # fmt: skip
+                 "texts", "times", "tokens")  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -91,6 +93,7 @@ class Exchange:
         self.tokens: int | None = None
         self.status = 0
         self.serving: Serving | None = None
+        self.times: RequestTimes | None = None
 
     def timeout(self, most: float) -> float:
         """Seconds that the request still has: those of its header, and at most `most`.

@@ -57,6 +57,8 @@ class Gate:
                 message["headers"] = [*message["headers"], (b"x-request-id", name)]
             await send(message)
 
+        tracing = self._registry.tracing
+        span = tracing.begin(exchange) if tracing is not None else None
         self._registry.metrics.open.inc()
         try:
             if self._may_enter(scope, exchange):
@@ -68,6 +70,8 @@ class Gate:
         finally:
             self._registry.metrics.open.dec()
             self._note(exchange)
+            if tracing is not None and span is not None:
+                tracing.end(span, exchange)
 
     def _may_enter(self, scope: Scope, exchange: Exchange) -> bool:
         keys = self._registry.keys

@@ -39,7 +39,7 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     exchange.texts = len(items)
     options = _options(request, registry, service.encoder.prompts)
     timeout = exchange.timeout(registry.config.timeout)
-    encoded = await service.encode(items, timeout, options)
+    encoded = await service.encode(items, timeout, options, exchange.times)
     tokens = exchange.tokens = int(encoded.token_counts.sum())
     tail = {
         "model": service.model.name,

@@ -21,6 +21,7 @@ from mirror_rt.server.reload import Reloader
 from mirror_rt.server.security import ApiKeys
 from mirror_rt.server.service import ModelService
 from mirror_rt.server.serving import Serving, Swap
+from mirror_rt.server.tracing import tracing_from_environment
 
 __all__ = ["Registry"]
 
@@ -43,6 +44,7 @@ class Registry:
         self.began = time.monotonic()
         self.metrics = Metrics()
         self.recent = Recent()
+        self.tracing = tracing_from_environment()
         self.keys = ApiKeys(config.api_keys, config.api_keys_file)
         self._swap = Swap(self._serving(models))
         self.warm = threading.Event()
@@ -157,6 +159,8 @@ class Registry:
         if self._reloader is not None:
             self._reloader.close()
         self._swap.now.close(self.config.timeout)
+        if self.tracing is not None:
+            self.tracing.close()
 
     def _serving(self, models: Models) -> Serving:
         services = {

@@ -14,7 +14,7 @@ import numpy as np
 from mirror_rt.errors import InvalidTextError, NonFiniteError, OverloadedError
 from mirror_rt.options import EncodeOptions
 from mirror_rt.pipeline import EncodedTexts
-from mirror_rt.scheduling import BatchReport, Scheduler
+from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.metrics import ModelMetrics
 from mirror_rt.server.models import NamedEncoder
@@ -65,13 +65,20 @@ class ModelService:
             on_batch=self._on_batch,
         )
 
-    async def encode(self, items: Items, timeout: float, options: EncodeOptions) -> EncodedTexts:
+    async def encode(
+        self,
+        items: Items,
+        timeout: float,
+        options: EncodeOptions,
+        times: RequestTimes | None = None,
+    ) -> EncodedTexts:
         """Encode the texts of one request: all, or an error.
 
         Args:
             items: at least one.
             timeout: seconds from now.
             options: of `Encoder.encode`.
+            times: where to note when they run.
 
         Raises:
             OverloadedError: too much waits.
@@ -80,8 +87,10 @@ class ModelService:
         self.admit(len(items), timeout)
         try:
             if len(items) <= _PIECE:
-                return await self.scheduler.aencode_with_info(items, timeout=timeout, **options)
-            return await self._encode_pieces(items, timeout, options)
+                return await self.scheduler.aencode_with_info(
+                    items, timeout=timeout, times=times, **options
+                )
+            return await self._encode_pieces(items, timeout, options, times)
         finally:
             self.release(len(items))
 
@@ -124,7 +133,7 @@ class ModelService:
         self.aside.shutdown(cancel_futures=True)
 
     async def _encode_pieces(
-        self, items: Items, timeout: float, options: EncodeOptions
+        self, items: Items, timeout: float, options: EncodeOptions, times: RequestTimes | None
     ) -> EncodedTexts:
         """Encode a large request in pieces of texts of similar length."""
         until = time.monotonic() + timeout
@@ -136,7 +145,7 @@ class ModelService:
                 for rows in pieces:
                     await self._pieces.acquire()
                     left = max(until - time.monotonic(), 1e-3)
-                    task = group.create_task(self._piece(items, rows, left, options))
+                    task = group.create_task(self._piece(items, rows, left, options, times))
                     task.add_done_callback(lambda _: self._pieces.release())
                     tasks.append(task)
         except BaseExceptionGroup as group_error:
@@ -144,11 +153,18 @@ class ModelService:
         return _join([task.result() for task in tasks], pieces, len(items))
 
     async def _piece(
-        self, items: Items, rows: list[int], timeout: float, options: EncodeOptions
+        self,
+        items: Items,
+        rows: list[int],
+        timeout: float,
+        options: EncodeOptions,
+        times: RequestTimes | None,
     ) -> EncodedTexts:
         chosen = cast("Items", [items[i] for i in rows])
         try:
-            return await self.scheduler.aencode_with_info(chosen, timeout=timeout, **options)
+            return await self.scheduler.aencode_with_info(
+                chosen, timeout=timeout, times=times, **options
+            )
         except NonFiniteError as error:
             raise NonFiniteError(rows[i] for i, _ in error.items) from None
         except InvalidTextError as error:

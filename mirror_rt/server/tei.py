@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -48,7 +49,8 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
         "normalize_embeddings": request.normalize,
         "truncate_dim": request.dimensions,
     }
-    encoded = await service.encode(items, exchange.timeout(registry.config.timeout), options)
+    timeout = exchange.timeout(registry.config.timeout)
+    encoded = await service.encode(items, timeout, options, exchange.times)
     exchange.tokens = int(encoded.token_counts.sum())
     content = _rows(list(encoded.embeddings))
     short = len(items) <= _ROWS
@@ -80,7 +82,8 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
         raise Problem(400, "inputs.sentences: it is empty", "empty", "inputs")
     items = _items(registry, service, exchange, texts)
     options = _options(registry, request.parameters or SimilarityParameters())
-    encoded = await service.encode(items, exchange.timeout(registry.config.timeout), options)
+    timeout = exchange.timeout(registry.config.timeout)
+    encoded = await service.encode(items, timeout, options, exchange.times)
     exchange.tokens = int(encoded.token_counts.sum())
     cosines = cosine_similarity(encoded.embeddings[:1], encoded.embeddings[1:])[0]
     return Answer(
@@ -162,11 +165,20 @@ async def _aside(
     registry: Registry, exchange: Exchange, service: ModelService, texts: int, work: Callable[[], T]
 ) -> T:
     """Do what the scheduler cannot, in a thread of its own, one request at a time."""
-    timeout = exchange.timeout(registry.config.timeout)
+    timeout, arrived = exchange.timeout(registry.config.timeout), time.monotonic()
+
+    def timed() -> T:
+        began = time.monotonic()
+        try:
+            return work()
+        finally:
+            if exchange.times is not None:
+                exchange.times.add(arrived, began, time.monotonic() - began)
+
     service.admit(texts, timeout)
     try:
         async with asyncio.timeout(timeout):
-            return await asyncio.get_running_loop().run_in_executor(service.aside, work)
+            return await asyncio.get_running_loop().run_in_executor(service.aside, timed)
     except TimeoutError as error:
         raise DeadlineError(timeout) from error
     finally:
