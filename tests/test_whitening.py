@@ -74,6 +74,8 @@ def test_from_tuning_to_a_bundle(tiny_bert, cli, tmp_path):
     encoder = TorchEncoder.load(tuned)
     expected = encoder.encode(STRINGS)
     (layer,) = encoder.head.layers
+    raw = encoder.encode(STRINGS, normalize_embeddings=False)
+    np.testing.assert_allclose(raw.mean(axis=0), 0, atol=1e-5)
     assert layer.linear.bias.abs().sum() > 0
     theirs = SentenceTransformer(str(tuned), device="cpu").encode(STRINGS)
     np.testing.assert_allclose(theirs, expected, atol=1e-5)

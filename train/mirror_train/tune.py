@@ -23,7 +23,7 @@ from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.processes import Processes, joined_processes
 from mirror_train.recipe import Recipe
 from mirror_train.trainer import Trainer, TrainingStats
-from mirror_train.whitening import fit_whitening
+from mirror_train.whitening import centre_again, fit_whitening
 
 __all__ = ["TuneConfig", "TuneReport", "load_base", "tune"]
 
@@ -166,6 +166,8 @@ def _tune(
             resume_from=checkpoint,
             on_step=progress,
         )
+    if layer is not None:
+        centre_again(base, layer, data, recipe, seed=config.seed, device=processes.device)
     manifest = describe(base, data, recipe, run, stats, processes)
     manifest = processes.in_first(lambda: _write(base, manifest, layer, store, config))
     return TuneReport(config.out, manifest, stats)

@@ -21,7 +21,7 @@ from mirror_train.pretrained import Pretrained
 from mirror_train.recipe import Recipe
 from mirror_train.torch_encoder import TorchEncoder
 
-__all__ = ["fit_whitening", "whitening_layer"]
+__all__ = ["centre_again", "fit_whitening", "whitening_layer"]
 
 # Strings that mean and covariance are estimated from.
 _SAMPLE = 20_000
@@ -46,13 +46,45 @@ def fit_whitening(
     """
     if not recipe.whitening:
         return None
-    strings = sorted({*data.first, *data.second})
-    if len(strings) > _SAMPLE:
-        chosen = np.random.default_rng(seed).choice(len(strings), _SAMPLE, replace=False)
-        strings = [strings[i] for i in np.sort(chosen)]
     encoder = TorchEncoder(base, head=Head([recipe.pooling]), device=device)
-    vectors = encoder.encode(strings, normalize_embeddings=False)
+    vectors = encoder.encode(_sample(data, seed), normalize_embeddings=False)
     return whitening_layer(vectors, recipe.whitening).to(device)
+
+
+def centre_again(
+    base: Pretrained,
+    layer: Dense,
+    data: TrainingData,
+    recipe: Recipe,
+    *,
+    seed: int,
+    device: torch.device,
+) -> None:
+    """Move the layer's bias so that the tuned model's vectors of the strings have the mean 0.
+
+    InfoNCE hardly sees a direction that all vectors share, and tuning brings one back.
+
+    Args:
+        base: the model, tuned.
+        layer: of `fit_whitening`; changed in place.
+        data: as given to `fit_whitening`.
+        recipe: the same.
+        seed: the same.
+        device: where to compute.
+    """
+    encoder = TorchEncoder(base, head=Head([recipe.pooling], [layer]), device=device)
+    vectors = encoder.encode(_sample(data, seed), normalize_embeddings=False)
+    layer.linear.bias.data -= torch.from_numpy(vectors.mean(axis=0, dtype=np.float64)).to(
+        layer.linear.bias
+    )
+
+
+def _sample(data: TrainingData, seed: int) -> list[str]:
+    strings = sorted({*data.first, *data.second})
+    if len(strings) <= _SAMPLE:
+        return strings
+    chosen = np.random.default_rng(seed).choice(len(strings), _SAMPLE, replace=False)
+    return [strings[i] for i in np.sort(chosen)]
 
 
 def whitening_layer(vectors: Vectors, power: float) -> Dense:
