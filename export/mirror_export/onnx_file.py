@@ -7,7 +7,7 @@ where PyTorch holds them, once the lengths are known. The file is the usual one.
 onnxruntime copies the weights out of such a file, and maps weights that are external data into
 memory instead: faster to load, and shared by processes. So a second, small file holds the graph
 and names the bytes of the first as its external data. In it SkipLayerNormalization is in parts
-again: on a CPU onnxruntime's takes several times as long as Add and LayerNormalization.
+again: on a CPU onnxruntime's adds number by number, slower than Add and LayerNormalization.
 """
 
 from __future__ import annotations

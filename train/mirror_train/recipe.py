@@ -44,7 +44,7 @@ class Recipe:
         same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
             the views then differ by masking alone).
         whitening: power of a whitening layer that is fitted to the base model's vectors of the
-            strings and stays as it is (see `mirror_train.whitening`), 0 .. 1; 0 for none.
+            strings (see `mirror_train.whitening`), 0 .. 1; 0 for none.
     """
 
     level: Level
