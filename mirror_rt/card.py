@@ -155,7 +155,7 @@ def _usage(manifest: Manifest, name: str | None) -> str:
         "With onnxruntime alone:",
         f"```python\n{_plain_usage(manifest, folder)}\n```",
     ]
-    if manifest.pooling != "mean-with-padding":  # which sentence-transformers does not know
+    if not manifest.pooling.startswith("mean-with"):  # which sentence-transformers does not know
         options = {"file_name": Path(manifest.variant().file).name}
         parts += [
             "With sentence-transformers (and optimum-onnx):",

@@ -29,7 +29,7 @@ __all__ = [
 
 FORMAT_VERSION = 1
 
-Pooling = Literal["cls", "mean", "mean-with-padding"]
+Pooling = Literal["cls", "mean", "mean-without-special", "mean-with-padding"]
 # `Pooling` is what can be tuned; the rest comes with the models of others, under the names that
 # sentence-transformers has for it.
 PoolingMode = Pooling | Literal["max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]

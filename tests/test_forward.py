@@ -29,7 +29,7 @@ def test_the_split_is_the_cheapest(lengths, pass_cost):
     assert cost(lengths, groups, pass_cost) == best
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "mean-with-padding"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "mean-without-special", "mean-with-padding"])
 @pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
 def test_groups_give_what_one_text_at_a_time_gives(fixture, pooling, request, words):
     pretrained = load_pretrained(request.getfixturevalue(fixture))
@@ -49,6 +49,11 @@ def test_groups_give_what_one_text_at_a_time_gives(fixture, pooling, request, wo
                 expected = hidden[0, 0]
             elif pooling == "mean":
                 expected = hidden[0, : int(mask.sum())].mean(0)
+            elif pooling == "mean-without-special":
+                tokenizer = pretrained.hf_tokenizer
+                special = [tokenizer.cls_token_id, tokenizer.sep_token_id]
+                words_only = [j for j, token in enumerate(ids[0].tolist()) if token not in special]
+                expected = hidden[0, words_only].mean(0)
             else:
                 assert hidden.shape[1] == 25
                 expected = hidden[0].mean(0)

@@ -6,7 +6,7 @@ from mirror_train import load_recipe, recipe_names
 
 def test_the_shipped_recipes_are_the_papers():
     """EMNLP 2021, section 3 (Training Setup), appendices B and J."""
-    assert recipe_names() == ["phrase", "sentence", "word"]
+    assert recipe_names() == ["phrase", "sentence", "word", "word-plus"]
     for name, (tau, k, epochs, length) in {
         "word": (0.2, 0, 2, 25),
         "phrase": (0.04, 2, 2, 25),
@@ -30,7 +30,10 @@ def test_the_shipped_recipes_are_the_papers():
         ({"batch_size": 20.5}, "batch_size must be int, got 20.5"),
         ({"epochs": True}, "epochs must be int, got True"),
         ({"span_length": -1}, "span_length must be at least 0"),
-        ({"pooling": "max"}, "pooling must be one of cls, mean, mean-with-padding, got 'max'"),
+        (
+            {"pooling": "max"},
+            "pooling must be one of cls, mean, mean-without-special, mean-with-padding, got 'max'",
+        ),
         ({"loss": "triplet"}, "loss must be one of ntxent, decoupled"),
         ({"max_length": 2}, "max_length must be at least 3"),
         ({"learning_rate": -1}, "learning_rate must be greater than 0"),

@@ -123,7 +123,7 @@ def test_the_setups_are_the_papers():
     spans = [span for (span,) in rows("masking-rate", sentence, "span_length")]
     assert spans == [5, 2, 10, 15, 20]
     assert rows("random-strings", word, "learning_rate") == [(2e-5,), (2e-5,), (5e-5,)]
-    assert rows("pooling", word, "pooling") == [("cls",), ("mean",)]
+    assert rows("pooling", word, "pooling") == [("cls",), ("mean",), ("mean-without-special",)]
     sizes = [setup.top for setup in STUDIES["data-size"].setups(word, 100_000)]
     assert sizes == [None, 10_000, 1_000, 2_000, 5_000, 20_000, 50_000, 100_000]
     assert [s.top for s in STUDIES["data-size"].setups(word, 1_500)] == [None, 1_000, 200, 500]

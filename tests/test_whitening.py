@@ -94,6 +94,27 @@ def test_the_loss_sees_the_layer(tiny_bert, tmp_path):
 
 
 def test_no_whitening_behind_mean_with_padding(tiny_bert, tmp_path):
-    with pytest.raises(ConfigError, match="mean-with-padding is known to no other tool"):
+    with pytest.raises(
+        ConfigError, match="whitening does not go with the pooling mean-with-padding"
+    ):
         run(tiny_bert, tmp_path / "out", pooling="mean-with-padding")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
+def test_word_plus_from_strings_to_bundle(fixture, request, tmp_path, cli):
+    """Its pooling goes before what a base declares; other libraries refuse rather than differ."""
+    strings = tmp_path / "words.txt"
+    strings.write_text("\n".join(STRINGS))
+    tuned, bundle = tmp_path / "tuned", tmp_path / "bundle"
+    base = request.getfixturevalue(fixture)
+    cli("tune", "--recipe", "word-plus", "--model", base, "--data", strings,
+        "--batch-size", "20", "--out", tuned)  # fmt: skip
+    cli("export", tuned, "--out", bundle)
+    encoder = Encoder.load(bundle)
+    assert encoder.manifest.pooling == "mean-without-special"
+    expected = TorchEncoder.load(tuned).encode(STRINGS)
+    np.testing.assert_allclose(encoder.encode(STRINGS), expected, atol=1e-5)
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    with pytest.raises(ValueError, match="mean-without-special"):
+        sentence_transformers.SentenceTransformer(str(tuned), device="cpu")

@@ -18,6 +18,7 @@ from mirror_train.declared import (
 )
 from mirror_train.head import Head
 from mirror_train.license import base_license
+from mirror_train.pooling import check_special_tokens
 from mirror_train.pretrained import Pretrained
 
 __all__ = ["choose_head", "describe"]
@@ -40,6 +41,7 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
         )
     if "mean-with-padding" in head.poolings and declared_pad_to(pretrained.folder) is None:
         raise ConfigError("pooling mean-with-padding needs a folder that was tuned with it")
+    check_special_tokens(pretrained, head.poolings)
     cut = config.truncate_dim
     if cut is None:
         cut = declared(pretrained.folder).truncate_dim

@@ -78,7 +78,7 @@ mirror-rt evaluate geometry --model bundle --texts texts.txt --json
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pooling",
-        choices=["auto", "cls", "mean"],
+        choices=["auto", "cls", "mean", "mean-without-special"],
         default="auto",
         help="of a Hugging Face model; auto: declared, else mean",
     )

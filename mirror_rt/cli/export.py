@@ -51,7 +51,7 @@ mirror-rt export tuned --out bundle --precision fp32,int8 --parity-pairs pairs.t
     _add_pack_options(parser)
     parser.add_argument(
         "--pooling",
-        choices=["auto", "cls", "mean"],
+        choices=["auto", "cls", "mean", "mean-without-special"],
         default="auto",
         help="auto: what the folder declares, all of its sentence-transformers modules; or this "
         "pooling alone, in their place",

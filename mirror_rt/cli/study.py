@@ -29,6 +29,8 @@ STUDIES = {
     "data-size": "1,000 to 100,000 strings (Figure 5)",
     "random-strings": "random letters and digits instead of words (Table 10)",
     "pooling": "[CLS] against the mean of the tokens (Appendix B)",
+    "masking": "which strings are masked, and with what (the authors' code)",
+    "word-plus": "what the recipe word-plus changes (not in the paper)",
 }
 
 # What --data holds for a level: strings to tune on, pairs to evaluate on.
@@ -106,9 +108,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--pooling",
-        choices=["auto", "cls", "mean", "mean-with-padding"],
+        choices=["auto", "cls", "mean", "mean-without-special", "mean-with-padding"],
         default="auto",
-        help="auto: what the base model declares, else the recipe's",
+        help="auto: what the base model declares, else the recipe's (mean-without-special of a "
+        "recipe goes first)",
     )
     group.add_argument(
         "--seeds", type=int, metavar="N", help=f"runs of every setup (default {_SEEDS})"

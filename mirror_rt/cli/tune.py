@@ -59,7 +59,7 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         "--recipe",
         required=True,
         metavar="NAME|FILE.toml",
-        help="word, phrase, sentence, or your own TOML file",
+        help="word, word-plus, phrase, sentence, or your own TOML file",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
     parser.add_argument(
@@ -126,9 +126,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument(
         "--pooling",
-        choices=["auto", "cls", "mean", "mean-with-padding"],
+        choices=["auto", "cls", "mean", "mean-without-special", "mean-with-padding"],
         default="auto",
-        help="auto: what the base model declares, else the recipe's",
+        help="auto: what the base model declares, else the recipe's (mean-without-special of a "
+        "recipe goes first)",
     )
     group.add_argument(
         "--precision",

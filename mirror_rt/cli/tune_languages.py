@@ -8,13 +8,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.language_tags import lookup_chain, normalize_tag
 
 if TYPE_CHECKING:
+    from mirror_rt.manifest import Pooling
     from mirror_train import TuneConfig
     from mirror_train.language_run import LanguageJob, LanguageResult
     from mirror_train.languages import LanguageRecipe
@@ -83,7 +84,7 @@ def _jobs(
     table = load_languages(arguments.recipes)
     tags = _tags(arguments.langs, table.find)
     rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
-    if arguments.recipe.endswith(".toml"):  # all of a recipe: nothing is left to the table
+    if arguments.recipe != template.recipe.level:  # all of a recipe: nothing is left to the table
         rows = [dataclasses.replace(row, recipe=template.recipe) for row in rows]
     words = None if arguments.words is None else Path(arguments.words)
     jobs = [_job(row, template, changes, words, arguments) for row in rows]
@@ -108,7 +109,7 @@ def _job(
         out=template.out / row.language,
         model=row.base.model,
         revision=template.revision or row.base.revision,
-        pooling=row.base.pooling if template.pooling == "auto" else template.pooling,
+        pooling=_pooling(row, template),
     )
     strings = _strings(row, words)
     pairs = None
@@ -116,6 +117,12 @@ def _job(
         pairs = _find(arguments.data, _PAIRS[row.recipe.level], row.language)
     top = 10_000 if arguments.top is None else arguments.top
     return LanguageJob(row.language, config, row.scripts, strings, top, pairs)
+
+
+def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["auto"]:
+    if template.pooling != "auto" or row.recipe.pooling == "mean-without-special":
+        return template.pooling
+    return row.base.pooling
 
 
 def _tags(text: str, find: Callable[[str], str]) -> list[str]:

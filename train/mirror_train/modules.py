@@ -62,7 +62,9 @@ def write_modules(
 ) -> None:
     """Describe an encoder as sentence-transformers does.
 
-    Its `mean-with-padding` has no name there, and is declared in mirror.json alone.
+    `mean-with-padding` cannot be described there, and is declared in mirror.json alone;
+    `mean-without-special` has no name there, so that the library refuses to load the folder
+    where it would give other vectors.
 
     Args:
         folder: where the transformer's own files are or will be.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirror_rt.errors import ConfigError
+from mirror_rt.manifest import Pooling
 from mirror_train.recipe import Level, Recipe
 
 __all__ = ["STUDIES", "Setup", "Study", "find_study"]
@@ -63,6 +64,11 @@ class Study:
 _BASE = Setup("untuned", tuned=False)
 _DROPOUT_RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
 _DROPHEAD_RATES = (0.05, 0.2)  # their defaults for RoBERTa and for BERT
+_POOLINGS: dict[Pooling, str] = {
+    "cls": "[CLS]",
+    "mean": "mean",
+    "mean-without-special": "mean without special tokens",
+}
 # Characters masked: the paper's for sentences; words are shorter than most of those.
 _SPANS = {
     "word": (0, 1, 2, 3, 5),
@@ -159,10 +165,32 @@ def _pooling(recipe: Recipe, count: int) -> list[Setup]:
     return [
         *(
             Setup(f"untuned, {name}", {"pooling": pooling}, tuned=False)
-            for pooling, name in (("cls", "[CLS]"), ("mean", "mean"))
+            for pooling, name in _POOLINGS.items()
         ),
-        Setup("tuned, [CLS]", {"pooling": "cls"}),
-        Setup("tuned, mean", {"pooling": "mean"}),
+        *(Setup(f"tuned, {name}", {"pooling": pooling}) for pooling, name in _POOLINGS.items()),
+    ]
+
+
+def _masking(recipe: Recipe, count: int) -> list[Setup]:
+    """The authors' code masks no string under 30 characters, and with the literal [MASK]."""
+    span = _masked(recipe)
+    return [
+        _BASE,
+        Setup("as the authors' code", span | {"span_mask": "reference"}),
+        Setup("own mask token, short strings too", span | {"span_mask": "mask-token"}),
+        Setup("no masking", {"span_length": 0}),
+    ]
+
+
+def _word_plus(recipe: Recipe, count: int) -> list[Setup]:
+    own, white = {"pooling": "mean-without-special"}, {"whitening": 0.25}
+    return [
+        _BASE,
+        Setup("the recipe"),
+        Setup("without special tokens", own),
+        Setup("with whitening", white),
+        Setup("both", own | white),
+        Setup("both, one epoch (word-plus)", own | white | {"epochs": 1}),
     ]
 
 
@@ -184,6 +212,10 @@ STUDIES = {
         Study("random-strings", "Table 10", "random letters and digits instead of words", "word",
               _random_strings),
         Study("pooling", "Appendix B", "[CLS] against the mean of the tokens", "word", _pooling),
+        Study("masking", "the authors' code", "which strings are masked, and with what",
+              "sentence", _masking),
+        Study("word-plus", "not in the paper", "what the recipe word-plus changes", "word",
+              _word_plus),
     )
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from mirror_train.declared import declared_pooling
 from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.dense import Dense
 from mirror_train.output import describe, write_folder
+from mirror_train.pooling import check_special_tokens
 from mirror_train.precision import Precision, resolve_precision
 from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.processes import Processes, joined_processes
@@ -37,7 +38,8 @@ class TuneConfig:
         out: folder to write.
         model: base model: folder, hub name, or the embedded default.
         revision: branch, tag or commit on the hub.
-        pooling: `auto` takes what the base model declares, else the recipe's.
+        pooling: `auto` takes what the base model declares, else the recipe's; but a recipe's
+            `mean-without-special` goes first.
         precision: auto, fp32, bf16 or fp16.
         device: auto, cpu, cuda or cuda:N.
         seed: the same seed gives the same vectors on the same machine.
@@ -142,6 +144,7 @@ def _tune(
     base = base or processes.first_then_all(lambda: load_base(config))
     recipe = config.recipe.replace(pooling=_pooling(base, config))
     _check_length(base, recipe)
+    check_special_tokens(base, [recipe.pooling])
     _check_whitening(recipe)
     run = _run_identity(data, base, recipe, config, precision, processes)
     store = CheckpointStore(config.out, run)
@@ -205,8 +208,8 @@ def _check_length(base: Pretrained, recipe: Recipe) -> None:
 def _check_whitening(recipe: Recipe) -> None:
     if recipe.whitening and recipe.pooling == "mean-with-padding":
         raise ConfigError(
-            "whitening goes with the poolings cls and mean: mean-with-padding is known to no "
-            "other tool, which a layer behind it would have to be written for"
+            "whitening does not go with the pooling mean-with-padding, whose folder has no list of "
+            "modules to keep the layer in: pass --pooling mean"
         )
 
 
@@ -219,6 +222,8 @@ def _check_space(base: Pretrained, config: TuneConfig) -> None:
 def _pooling(base: Pretrained, config: TuneConfig) -> Pooling:
     if config.pooling != "auto":
         return config.pooling
+    if config.recipe.pooling == "mean-without-special":
+        return config.recipe.pooling  # never a fallback: what the recipe was chosen with
     return declared_pooling(base.folder) or config.recipe.pooling
 
 

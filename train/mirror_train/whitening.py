@@ -24,7 +24,7 @@ from mirror_train.torch_encoder import TorchEncoder
 __all__ = ["centre_again", "fit_whitening", "whitening_layer"]
 
 # Strings that mean and covariance are estimated from.
-_SAMPLE = 20_000
+_SAMPLE = 5_000
 # Of the mean eigenvalue, added to all: with fewer strings than dimensions some would be 0.
 _RIDGE = 1e-3
 
@@ -36,7 +36,7 @@ def fit_whitening(
 
     Args:
         base: the model, before it is tuned.
-        data: the strings; of more than 20,000 a random sample is taken.
+        data: the strings; of more than 5,000 a random sample is taken.
         recipe: its `whitening` and `pooling`.
         seed: of the sample.
         device: where to compute.
