@@ -1,9 +1,10 @@
 """One multilingual base, tuned for several languages, exported as one pack, scored at every step.
 
-    python benchmarks/languages.py --base MODEL --data DIR --work FOLDER [--langs fr,ru]
+    python benchmarks/languages.py --base MODEL --data DIR --work FOLDER [--langs fr,ru] \
+        [--recipe word] [--precision fp32]
 
 DIR holds words/LANG.txt (strings to tune on) and multisimlex/LANG.tsv (scored pairs). The commands
-of the product do the work: `tune --recipe word` for each language (what FOLDER/tuned already has is
+of the product do the work: `tune` for each language (what FOLDER/tuned already has is
 kept, so the run can be repeated), one `export --all` for all of them. The table compares Spearman's
 correlation of the base and the tuned model in PyTorch with that of every variant of the bundle.
 """
@@ -22,7 +23,6 @@ from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
 from mirror_rt.pack import PackIndex
 from mirror_train import TorchEncoder
 
-VARIANTS = ("fp32", "int8")
 # The difference that is allowed between PyTorch's correlation and that of a variant.
 ALLOWED = {"fp32": 0.002, "int8": 0.01}
 
@@ -34,25 +34,25 @@ def command(*arguments):
     return round(time.perf_counter() - began, 1)
 
 
-def tune(base, language, data, tuned):
+def tune(base, language, recipe, data, tuned):
     """Tune for one language, unless that was done before; return seconds, None where it was."""
     out = tuned / language
     if out.exists():
         return None
     return command(
-        *("tune", "--model", base, "--pooling", "mean", "--recipe", "word", "--language", language),
+        *("tune", "--model", base, "--recipe", recipe, "--language", language),
         *("--data", data / "words" / f"{language}.txt", "--out", out),
     )
 
 
-def score(base, language, data, tuned, pack):
+def score(base, language, data, tuned, pack, variants):
     """Spearman's correlation of every stage for one language."""
     pairs = read_scored_pairs(data / "multisimlex" / f"{language}.tsv")
     scores = {
         "base": evaluate_similarity(TorchEncoder.load(base, pooling="mean"), pairs),
         "tuned": evaluate_similarity(TorchEncoder.load(tuned / language), pairs),
     }
-    for variant in VARIANTS:
+    for variant in variants:
         encoder = Encoder.load(pack / language, variant=variant)
         scores[variant] = evaluate_similarity(encoder, pairs)
     return scores
@@ -61,9 +61,11 @@ def score(base, language, data, tuned, pack):
 def verdict(scores):
     """What of the promise a row does not keep."""
     faults = [
-        name for name, limit in ALLOWED.items() if abs(scores[name] - scores["tuned"]) > limit
+        name
+        for name, limit in ALLOWED.items()
+        if name in scores and abs(scores[name] - scores["tuned"]) > limit
     ]
-    below = [name for name in ("tuned", *VARIANTS) if scores[name] <= scores["base"]]
+    below = [name for name in scores if name != "base" and scores[name] <= scores["base"]]
     return [f"{name} differs from PyTorch" for name in faults] + [
         f"{name} is not above the base" for name in below
     ]
@@ -75,24 +77,29 @@ def main():
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--work", required=True, type=Path)
     parser.add_argument("--langs", default="en,fr,ru,zh,ar")
+    parser.add_argument("--recipe", default="word-plus")
+    parser.add_argument("--precision", default="fp32,int8")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     arguments = parser.parse_args()
     languages = arguments.langs.split(",")
+    variants = arguments.precision.split(",")
     tuned, pack = arguments.work / "tuned", arguments.work / "pack"
     tuned.mkdir(parents=True, exist_ok=True)
     seconds = {
-        language: tune(arguments.base, language, arguments.data, tuned) for language in languages
+        language: tune(arguments.base, language, arguments.recipe, arguments.data, tuned)
+        for language in languages
     }
     exported = command(
-        *("export", "--all", tuned, "--out", pack, "--precision", "fp32,int8"),
+        *("export", "--all", tuned, "--out", pack, "--precision", arguments.precision),
         *("--parity-pairs", arguments.data / "multisimlex"),
         *(["--resume"] if pack.exists() else []),
     )
     rows = {
-        language: score(arguments.base, language, arguments.data, tuned, pack)
+        language: score(arguments.base, language, arguments.data, tuned, pack, variants)
         for language in languages
     }
-    print("| language | base | tuned, PyTorch | bundle fp32 | bundle int8 |\n|---|---|---|---|---|")
+    columns = ["language", "base", "tuned, PyTorch", *(f"bundle {name}" for name in variants)]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     faults = []
     for language, scores in rows.items():
         print(f"| {language} | " + " | ".join(f"{value:.4f}" for value in scores.values()) + " |")
