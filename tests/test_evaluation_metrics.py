@@ -164,9 +164,19 @@ def test_vecmap_against_its_equations(rng):
     np.testing.assert_allclose(mapped_x @ mapped_x.T, expected_x @ expected_x.T, atol=1e-9)
 
 
-def test_vecmap_needs_a_dictionary_that_spans_the_space(rng):
+def test_vecmap_leaves_out_a_direction_without_content(rng):
+    """A layer norm's outputs sum to 0: in 5 of 6 dimensions the result is that of those 5."""
+    x, z = normalized(rng.standard_normal((80, 5))), normalized(rng.standard_normal((90, 5)))
+    a, b = rng.integers(80, size=60), rng.integers(90, size=60)
+    basis = scipy.linalg.null_space(np.ones((1, 6))).T  # 5 orthonormal rows that sum to 0
+    expected_x, expected_z = vecmap(x, z, a, b)
+    mapped_x, mapped_z = vecmap(x @ basis, z @ basis, a, b)
+    np.testing.assert_allclose(mapped_x @ mapped_z.T, expected_x @ expected_z.T, atol=1e-9)
+
+
+def test_vecmap_needs_a_dictionary_of_more_words_than_dimensions(rng):
     x = normalized(rng.standard_normal((20, 6)))
-    with pytest.raises(DataError, match=r"6 independent vectors .* there are 4 .of 4 entries"):
+    with pytest.raises(DataError, match=r"6 different .* there are 4 .of 4 entries"):
         vecmap(x, x, np.arange(4), np.arange(4))
 
 

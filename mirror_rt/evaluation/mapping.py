@@ -50,7 +50,8 @@ def vecmap(
         Both mapped, [n, D] and [m, D].
 
     Raises:
-        DataError: fewer dictionary entries than dimensions (whitening is then undefined).
+        DataError: fewer different words in the dictionary than dimensions (whitening is then
+            undefined).
     """
     x, x_inverse = _whitening(source[source_rows], "source")
     z, z_inverse = _whitening(target[target_rows], "target")
@@ -65,14 +66,18 @@ def vecmap(
 
 
 def _whitening(vectors: Matrix, side: str) -> tuple[Matrix, Matrix]:
-    """(X'X)^-1/2 and its inverse, both symmetric [D, D]."""
-    _, values, directions = np.linalg.svd(vectors, full_matrices=False)
-    rank = int((values > values[0] * 1e-6).sum())
-    if rank < vectors.shape[1]:
+    """(X'X)^-1/2 and its inverse, both symmetric [D, D], on the directions that X has.
+
+    Behind a layer norm and its centring one has nothing in it: a layer norm's outputs sum to 0.
+    """
+    if (distinct := len(np.unique(vectors, axis=0))) < vectors.shape[1]:
         raise DataError(
-            f"whitening needs {vectors.shape[1]} independent vectors of {side} words in the "
-            f"dictionary, there are {rank} (of {len(vectors)} entries): use a larger dictionary"
+            f"whitening needs {vectors.shape[1]} different {side} words in the dictionary, there "
+            f"are {distinct} (of {len(vectors)} entries): use a larger dictionary"
         )
+    _, values, directions = np.linalg.svd(vectors, full_matrices=False)
+    kept = values > values[0] * 1e-6
+    values, directions = values[kept], directions[kept]
     return (directions.T / values) @ directions, (directions.T * values) @ directions
 
 
