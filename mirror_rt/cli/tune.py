@@ -21,7 +21,15 @@ _RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
     "level": (str, "what the strings are: word, phrase or sentence"),
     "temperature": (float, "tau of the InfoNCE loss"),
     "span_length": (int, "characters masked in one of the two copies (k); 0 for none"),
-    "span_mask": (str, "mask-token (the tokenizer's own) or reference (as the authors' code)"),
+    "span_mask": (
+        str,
+        "mask-token (the tokenizer's own), reference (as the authors' code) or tokens (at most "
+        "--span-length whole tokens, as BERT-CF)",
+    ),
+    "span_probability": (
+        float,
+        "with --span-mask tokens: of the geometric distribution of a span's length (default 0.3)",
+    ),
     "dropout": (float, "rate of every dropout of the model"),
     "loss": (str, "InfoNCE variant: ntxent, decoupled or one_way"),
     "max_length": (int, "most tokens of a training string"),

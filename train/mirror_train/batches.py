@@ -47,11 +47,14 @@ class StepBatch(NamedTuple):
         texts: 2n strings, n and then their positives.
         group_ids: int64 [n], see `TrainingData`; they mean the same in all processes.
         dropout_seed: for torch's generators, another in every process.
+        span_draws: float64 [n, 2], which tokens of the positives are masked (see
+            `mirror_train.token_masking`); None where none are.
     """
 
     texts: list[str]
     group_ids: npt.NDArray[np.int64] | None
     dropout_seed: int
+    span_draws: npt.NDArray[np.float64] | None = None
 
 
 class Batches:
@@ -104,7 +107,13 @@ class Batches:
         texts = make_views(self._data, rows, self._recipe, mask_token=self._mask_token, rng=rng)
         own = slice(self._rank * self.share, (self._rank + 1) * self.share)
         first, second = texts[:size], texts[size:]
-        return StepBatch(first[own] + second[own], None if groups is None else groups[own], seed)
+        tokens = self._recipe.span_mask == "tokens" and self._recipe.span_length > 0
+        return StepBatch(
+            first[own] + second[own],
+            None if groups is None else groups[own],
+            seed,
+            rng.random((size, 2))[own] if tokens else None,
+        )
 
     def _group_ids(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         if self._data.group_ids is None:

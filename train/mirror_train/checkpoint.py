@@ -19,7 +19,12 @@ __all__ = ["Checkpoint", "CheckpointStore"]
 
 # What a checkpoint means that was written before these settings were.
 _ABSENT = {"loss_batch": None, "processes": 1}
-_ABSENT_IN_RECIPE = {"drophead": 0.0, "same_dropout": False}
+_ABSENT_IN_RECIPE = {
+    "drophead": 0.0,
+    "same_dropout": False,
+    "whitening": 0.0,
+    "span_probability": 0.3,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.manifest import Pooling
 from mirror_rt.masking import SpanMask
 
-__all__ = ["Level", "Loss", "Recipe", "load_recipe", "recipe_names", "suggest"]
+__all__ = ["Level", "Loss", "Recipe", "ViewMask", "load_recipe", "recipe_names", "suggest"]
 
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way"]
+ViewMask = Literal[SpanMask, "tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,10 @@ class Recipe:
     Attributes:
         level: what the strings are: word, phrase or sentence.
         temperature: tau of the InfoNCE loss.
-        span_length: characters masked in one copy of each string (k); 0 for none.
-        span_mask: how (see `mirror_rt.masking.mask_span`).
+        span_length: characters masked in one copy of each string (k); 0 for none. With the
+            span_mask `tokens`, the most tokens that are.
+        span_mask: how: characters (see `mirror_rt.masking.mask_span`), or `tokens` (see
+            `mirror_train.token_masking`).
         dropout: rate of every dropout of the model, 0 .. 1.
         pooling: how token vectors become one, where the base model does not declare it.
         loss: InfoNCE variant (see `mirror_train.infonce`).
@@ -45,12 +48,14 @@ class Recipe:
             the views then differ by masking alone).
         whitening: power of a whitening layer that is fitted to the base model's vectors of the
             strings (see `mirror_train.whitening`), 0 .. 1; 0 for none.
+        span_probability: with the span_mask `tokens`, of the geometric distribution that the
+            length of a span is drawn from, 0 .. 1; characters do not use it.
     """
 
     level: Level
     temperature: float
     span_length: int
-    span_mask: SpanMask
+    span_mask: ViewMask
     dropout: float
     pooling: Pooling
     loss: Loss
@@ -62,6 +67,7 @@ class Recipe:
     drophead: float = 0.0
     same_dropout: bool = False
     whitening: float = 0.0
+    span_probability: float = 0.3
 
     def __post_init__(self) -> None:
         for name, expected in get_type_hints(Recipe).items():
@@ -75,6 +81,7 @@ class Recipe:
             ("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1"),
             ("drophead", 0 <= self.drophead < 1, "at least 0 and less than 1"),
             ("whitening", 0 <= self.whitening <= 1, "in 0 .. 1"),
+            ("span_probability", 0 < self.span_probability < 1, "greater than 0 and less than 1"),
             ("max_length", self.max_length >= 3, "at least 3"),
             ("epochs", self.epochs >= 1, "at least 1"),
             ("batch_size", self.batch_size >= 2, "at least 2: InfoNCE needs negatives"),

@@ -26,6 +26,7 @@ from mirror_train.precision import Precision
 from mirror_train.pretrained import Pretrained
 from mirror_train.processes import Processes
 from mirror_train.recipe import Recipe
+from mirror_train.token_masking import ViewTokenizer
 
 __all__ = ["Trainer", "TrainingStats", "pad_length"]
 
@@ -88,7 +89,7 @@ class Trainer:
         self._recipe, self._processes = recipe, processes
         self._device = processes.device
         self._model = pretrained.model.to(self._device)
-        self._tokenizer = pretrained.text_tokenizer(recipe.max_length)
+        self._tokenizer = ViewTokenizer(pretrained, recipe)
         self._batches = batches
         self._cached = batches.share > recipe.batch_size
         self._forward = Forward(
@@ -177,7 +178,7 @@ class Trainer:
 
     def _backward(self, batch: StepBatch, step: int) -> float:
         """Leave the gradient in the parameters, scaled where there is a scaler; the loss."""
-        tokens = self._tokenizer(batch.texts).tokens
+        tokens = self._tokenizer(batch)
         max_rows = 2 * self._recipe.batch_size if self._cached else None
         chunks = self._forward.chunks(tokens, max_rows=max_rows)
         self._count(tokens, chunks)

@@ -42,9 +42,9 @@ def make_views(
     mask_token: str | None,
     rng: np.random.Generator,
 ) -> list[str]:
-    """2N strings: the chosen N, then their positives with a random span masked.
+    """2N strings: the chosen N, then their positives with a random span of characters masked.
 
-    Dropout makes the views differ further, inside the model.
+    Dropout makes the views differ further, inside the model; spans of tokens are masked later.
 
     Raises:
         ConfigError: span masking with a tokenizer that has no mask token.
@@ -55,6 +55,8 @@ def make_views(
         return first + second
     if mask_token is None:
         raise ConfigError("this tokenizer has no mask token: pass --span-length 0")
+    if recipe.span_mask == "tokens":
+        return first + second
     masked = [
         mask_span(
             text,
