@@ -16,11 +16,13 @@ from torch import nn
 from mirror_rt.errors import BundleError, ModelError
 from mirror_rt.manifest import Layout, Manifest, Pooling, PoolingMode
 from mirror_train.dense import load_dense
+from mirror_train.glow import load_flow
 from mirror_train.head import Head, Normalize
 from mirror_train.jsonfile import read_json, read_object
 from mirror_train.pooling import POOLING_MODES
 
 __all__ = [
+    "FLOW_MODULE",
     "POOLING_FLAGS",
     "Declared",
     "TextOptions",
@@ -38,6 +40,7 @@ _MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
 _TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 _LIBRARY = "sentence_transformers."
+FLOW_MODULE = "mirror_train.glow.Flow"
 # Keys of the older layout, in the order in which that joins several poolings.
 POOLING_FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
@@ -174,7 +177,7 @@ def declared_head(folder: Path) -> Head | None:
         pooling = _read_manifest(folder).pooling
         if pooling not in get_args(Pooling):
             raise ModelError(f"{folder / Layout.manifest}: the pooling {pooling!r} is unknown")
-        return Head([cast(Pooling, pooling)], _dense_layers(folder))
+        return Head([cast(Pooling, pooling)], _tuned_layers(folder))
     if not (folder / _MODULES).is_file():
         return None
     (first, _), *modules = _modules(folder)
@@ -182,7 +185,7 @@ def declared_head(folder: Path) -> Head | None:
     if unknown := [
         name
         for name in (first, *names)
-        if name not in ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+        if name not in ("Transformer", "Pooling", "Dense", "Normalize", "Dropout", FLOW_MODULE)
     ]:
         raise ModelError(f"{folder}: the module {unknown[0]} of {_MODULES} is not supported")
     if not modules:
@@ -191,7 +194,7 @@ def declared_head(folder: Path) -> Head | None:
         chain = ", ".join((first, *names))
         raise ModelError(f"{folder / _MODULES}: expected a Transformer and a Pooling, got {chain}")
     layers = [
-        Normalize() if name == "Normalize" else load_dense(folder / path)
+        _layer(name, folder / path)
         for name, path in modules[1:]
         if name != "Dropout"  # does nothing outside of training
     ]
@@ -200,10 +203,16 @@ def declared_head(folder: Path) -> Head | None:
     return Head(poolings, layers[:-1] if normalize else layers, normalize=normalize)
 
 
-def _dense_layers(folder: Path) -> list[nn.Module]:
-    """What follows the pooling in a folder that `mirror-rt tune` wrote."""
-    modules = _modules(folder) if (folder / _MODULES).is_file() else []
-    return [load_dense(folder / path) for name, path in modules if name == "Dense"]
+def _tuned_layers(folder: Path) -> list[nn.Module]:
+    """What follows the pooling in a folder that was written here; it ends in a Normalize."""
+    modules = _modules(folder)[2:-1] if (folder / _MODULES).is_file() else []
+    return [_layer(name, folder / path) for name, path in modules]
+
+
+def _layer(name: str, folder: Path) -> nn.Module:
+    if name == FLOW_MODULE:
+        return load_flow(folder)
+    return Normalize() if name == "Normalize" else load_dense(folder)
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

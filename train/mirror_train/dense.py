@@ -15,7 +15,7 @@ from mirror_rt.errors import ModelError
 from mirror_rt.files import write_json
 from mirror_train.jsonfile import read_object
 
-__all__ = ["Dense", "load_dense", "save_dense"]
+__all__ = ["Dense", "load_dense", "load_weights", "save_dense", "save_weights"]
 
 logger = logging.getLogger("mirror_train")
 
@@ -79,11 +79,7 @@ def save_dense(layer: Dense, folder: Path) -> None:
     if layer.use_residual:
         config["use_residual"] = True  # unknown before version 5.7
     write_json(folder / "config.json", config)
-    weights = {name: weight.contiguous() for name, weight in layer.state_dict().items()}
-    try:
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    except SafetensorError as error:  # what safetensors makes of a full disk
-        raise OSError(f"cannot write {folder}: {error}") from error
+    save_weights(layer, folder)
 
 
 def load_dense(folder: Path) -> Dense:
@@ -105,14 +101,40 @@ def load_dense(folder: Path) -> Dense:
             activation=_activation(path, config.get("activation_function", "torch.nn.Tanh")),
             residual=bool(config.get("use_residual")),
         )
-        layer.load_state_dict(_weights(folder))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{folder} is not a Dense module: {reason}") from error
+    load_weights(layer, folder, noun="Dense")
+    return layer.float().requires_grad_(False).eval()
+
+
+def save_weights(layer: nn.Module, folder: Path) -> None:
+    """Write the parameters and buffers of a layer as `folder`/model.safetensors.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    weights = {name: weight.contiguous() for name, weight in layer.state_dict().items()}
+    try:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise OSError(f"cannot write {folder}: {error}") from error
+
+
+def load_weights(layer: nn.Module, folder: Path, *, noun: str) -> None:
+    """Read what `save_weights` wrote, or a pickle of tensors in pytorch_model.bin.
+
+    Raises:
+        ModelError: there is none, it is of another layer, or it holds NaN or an infinity.
+    """
+    try:
+        layer.load_state_dict(_weights(folder))
+    except (TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{folder} is not a {noun} module: {reason}") from error
     for name, weight in layer.named_parameters():
         if not torch.isfinite(weight).all():
             raise ModelError(f"{folder}: the weight {name} holds NaN or an infinity")
-    return layer.float().requires_grad_(False).eval()
 
 
 def _activation(path: Path, name: str) -> nn.Module:

@@ -11,6 +11,7 @@ from torch.nn import functional
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.manifest import PoolingMode
 from mirror_train.dense import Dense
+from mirror_train.glow import Flow
 from mirror_train.pooling import pool
 
 __all__ = ["Head", "Normalize"]
@@ -31,7 +32,7 @@ class Head(nn.Module):
 
     Args:
         poolings: one, or several whose vectors are joined.
-        layers: what follows, `Dense` or `Normalize`, but not a normalisation at the very end.
+        layers: what follows, `Dense`, `Flow` or `Normalize`, but no normalisation at the very end.
         normalize: whether there is one; the head itself leaves it out, because both forms of a
             vector are of use.
         truncate_dim: keep the first so many dimensions of what the layers give.
@@ -82,6 +83,11 @@ class Head(nn.Module):
                         f"{size} come out of what is before it"
                     )
                 size = layer.linear.out_features
+            elif isinstance(layer, Flow) and layer.size != size:
+                raise ModelError(
+                    f"a Flow module takes {layer.size} features, but {size} come out of what is "
+                    "before it"
+                )
         return size if self.truncate_dim is None else self.truncate_dim
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:

@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 
 from mirror_rt.files import write_json
 from mirror_rt.manifest import Manifest
-from mirror_train.declared import POOLING_FLAGS
+from mirror_train.declared import FLOW_MODULE, POOLING_FLAGS
 from mirror_train.dense import Dense, save_dense
+from mirror_train.glow import Flow, save_flow
 from mirror_train.head import Head
 from mirror_train.jsonfile import read_object
 
@@ -63,8 +64,8 @@ def write_modules(
     """Describe an encoder as sentence-transformers does.
 
     `mean-with-padding` cannot be described there, and is declared in mirror.json alone;
-    `mean-without-special` has no name there, so that the library refuses to load the folder
-    where it would give other vectors.
+    `mean-without-special` has no name there, and a `Flow` is no module of it, so that the library
+    refuses to load the folder where it would give other vectors.
 
     Args:
         folder: where the transformer's own files are or will be.
@@ -93,6 +94,9 @@ def write_modules(
         modules.append(_module(len(modules), type(layer).__name__))
         if isinstance(layer, Dense):
             save_dense(layer, _subfolder(folder, modules[-1]))
+        elif isinstance(layer, Flow):
+            modules[-1]["type"] = FLOW_MODULE
+            save_flow(layer, _subfolder(folder, modules[-1]))
     if head.normalize:
         modules.append(_module(len(modules), "Normalize"))
     write_json(folder / "modules.json", modules)

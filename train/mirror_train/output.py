@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import nn
 
 from mirror_rt import __version__
 from mirror_rt.files import new_folder, write_json
 from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
 from mirror_train.data import TrainingData
-from mirror_train.dense import Dense
 from mirror_train.head import Head
 from mirror_train.license import base_license
 from mirror_train.modules import save_tokenizer, write_modules
@@ -90,10 +91,17 @@ def write_folder(
     manifest: Manifest,
     out: Path,
     *,
-    layer: Dense | None = None,
+    layers: Sequence[nn.Module] = (),
     overwrite: bool,
 ) -> Manifest:
     """Write the tuned model as `out`, whole or not at all; return the manifest with its files.
+
+    Args:
+        base: the model.
+        manifest: what it is, its pooling one that can be tuned.
+        out: folder to write.
+        layers: what follows the pooling, `Dense`, `Normalize` or `Flow`.
+        overwrite: replace an existing folder.
 
     Raises:
         OutputExistsError: `out` exists and `overwrite` is False.
@@ -106,9 +114,8 @@ def write_folder(
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"cannot write {out}: {error}") from error
         save_tokenizer(base.hf_tokenizer, folder, max_length=manifest.max_length)
-        layers = [] if layer is None else [layer.cpu()]
-        head = Head([cast(Pooling, manifest.pooling)], layers)
-        write_modules(folder, head, manifest, hidden_size=manifest.dimension)
+        head = Head([cast(Pooling, manifest.pooling)], [layer.cpu() for layer in layers])
+        write_modules(folder, head, manifest, hidden_size=base.dimension)
         manifest = dataclasses.replace(manifest, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())
     return manifest

@@ -183,7 +183,8 @@ def _write(
     store: CheckpointStore,
     config: TuneConfig,
 ) -> Manifest:
-    manifest = write_folder(base, manifest, config.out, layer=layer, overwrite=config.overwrite)
+    layers = [] if layer is None else [layer]
+    manifest = write_folder(base, manifest, config.out, layers=layers, overwrite=config.overwrite)
     store.remove()
     return manifest
 
