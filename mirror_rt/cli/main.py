@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from mirror_rt import __version__
 from mirror_rt.cli import (
     benchmark,
+    cf,
     demo,
     doctor,
     encode,
     evaluate,
     export,
+    flow,
     info,
     pull,
     push,
@@ -29,7 +31,7 @@ from mirror_rt.errors import ConfigError, MirrorError
 __all__ = ["main"]
 
 _COMMANDS = (
-    tune, recipes, export, encode, serve, triton, evaluate, study, benchmark, info, doctor, push,
+    tune, flow, cf, recipes, export, encode, serve, triton, evaluate, study, benchmark, info, doctor, push,
     pull, demo,
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from mirror_rt.errors import ConfigError, MissingDependencyError
 if TYPE_CHECKING:
     from mirror_train import Recipe, TrainingData, TuneConfig
 
-__all__ = ["add_parser"]
+__all__ = ["add_data_options", "add_parser", "training_data"]
 
 # Recipe field -> (type, help). Choices and ranges are checked by the recipe itself.
 _RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
@@ -83,7 +83,7 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         action="store_true",
         help="run the Python code that comes with the base model, if it needs any: read it first",
     )
-    _add_data_options(parser)
+    add_data_options(parser)
     _add_language_options(parser)
     _add_run_options(parser)
     overrides = parser.add_argument_group("overrides of the recipe")
@@ -98,7 +98,8 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
     parser.set_defaults(run=run, wrong_usage=parser.error)
 
 
-def _add_data_options(parser: argparse.ArgumentParser) -> None:
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `training_data` reads."""
     group = parser.add_argument_group("strings")
     group.add_argument(
         "--data",
@@ -182,7 +183,7 @@ def run(arguments: argparse.Namespace) -> None:
         run_languages(arguments, _config(arguments, recipe), changes)
         return
     _check_one_language(arguments)
-    data = _data(arguments)
+    data = training_data(arguments)
     report = mirror_train.tune(data, _config(arguments, recipe))
     training = report.manifest.training or {}
     if not is_first_process():
@@ -225,7 +226,8 @@ def _config(arguments: argparse.Namespace, recipe: Recipe) -> TuneConfig:
     )
 
 
-def _data(arguments: argparse.Namespace) -> TrainingData:
+def training_data(arguments: argparse.Namespace) -> TrainingData:
+    """Read the strings that the options name, and say how many there are."""
     from mirror_train import load_training_data, word_list
     from mirror_train.processes import is_first_process
 

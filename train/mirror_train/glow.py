@@ -31,7 +31,16 @@ from mirror_train.dense import load_weights, save_weights
 from mirror_train.glow_blocks import FlowBlock, FoldedBlock
 from mirror_train.jsonfile import read_object
 
-__all__ = ["Flow", "load_flow", "save_flow"]
+__all__ = ["Flow", "check_flow_size", "load_flow", "save_flow"]
+
+
+def check_flow_size(size: int) -> None:
+    """Raise ConfigError unless a flow can take vectors of so many dimensions."""
+    if size < 2 or size % 2:
+        raise ConfigError(
+            f"a flow needs vectors of an even number of dimensions, got {size}: its coupling "
+            "halves them"
+        )
 
 
 class Flow(nn.Module):
@@ -59,11 +68,7 @@ class Flow(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if size < 2 or size % 2:
-            raise ConfigError(
-                f"a flow needs vectors of an even number of dimensions, got {size}: its coupling "
-                "halves them"
-            )
+        check_flow_size(size)
         if blocks < 1 or hidden_size < 1:
             raise ConfigError(
                 f"a flow needs at least 1 block and 1 hidden unit, got {blocks} and {hidden_size}"

@@ -16,7 +16,16 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.manifest import Pooling
 from mirror_rt.masking import SpanMask
 
-__all__ = ["Level", "Loss", "Recipe", "ViewMask", "load_recipe", "recipe_names", "suggest"]
+__all__ = [
+    "Level",
+    "Loss",
+    "Recipe",
+    "ViewMask",
+    "checked",
+    "load_recipe",
+    "recipe_names",
+    "suggest",
+]
 
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way"]
@@ -71,7 +80,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, expected in get_type_hints(Recipe).items():
-            object.__setattr__(self, name, _checked(name, getattr(self, name), expected))
+            object.__setattr__(self, name, checked(name, getattr(self, name), expected))
         self._check_ranges()
 
     def _check_ranges(self) -> None:
@@ -138,7 +147,7 @@ def _from_table(table: dict[str, Any]) -> Recipe:
     return Recipe(**table)
 
 
-def _checked(name: str, value: Any, expected: Any) -> Any:
+def checked(name: str, value: Any, expected: Any) -> Any:
     """Value as its declared type; int passes for float, bool for neither."""
     choices = get_args(expected)
     if choices:

@@ -1,0 +1,246 @@
+"""BERT-CF (Hu): Mirror-BERT first, then a flow with Mirror-BERT's loss as its regulariser."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mirror_rt.errors import ConfigError, OutputExistsError
+from mirror_rt.files import check_free, check_space
+from mirror_rt.manifest import Layout, Manifest, Pooling
+from mirror_train.batches import Batches
+from mirror_train.data import TrainingData
+from mirror_train.declared import declared_pooling
+from mirror_train.default_model import DEFAULT_MODEL
+from mirror_train.flow.fitting import RegularisedFit, fit_flow, initial_flow
+from mirror_train.flow.recipe import CfRecipe
+from mirror_train.flow.run import (
+    check_batch,
+    check_one_process,
+    describe_flow,
+    show_bars,
+    step_bar,
+    text_vectors,
+)
+from mirror_train.glow import Flow, check_flow_size
+from mirror_train.head import Head
+from mirror_train.output import write_folder
+from mirror_train.precision import Precision, resolve_device, resolve_precision
+from mirror_train.pretrained import Pretrained, load_pretrained
+from mirror_train.processes import Processes
+from mirror_train.trainer import TrainingStats
+from mirror_train.tune import TuneConfig, TuneReport, tune
+
+__all__ = ["CfConfig", "tune_cf"]
+
+
+@dataclass(frozen=True, slots=True)
+class CfConfig:
+    """Everything of a run but its strings.
+
+    Attributes:
+        out: folder to write. The result of the first step is kept in OUT.mirror until all is done.
+        model: base model: folder, hub name, or the embedded default.
+        recipe: hyper-parameters of both steps.
+        revision: branch, tag or commit on the hub.
+        pooling: cls, mean, or auto for what the base model declares, else the recipe's.
+        precision: of the encoder: auto, fp32, bf16 or fp16.
+        device: auto, cpu, cuda or cuda:N.
+        seed: the same seed gives the same vectors on the same machine.
+        resume: go on with the first step's checkpoint, or with its result.
+        overwrite: replace an existing `out`, and forget what an earlier run has left.
+        offline: never ask the network.
+        trust_remote_code: run code that comes with the base model.
+        show_progress_bar: None for bars where standard error is a terminal.
+    """
+
+    out: Path
+    model: str = DEFAULT_MODEL
+    recipe: CfRecipe = field(default_factory=CfRecipe)
+    revision: str | None = None
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    precision: Precision = "auto"
+    device: str = "auto"
+    seed: int = 42
+    resume: bool = False
+    overwrite: bool = False
+    offline: bool = False
+    trust_remote_code: bool = False
+    show_progress_bar: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed must be at least 0, got {self.seed}")
+        if self.resume and self.overwrite:
+            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
+        if self.resume and self.recipe.joint:
+            raise ConfigError("resume continues the first step, which joint leaves out")
+
+    @property
+    def mirror_out(self) -> Path:
+        """Where the first step leaves its result."""
+        return self.out.parent / f"{self.out.name}.mirror"
+
+
+def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
+    """Tune an encoder by Mirror-BERT, fit a flow to it with the same loss, and write both.
+
+    The report's losses are those of the flow's steps.
+
+    Raises:
+        ConfigError: an option cannot be used, the vectors have an odd number of dimensions, or
+            what is to be resumed is of another run.
+        DataError: fewer strings than one batch.
+        ModelError: the base model cannot be loaded, or a loss diverges.
+        OutputExistsError: `out` or what an earlier run has left exists.
+        Interrupted: Ctrl-C in the first step; a checkpoint was written.
+        KeyboardInterrupt: Ctrl-C in the second one; the first one's result is in OUT.mirror.
+        OSError: the disk cannot hold the result (checked before the work), or a write failed.
+    """
+    check_one_process("cf")
+    check_free(config.out, overwrite=config.overwrite)
+    check_batch(data, config.recipe.flow.batch_size)
+    if not config.recipe.joint:
+        check_batch(data, config.recipe.mirror.batch_size, "--mirror-batch-size")
+    device = resolve_device(config.device)
+    base = _load(config.model, config)
+    check_flow_size(base.dimension)
+    check_space(config.out, 2 * sum(p.numel() * p.element_size() for p in base.model.parameters()))
+    config = _with_pooling(base, config)
+    precision = resolve_precision(config.precision, device)
+    encoder, training = base, {}
+    if not config.recipe.joint:
+        encoder, training = _first_step(data, config, base)
+    try:
+        flow, stats = _second_step(data, config, encoder, Processes(device), precision)
+    except KeyboardInterrupt as error:
+        if config.recipe.joint:
+            raise
+        raise KeyboardInterrupt(
+            f"interrupted while the flow was fitted; {config.mirror_out} holds the tuned encoder: "
+            "continue with --resume"
+        ) from error
+    manifest = describe_flow(
+        base,
+        data,
+        pooling=config.recipe.mirror.pooling,
+        dimension=base.dimension,
+        recipe={"system": "cf"} | config.recipe.to_dict(),
+        stats=stats,
+        training={"seed": config.seed, "precision": precision, "device": device.type} | training,
+    )
+    manifest = write_folder(
+        encoder, manifest, config.out, layers=[flow], overwrite=config.overwrite
+    )
+    shutil.rmtree(config.mirror_out, ignore_errors=True)
+    return TuneReport(config.out, manifest, stats)
+
+
+def _load(model: str, config: CfConfig) -> Pretrained:
+    return load_pretrained(
+        model,
+        revision=config.revision if model == config.model else None,
+        offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
+        dropout=config.recipe.mirror.dropout,
+    )
+
+
+def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
+    """The same with the pooling that is used in the recipe, as `mirror-rt tune` chooses it."""
+    pooling: Pooling = (
+        config.pooling
+        if config.pooling != "auto"
+        else (declared_pooling(base.folder) or config.recipe.mirror.pooling)
+    )
+    mirror = config.recipe.mirror.replace(pooling=pooling)
+    return dataclasses.replace(config, recipe=dataclasses.replace(config.recipe, mirror=mirror))
+
+
+def _first_step(
+    data: TrainingData, config: CfConfig, base: Pretrained
+) -> tuple[Pretrained, dict[str, Any]]:
+    """The encoder after Mirror-BERT, and what mirror.json says of that step."""
+    out = config.mirror_out
+    if config.resume and (out / Layout.manifest).is_file():
+        manifest = Manifest.read(out, "mirror_rt encoder")
+        _check_same_run(manifest, data, config, base)
+    else:
+        if out.exists() and not config.overwrite:
+            raise OutputExistsError(
+                f"{out} is left of an earlier run: continue it with --resume, or start again with "
+                "--overwrite"
+            )
+        tuned = tune(data, _mirror_config(config), base=base)
+        manifest = tuned.manifest
+    training = manifest.training or {}
+    kept = ("steps", "loss_first", "loss_last", "seconds")
+    return _load(str(out), config), {f"mirror_{name}": training.get(name) for name in kept}
+
+
+def _mirror_config(config: CfConfig) -> TuneConfig:
+    return TuneConfig(
+        recipe=config.recipe.mirror,
+        out=config.mirror_out,
+        model=config.model,
+        revision=config.revision,
+        pooling=config.recipe.mirror.pooling,
+        precision=config.precision,
+        device=config.device,
+        seed=config.seed,
+        resume=config.resume,
+        overwrite=config.overwrite,
+        offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
+        show_progress_bar=config.show_progress_bar,
+    )
+
+
+def _check_same_run(
+    manifest: Manifest, data: TrainingData, config: CfConfig, base: Pretrained
+) -> None:
+    """Raise ConfigError unless the first step's result in OUT.mirror is that of this run."""
+    manifest.verify(config.mirror_out)
+    for name, found, wanted in [
+        ("model", manifest.base_model.get("weights_sha256"), base.weights_sha256()),
+        ("data", (manifest.data or {}).get("sha256"), data.sha256()),
+        ("seed", (manifest.training or {}).get("seed"), config.seed),
+        ("recipe", manifest.recipe, dataclasses.asdict(config.recipe.mirror)),
+    ]:
+        if found != wanted:
+            raise ConfigError(
+                f"{config.mirror_out} is of another run: {name} was {found!r}, now {wanted!r}; use "
+                "the same settings, or --overwrite to start again"
+            )
+
+
+def _second_step(
+    data: TrainingData,
+    config: CfConfig,
+    encoder: Pretrained,
+    processes: Processes,
+    precision: Precision,
+) -> tuple[Flow, TrainingStats]:
+    recipe, seed, device = config.recipe, config.seed, processes.device
+    show = show_bars(config.show_progress_bar)
+    head = Head([recipe.mirror.pooling])
+    vectors = text_vectors(encoder, head, data, device=device, show=show)
+    flow = initial_flow(encoder.dimension, recipe.flow, seed=seed, vectors=vectors)
+    with step_bar(recipe.flow.steps, show) as on_step:
+        if not recipe.mirror_weight:
+            return flow, fit_flow(
+                flow, vectors, recipe.flow, seed=seed, device=device, on_step=on_step
+            )
+        batches = Batches(
+            data,
+            recipe.mirror,
+            loss_batch=recipe.flow.batch_size,
+            seed=seed,
+            mask_token=encoder.mask_token,
+            processes=processes,
+        )
+        fit = RegularisedFit(encoder, flow, batches, recipe, precision=precision, device=device)
+        return flow, fit.run(on_step)

@@ -1,0 +1,241 @@
+"""Fitting a flow by likelihood: to fixed vectors, or beside Mirror-BERT's loss."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mirror_rt.encoding import Vectors
+from mirror_rt.errors import ModelError
+from mirror_train.batches import Batches, StepBatch
+from mirror_train.flow.recipe import CfRecipe, FlowRecipe
+from mirror_train.forward import Forward
+from mirror_train.glow import Flow
+from mirror_train.loss import infonce
+from mirror_train.precision import Precision
+from mirror_train.pretrained import Pretrained
+from mirror_train.token_masking import ViewTokenizer
+from mirror_train.trainer import TrainingStats
+from mirror_train.views import epoch_order
+
+__all__ = ["RegularisedFit", "bits_per_dimension", "fit_flow", "initial_flow"]
+
+# Vectors that the ActNorms are fitted to before the first step.
+_INITIAL = 4096
+_AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def bits_per_dimension(z: Tensor, log_determinant: Tensor) -> Tensor:
+    """L_flow (BERT-CF, section 4.2) over D ln 2: -ln p(x), in bits for each dimension.
+
+    -ln p(x) = |z|^2 / 2 + D / 2 ln(2 pi) - ln |det dz/dx|. The division is not in the formula of
+    the paper but in the implementation that it names, and what lambda = 0.3 is a weight beside.
+
+    Args:
+        z: float [B, D], what the flow makes of text vectors x.
+        log_determinant: ln |det dz/dx|, a scalar.
+
+    Returns:
+        The mean over the batch, a scalar.
+    """
+    size = z.shape[1]
+    energy = z.square().sum(dim=1).mean() / 2
+    nats = energy + size / 2 * math.log(2 * math.pi) - log_determinant
+    return nats / (size * math.log(2))
+
+
+def initial_flow(
+    size: int, recipe: FlowRecipe, *, seed: int, vectors: Vectors | None = None
+) -> Flow:
+    """A flow before its first step, in training mode.
+
+    Args:
+        size: D.
+        recipe: its blocks and hidden size.
+        seed: of its weights, and of the sample.
+        vectors: float32 [n, D], which its ActNorms standardise; of more than 4,096 a random sample
+            is taken. None leaves them as identities.
+
+    Raises:
+        ConfigError: D is odd.
+        ModelError: all vectors are the same.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    flow = Flow(size, blocks=recipe.blocks, hidden_size=recipe.hidden_size, generator=generator)
+    if vectors is not None:
+        if len(vectors) > _INITIAL:
+            chosen = np.random.default_rng(seed).choice(len(vectors), _INITIAL, replace=False)
+            vectors = vectors[np.sort(chosen)]
+        flow.initialise(torch.from_numpy(vectors))
+    return flow
+
+
+def fit_flow(
+    flow: Flow,
+    vectors: Vectors,
+    recipe: FlowRecipe,
+    *,
+    seed: int,
+    device: torch.device,
+    on_step: Callable[[float], None] = lambda loss: None,
+) -> TrainingStats:
+    """Fit a flow to fixed vectors by likelihood alone (BERT-flow).
+
+    Args:
+        flow: of `initial_flow`; left in evaluation mode on the device.
+        vectors: float32 [n, D], n at least the batch size.
+        recipe: steps, batches and AdamW.
+        seed: of the order of the vectors.
+        device: where to compute.
+        on_step: called with the loss after every step.
+
+    Raises:
+        ModelError: the loss is no longer finite.
+    """
+    flow.train().requires_grad_(True).to(device)
+    x = torch.from_numpy(vectors)
+    optimizer = _adamw([{"params": list(flow.parameters())}], recipe)
+    stats = TrainingStats()
+    for rows in _batches(len(vectors), recipe, seed):
+        began = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = bits_per_dimension(flow(x[rows].to(device)), flow.log_determinant())
+        value = _finite(loss, len(stats.losses))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        _count(stats, value, began)
+        on_step(value)
+    flow.requires_grad_(False).eval()
+    return stats
+
+
+class RegularisedFit:
+    """A flow fitted by likelihood and Mirror-BERT's loss together (BERT-CF, section 4.2).
+
+    Each step encodes two views of its strings, with dropout: the flow's vectors of both go into
+    InfoNCE, and those of the first view into the likelihood. The encoder is frozen, or with
+    `joint` moved by InfoNCE alone.
+
+    Args:
+        base: the encoder, on the device.
+        flow: of `initial_flow`, on the device.
+        batches: of the recipe's views, `flow.batch_size` strings each.
+        recipe: of both losses.
+        precision: of the encoder; the flow is in float32.
+        device: where to compute.
+    """
+
+    def __init__(
+        self,
+        base: Pretrained,
+        flow: Flow,
+        batches: Batches,
+        recipe: CfRecipe,
+        *,
+        precision: Precision,
+        device: torch.device,
+    ) -> None:
+        self._model, self._flow, self._batches = base.model.to(device), flow.to(device), batches
+        self._recipe, self._device = recipe, device
+        self._tokenizer = ViewTokenizer(base, recipe.mirror)
+        self._forward = Forward(
+            self._model,
+            pooling=recipe.mirror.pooling,
+            pad_id=base.pad_id,
+            pad_to=None,
+            device=device,
+            dtype=_AUTOCAST.get(precision),
+        )
+        groups = [{"params": list(flow.parameters())}]
+        if recipe.joint:
+            rate = recipe.mirror.learning_rate
+            groups.append({"params": list(self._model.parameters()), "lr": rate})  # type: ignore[dict-item]
+        self._optimizer = _adamw(groups, recipe.flow)
+        scaled = precision == "fp16" and recipe.joint
+        self._scaler = torch.amp.GradScaler(device.type, enabled=scaled)
+
+    def run(self, on_step: Callable[[float], None] = lambda loss: None) -> TrainingStats:
+        """Take all steps; flow and encoder are left in evaluation mode.
+
+        Raises:
+            ModelError: the loss is no longer finite.
+            DataError: all pairs of a batch share strings, so there are no negatives.
+        """
+        stats = TrainingStats()
+        devices = [self._device] if self._device.type == "cuda" else []
+        self._flow.train().requires_grad_(True)
+        self._model.train().requires_grad_(self._recipe.joint)
+        with torch.random.fork_rng(devices=devices):
+            for step in range(self._recipe.flow.steps):
+                began = time.perf_counter()
+                value = self._step(self._batches[step], step)
+                _count(stats, value, began)
+                on_step(value)
+        self._flow.requires_grad_(False).eval()
+        self._model.eval()
+        return stats
+
+    def _step(self, batch: StepBatch, step: int) -> float:
+        torch.manual_seed(batch.dropout_seed)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss(batch)
+        value = _finite(loss, step)
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return value
+
+    def _loss(self, batch: StepBatch) -> Tensor:
+        mirror, joint = self._recipe.mirror, self._recipe.joint
+        tokens = self._tokenizer(batch)
+        with torch.set_grad_enabled(joint):
+            x = self._forward.embed(tokens, self._forward.chunks(tokens)).float()
+        z1, z2 = self._flow(x).chunk(2)
+        contrast = infonce(
+            z1,
+            z2,
+            temperature=mirror.temperature,
+            variant=mirror.loss,
+            group_ids=None if batch.group_ids is None else _tensor(batch.group_ids, self._device),
+        )
+        if joint:  # the likelihood is the flow's alone: it would shrink the encoder's vectors
+            z1 = self._flow(x.detach().chunk(2)[0])
+        likelihood = bits_per_dimension(z1, self._flow.log_determinant())
+        return self._recipe.mirror_weight * contrast + likelihood
+
+
+def _adamw(
+    groups: list[dict[str, list[torch.nn.Parameter]]], recipe: FlowRecipe
+) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+    )
+
+
+def _batches(n: int, recipe: FlowRecipe, seed: int) -> Iterator[npt.NDArray[np.int64]]:
+    size = recipe.batch_size
+    for step in range(recipe.steps):
+        epoch, batch = divmod(step, n // size)
+        yield epoch_order(n, seed=seed, epoch=epoch)[batch * size :][:size]
+
+
+def _finite(loss: Tensor, step: int) -> float:
+    value = loss.item()
+    if not math.isfinite(value):
+        raise ModelError(f"the loss became {value} at step {step + 1}: try a lower learning rate")
+    return value
+
+
+def _count(stats: TrainingStats, value: float, began: float) -> None:
+    stats.losses.append(value)
+    stats.seconds += time.perf_counter() - began
+
+
+def _tensor(ids: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    return torch.from_numpy(ids).to(device)

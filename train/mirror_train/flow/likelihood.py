@@ -1,0 +1,113 @@
+"""BERT-flow (Li et al. 2020): a flow fitted to the vectors of a frozen encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from mirror_rt.errors import ConfigError
+from mirror_rt.files import check_free, check_space
+from mirror_train.data import TrainingData
+from mirror_train.default_model import DEFAULT_MODEL
+from mirror_train.flow.fitting import fit_flow, initial_flow
+from mirror_train.flow.recipe import FlowRecipe
+from mirror_train.flow.run import (
+    check_batch,
+    check_one_process,
+    describe_flow,
+    frozen_head,
+    show_bars,
+    step_bar,
+    text_vectors,
+)
+from mirror_train.glow import check_flow_size
+from mirror_train.output import write_folder
+from mirror_train.precision import resolve_device
+from mirror_train.pretrained import load_pretrained
+from mirror_train.tune import TuneReport
+
+__all__ = ["FlowConfig", "tune_flow"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowConfig:
+    """Everything of a run but its strings.
+
+    Attributes:
+        out: folder to write.
+        model: the encoder: folder, hub name, or the embedded default. What follows its pooling
+            stays, and the flow comes after it.
+        recipe: hyper-parameters.
+        revision: branch, tag or commit on the hub.
+        pooling: cls, mean, or auto for what the model declares, else mean.
+        device: auto, cpu, cuda or cuda:N.
+        seed: the same seed gives the same vectors on the same machine.
+        overwrite: replace an existing `out`.
+        offline: never ask the network.
+        trust_remote_code: run code that comes with the model.
+        show_progress_bar: None for bars where standard error is a terminal.
+    """
+
+    out: Path
+    model: str = DEFAULT_MODEL
+    recipe: FlowRecipe = field(default_factory=FlowRecipe)
+    revision: str | None = None
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    device: str = "auto"
+    seed: int = 42
+    overwrite: bool = False
+    offline: bool = False
+    trust_remote_code: bool = False
+    show_progress_bar: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed must be at least 0, got {self.seed}")
+
+
+def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
+    """Fit a flow to an encoder's vectors of `data`, and write both as `config.out`.
+
+    Every string is encoded once, without dropout; nothing of the encoder changes.
+
+    Raises:
+        ConfigError: an option cannot be used, or the vectors have an odd number of dimensions.
+        DataError: fewer strings than one batch.
+        ModelError: the model cannot be loaded, no flow can follow it, it gives every string the
+            same vector, or the loss diverges.
+        OutputExistsError: `out` exists.
+        OSError: the disk cannot hold the result (checked before the work), or a write failed.
+    """
+    check_one_process("flow")
+    check_free(config.out, overwrite=config.overwrite)
+    check_batch(data, config.recipe.batch_size)
+    device, show = resolve_device(config.device), show_bars(config.show_progress_bar)
+    base = load_pretrained(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
+    )
+    check_space(config.out, sum(p.numel() * p.element_size() for p in base.model.parameters()))
+    head = frozen_head(base, config.pooling)
+    dimension = head.dimension(base.dimension)
+    check_flow_size(dimension)
+    vectors = text_vectors(base, head, data, device=device, show=show)
+    flow = initial_flow(dimension, config.recipe, seed=config.seed, vectors=vectors)
+    with step_bar(config.recipe.steps, show) as on_step:
+        stats = fit_flow(
+            flow, vectors, config.recipe, seed=config.seed, device=device, on_step=on_step
+        )
+    manifest = describe_flow(
+        base,
+        data,
+        pooling=head.pooling,
+        dimension=dimension,
+        recipe={"system": "flow"} | config.recipe.to_dict(),
+        stats=stats,
+        training={"seed": config.seed, "precision": "fp32", "device": device.type},
+    )
+    layers = [*head.layers, flow]
+    manifest = write_folder(base, manifest, config.out, layers=layers, overwrite=config.overwrite)
+    return TuneReport(config.out, manifest, stats)

@@ -1,0 +1,88 @@
+"""Hyper-parameters of the two systems."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from mirror_rt.errors import ConfigError
+from mirror_train.recipe import Recipe, checked, load_recipe
+
+__all__ = ["CfRecipe", "FlowRecipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRecipe:
+    """How a flow is fitted (BERT-CF, sections 4.2 and 5.3; hidden size: BERT-flow's code).
+
+    Attributes:
+        blocks: of the flow.
+        hidden_size: of the network of each block's coupling.
+        steps: of AdamW, at a constant learning rate.
+        batch_size: strings of a step.
+        learning_rate: of AdamW.
+        weight_decay: of AdamW.
+    """
+
+    blocks: int = 3
+    hidden_size: int = 32
+    steps: int = 10_000
+    batch_size: int = 16
+    learning_rate: float = 3e-4
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, expected in get_type_hints(FlowRecipe).items():
+            value = checked(name, getattr(self, name), expected)
+            object.__setattr__(self, name, value)
+            if name not in ("learning_rate", "weight_decay") and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate must be greater than 0, got {self.learning_rate}")
+        if self.weight_decay < 0:
+            raise ConfigError(f"weight_decay must be at least 0, got {self.weight_decay}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for mirror.json."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CfRecipe:
+    """How BERT-CF is trained (sections 4.1, 4.2, 5.3); its section 6.1 changes one field each.
+
+    Attributes:
+        mirror: the first step, and the views and the loss of the regulariser. With `span_length` 0
+            the views are those of SimCSE ("MinBERT-SimCSE-joint").
+        flow: the second step. Its batches are those of the regulariser, too.
+        mirror_weight: lambda, the weight of the contrastive loss beside the flow's; 0 fits the flow
+            by likelihood alone ("MinBERT-Mirror-flow").
+        joint: leave out the first step, and let the contrastive loss of the second one move the
+            encoder, too, at the learning rate of `mirror` ("MinBERT-joint").
+    """
+
+    mirror: Recipe = field(default_factory=lambda: load_recipe("cf"))
+    flow: FlowRecipe = field(default_factory=FlowRecipe)
+    mirror_weight: float = 0.3
+    joint: bool = False
+
+    def __post_init__(self) -> None:
+        weight = checked("mirror_weight", self.mirror_weight, float)
+        object.__setattr__(self, "mirror_weight", weight)
+        if weight < 0:
+            raise ConfigError(f"mirror_weight must be at least 0, got {weight}")
+        if self.joint and weight == 0:
+            raise ConfigError(
+                "joint needs the regulariser: without it nothing would train the encoder"
+            )
+        if weight and self.flow.batch_size < 2:
+            raise ConfigError("batch_size must be at least 2: InfoNCE needs negatives, got 1")
+        if self.mirror.pooling == "mean-with-padding" or self.mirror.whitening:
+            raise ConfigError("a flow follows the pooling cls or mean, without a whitening layer")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for mirror.json: Mirror's fields, and the flow's as `flow_...`."""
+        flow = {f"flow_{name}": value for name, value in self.flow.to_dict().items()}
+        joint = {"mirror_weight": self.mirror_weight, "joint": self.joint}
+        return dataclasses.asdict(self.mirror) | flow | joint
