@@ -19,6 +19,11 @@ __all__ = ["model_card", "pack_card", "write_model_card"]
 
 _TAGS = ["feature-extraction", "mirror-bert", "onnx", "onnxruntime", "sentence-embeddings"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
+# By the `system` of a recipe; without one it is Mirror-BERT.
+_SYSTEMS = {
+    "flow": "[BERT-flow](https://aclanthology.org/2020.emnlp-main.733/)",
+    "cf": f"BERT-CF: {_PAPER}, then a normalising flow",
+}
 _PARITY = {
     "mean_cosine": "mean cosine",
     "min_cosine": "lowest cosine",
@@ -132,9 +137,11 @@ def _introduction(manifest: Manifest) -> str:
     tuned = f"as exported, not tuned by {_PAPER}"
     if manifest.recipe:
         of = f" of the language `{manifest.language}`" if manifest.language else ""
-        tuned = f"tuned on {strings} {manifest.level}s{of}, without labels, by {_PAPER}"
+        by = _SYSTEMS.get(manifest.recipe.get("system", ""), _PAPER)
+        noun = f"{manifest.level or 'string'}s"
+        tuned = f"tuned on {strings} {noun}{of}, without labels, by {by}"
         if (manifest.data or {}).get("supervised_pairs"):
-            tuned = f"tuned on {strings} pairs{of} by {_PAPER}"
+            tuned = f"tuned on {strings} pairs{of} by {by}"
     return (
         f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
         f"{_base(manifest)}, {tuned}. Pooling ({manifest.pooling}) and normalisation are inside "
@@ -155,7 +162,9 @@ def _usage(manifest: Manifest, name: str | None) -> str:
         "With onnxruntime alone:",
         f"```python\n{_plain_usage(manifest, folder)}\n```",
     ]
-    if not manifest.pooling.startswith("mean-with"):  # which sentence-transformers does not know
+    # sentence-transformers knows neither these poolings nor a flow.
+    flow = (manifest.recipe or {}).get("system") in _SYSTEMS
+    if not (manifest.pooling.startswith("mean-with") or flow):
         options = {"file_name": Path(manifest.variant().file).name}
         parts += [
             "With sentence-transformers (and optimum-onnx):",

@@ -99,8 +99,9 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     if data := manifest.data:
         rows.append(("tuned on", f"{data.get('strings')} strings, {data.get('source')}"))
     if recipe := manifest.recipe:
-        shown = ("temperature", "span_length", "dropout", "epochs", "batch_size", "learning_rate")
-        rows.append(("recipe", ", ".join(f"{name} {recipe.get(name)}" for name in shown)))
+        shown = ("system", "temperature", "span_length", "dropout", "epochs", "steps", "batch_size",
+                 "learning_rate")  # fmt: skip
+        rows.append(("recipe", ", ".join(f"{n} {recipe[n]}" for n in shown if n in recipe)))
     rows += [(name, describe_parity(variant)) for name, variant in manifest.variants.items()]
     rows += [
         ("written", f"{manifest.created} by {manifest.generator}"),

@@ -31,8 +31,8 @@ from mirror_rt.errors import ConfigError, MirrorError
 __all__ = ["main"]
 
 _COMMANDS = (
-    tune, flow, cf, recipes, export, encode, serve, triton, evaluate, study, benchmark, info, doctor, push,
-    pull, demo,
+    tune, flow, cf, recipes, export, encode, serve, triton, evaluate, study, benchmark, info,
+    doctor, push, pull, demo,
 )  # fmt: skip
 
 

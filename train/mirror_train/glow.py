@@ -77,6 +77,14 @@ class Flow(nn.Module):
         self.blocks = nn.ModuleList(FlowBlock(size, hidden_size, generator) for _ in range(blocks))
         self.folded: nn.ModuleList | None = None
 
+    @classmethod
+    def load(cls, *_: object, **__: object) -> Flow:
+        """Refuse to be a module of sentence-transformers, which looks for this method."""
+        raise ModelError(
+            "a Flow is no module of sentence-transformers: load the folder with "
+            "mirror_train.TorchEncoder, or export it with mirror-rt export"
+        )
+
     def train(self, mode: bool = True) -> Flow:
         """Enter training mode, or evaluation mode with the weights as they are now."""
         super().train(mode)
