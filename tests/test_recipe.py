@@ -6,7 +6,7 @@ from mirror_train import load_recipe, recipe_names
 
 def test_the_shipped_recipes_are_the_papers():
     """EMNLP 2021, section 3 (Training Setup), appendices B and J."""
-    assert recipe_names() == ["phrase", "sentence", "word", "word-plus"]
+    assert {"phrase", "sentence", "word", "word-plus"} <= set(recipe_names())
     for name, (tau, k, epochs, length) in {
         "word": (0.2, 0, 2, 25),
         "phrase": (0.04, 2, 2, 25),
@@ -18,6 +18,14 @@ def test_the_shipped_recipes_are_the_papers():
         assert (recipe.level, recipe.pooling, recipe.loss) == (name, "cls", "ntxent")
         assert (recipe.dropout, recipe.batch_size) == (0.1, 200)
         assert (recipe.learning_rate, recipe.weight_decay) == (2e-5, 0.01)
+
+
+def test_the_first_step_of_bert_cf():
+    """BERT-CF, sections 4.1 and 5.3."""
+    recipe = load_recipe("cf")
+    assert (recipe.span_mask, recipe.span_probability, recipe.span_length) == ("tokens", 0.3, 5)
+    assert (recipe.batch_size, recipe.learning_rate, recipe.weight_decay) == (16, 1e-4, 0.01)
+    assert (recipe.dropout, recipe.pooling, recipe.loss) == (0.1, "mean", "ntxent")
 
 
 @pytest.mark.parametrize(
