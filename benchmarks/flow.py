@@ -4,9 +4,10 @@
 
 DIR holds sentences/LANG.txt (strings to tune on), sts/stsb-LANG-{dev,test}.tsv. The commands of the
 product do the work: `tune`, `flow`, `cf`, and `export`, which compares each bundle with PyTorch;
-what FOLDER already has is kept, so that a run can be repeated. Every bundle is scored by Spearman's
-rho on both sets, with a paired bootstrap interval of its difference to the base, and by the geometry
-of the sentences of the test set. FOLDER/flow.json holds the figures, and the table is printed.
+what FOLDER already has is kept, so that a run can be repeated (a FOLDER is for one set of options).
+Every bundle is scored by Spearman's rho on both sets, with a paired bootstrap interval of its
+difference to the base, and by the geometry of the test set's sentences. FOLDER/flow.json holds the
+figures, and the table is printed.
 """
 
 from __future__ import annotations
