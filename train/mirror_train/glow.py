@@ -154,7 +154,8 @@ def load_flow(folder: Path) -> Flow:
     config = read_object(folder / "config.json")
     try:
         size, blocks, hidden = (int(config[k]) for k in ("in_features", "blocks", "hidden_size"))
-        flow = Flow(size, blocks=blocks, hidden_size=hidden)
+        generator = torch.Generator()  # the weights drawn are overwritten
+        flow = Flow(size, blocks=blocks, hidden_size=hidden, generator=generator)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{folder} is not a Flow module: {error}") from error
     load_weights(flow.blocks, folder, noun="Flow")

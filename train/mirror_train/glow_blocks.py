@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import skip_init
 
 from mirror_rt.errors import ModelError
 
@@ -107,11 +108,12 @@ class AdditiveCoupling(nn.Module):
     ) -> None:
         super().__init__()
         half = size // 2
-        self.linear1 = nn.Linear(half, hidden_size, bias=False)
+        # Without torch's own first weights: drawing them would move its generator.
+        self.linear1 = skip_init(nn.Linear, half, hidden_size, bias=False)
         self.norm1 = ActNorm(hidden_size)
-        self.linear2 = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.linear2 = skip_init(nn.Linear, hidden_size, hidden_size, bias=False)
         self.norm2 = ActNorm(hidden_size)
-        self.linear3 = nn.Linear(hidden_size, half)
+        self.linear3 = skip_init(nn.Linear, hidden_size, half)
         for linear in (self.linear1, self.linear2):
             nn.init.normal_(linear.weight, std=0.05, generator=generator)
         nn.init.zeros_(self.linear3.weight)
@@ -190,6 +192,7 @@ class FoldedBlock(nn.Module):
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     """A layer of weight [out, in] and bias [out], both float64."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64, device=weight.device)
-    layer.weight.data, layer.bias.data = weight, bias
-    return layer.requires_grad_(False)
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer

@@ -204,16 +204,21 @@ def _check_same_run(
 ) -> None:
     """Raise ConfigError unless the first step's result in OUT.mirror is that of this run."""
     manifest.verify(config.mirror_out)
-    for name, found, wanted in [
-        ("model", manifest.base_model.get("weights_sha256"), base.weights_sha256()),
-        ("data", (manifest.data or {}).get("sha256"), data.sha256()),
-        ("seed", (manifest.training or {}).get("seed"), config.seed),
-        ("recipe", manifest.recipe, dataclasses.asdict(config.recipe.mirror)),
-    ]:
-        if found != wanted:
+    found = {
+        "model": manifest.base_model.get("weights_sha256"),
+        "data": (manifest.data or {}).get("sha256"),
+        "seed": (manifest.training or {}).get("seed"),
+    } | (manifest.recipe or {})
+    wanted = {
+        "model": base.weights_sha256(),
+        "data": data.sha256(),
+        "seed": config.seed,
+    } | dataclasses.asdict(config.recipe.mirror)
+    for name in sorted(wanted):
+        if found.get(name) != wanted[name]:
             raise ConfigError(
-                f"{config.mirror_out} is of another run: {name} was {found!r}, now {wanted!r}; use "
-                "the same settings, or --overwrite to start again"
+                f"{config.mirror_out} is of another run: {name} was {found.get(name)!r}, now "
+                f"{wanted[name]!r}; use the same settings, or --overwrite to start again"
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -152,10 +153,10 @@ class RegularisedFit:
             device=device,
             dtype=_AUTOCAST.get(precision),
         )
-        groups = [{"params": list(flow.parameters())}]
+        groups: list[dict[str, Any]] = [{"params": list(flow.parameters())}]
         if recipe.joint:
             rate = recipe.mirror.learning_rate
-            groups.append({"params": list(self._model.parameters()), "lr": rate})  # type: ignore[dict-item]
+            groups.append({"params": list(self._model.parameters()), "lr": rate})
         self._optimizer = _adamw(groups, recipe.flow)
         scaled = precision == "fp16" and recipe.joint
         self._scaler = torch.amp.GradScaler(device.type, enabled=scaled)
@@ -210,9 +211,7 @@ class RegularisedFit:
         return self._recipe.mirror_weight * contrast + likelihood
 
 
-def _adamw(
-    groups: list[dict[str, list[torch.nn.Parameter]]], recipe: FlowRecipe
-) -> torch.optim.AdamW:
+def _adamw(groups: list[dict[str, Any]], recipe: FlowRecipe) -> torch.optim.AdamW:
     return torch.optim.AdamW(
         groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
     )
