@@ -48,11 +48,12 @@ def check_one_process(command: str) -> None:
 
 def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size") -> None:
     """Raise DataError where there are fewer strings than a batch, set by `option`, has."""
-    if len(data) < batch_size:
-        hint = f"pass {option} {len(data)} or less" if len(data) > 1 else "give at least 2"
+    count = min(len(data), len({*data.first, *data.second}))  # pairs may share strings
+    if count < batch_size:
+        hint = f"pass {option} {count} or less" if count > 1 else "give at least 2"
         raise DataError(
-            f"{data.source} has {len(data)} different strings, fewer than one batch of "
-            f"{batch_size}: {hint}"
+            f"{data.source} has {count} different strings, fewer than one batch of {batch_size}: "
+            f"{hint}"
         )
 
 
