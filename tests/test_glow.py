@@ -18,16 +18,18 @@ from mirror_train.glow_blocks import ActNorm, InvertibleLinear
 def vectors(n=300, size=8, *, seed=0):
     """Vectors in a narrow cone, their dimensions correlated and of different scale."""
     generator = np.random.default_rng(seed)
-    mixing = generator.normal(size=(size, size)) * np.geomspace(1, 0.03, size)
-    return (generator.normal(size=(n, size)) @ mixing + 3).astype(np.float32)
+    mixing = generator.normal(size=(size, size)) * np.geomspace(1, 0.1, size) / size**0.5
+    return (generator.normal(size=(n, size)) @ mixing + 1).astype(np.float32)
 
 
 def shaken(flow, *, seed=0):
     """The same flow with no weight as it began: couplings and scales at work."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in flow.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        for name, parameter in flow.named_parameters():
+            # Triangular matrices soon cannot be inverted where all their entries are random.
+            scale = 0.05 / flow.size if name.endswith("triangles") else 0.05
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
     return flow
 
 
@@ -47,16 +49,24 @@ def trained(real):
     return flow
 
 
-@pytest.mark.parametrize("size", [2, 8, 384])
-@pytest.mark.parametrize("mode", [True, False])
-def test_the_inverse_of_random_vectors(size, mode):
+@pytest.mark.parametrize("size", [8, 32, 384])
+def test_the_inverse_of_random_vectors(size):
     x = torch.from_numpy(vectors(size=size))
-    flow = initial_flow(size, FlowRecipe(), seed=1, vectors=x.numpy())
-    flow = shaken(flow, seed=1).train(mode) if size < 384 else flow.train(mode)
+    flow = shaken(initial_flow(size, FlowRecipe(), seed=1, vectors=x.numpy()), seed=1).eval()
     z = flow(x)
     assert z.dtype == torch.float32
     torch.testing.assert_close(flow.inverse(z), x, atol=1e-5, rtol=1e-5)
     assert (z - x).abs().max() > 0.5
+
+
+def test_the_inverse_on_the_default_models_vectors(default_model, words):
+    """384 dimensions, trained weights on both sides."""
+    real = TorchEncoder.load(default_model).encode(words, normalize_embeddings=False)
+    recipe = FlowRecipe(steps=30, learning_rate=1e-3)
+    flow = initial_flow(384, recipe, seed=0, vectors=real)
+    fit_flow(flow, real, recipe, seed=0, device=torch.device("cpu"))
+    x = torch.from_numpy(real)
+    torch.testing.assert_close(flow.inverse(flow(x)), x, atol=1e-5, rtol=0)
 
 
 def test_the_inverse_of_a_trained_flow_on_real_vectors(trained, real):

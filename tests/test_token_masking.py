@@ -43,19 +43,19 @@ def test_the_last_sequences_get_one_span_and_keep_their_length():
 
 def test_lengths_are_geometric_and_capped(rng):
     text = [CLS, *range(10, 40), SEP]
-    draws = rng.random((20_000, 2))
+    draws = rng.random((5000, 2))
     found = [row.count(MASK) for row in mask([text] * len(draws), draws)]
     expected = [0.3 * 0.7**k for k in range(4)] + [0.7**4]
     np.testing.assert_allclose(
-        np.bincount(found, minlength=6)[1:] / len(found), expected, atol=0.01
+        np.bincount(found, minlength=6)[1:] / len(found), expected, atol=0.02
     )
 
 
 def test_every_place_is_drawn_equally_often(rng):
     text = [CLS, 10, 11, 12, 13, SEP]
-    rows = mask([text] * 8000, np.stack([np.zeros(8000), rng.random(8000)], axis=1))
+    rows = mask([text] * 3000, np.stack([np.zeros(3000), rng.random(3000)], axis=1))
     places = np.bincount([row.index(MASK) for row in rows], minlength=6)
-    np.testing.assert_allclose(places / 8000, [0, 0.25, 0.25, 0.25, 0.25, 0], atol=0.02)
+    np.testing.assert_allclose(places / 3000, [0, 0.25, 0.25, 0.25, 0.25, 0], atol=0.03)
 
 
 def test_never_more_than_half():

@@ -65,6 +65,7 @@ class InvertibleLinear(nn.Module):
 
     permutation: Tensor
     signs: Tensor
+    below: Tensor
 
     def __init__(self, size: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -76,22 +77,20 @@ class InvertibleLinear(nn.Module):
         self.log_diagonal = nn.Parameter(diagonal.abs().log().float())
         self.register_buffer("signs", diagonal.sign().float())
         self.register_buffer("permutation", p.argmax(dim=1))
-
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """L and U, [D, D] each."""
-        diagonal = self.signs * self.log_diagonal.exp()
-        lower = self.triangles.tril(-1) + torch.eye(*self.triangles.shape).to(self.triangles)
-        return lower, self.triangles.triu(1) + diagonal.diag()
+        self.register_buffer("below", torch.ones(size, size).tril(-1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Vectors [B, D] to as many; W itself, D^3 operations, is never computed."""
-        lower, upper = self.factors()
-        return (x @ upper.T @ lower.T)[:, self.permutation]
+        upper, lower = self.triangles * self.below.T, self.triangles * self.below
+        x = x @ upper.T + x * (self.signs * self.log_diagonal.exp())
+        return (x @ lower.T + x)[:, self.permutation]
 
     def weight(self) -> Tensor:
         """W in float64."""
-        lower, upper = self.factors()
-        return (lower.double() @ upper.double())[self.permutation]
+        exact = self.triangles.double()
+        upper = exact.triu(1) + (self.signs * self.log_diagonal.double().exp()).diag()
+        lower = exact.tril(-1) + torch.eye(*exact.shape).to(exact)
+        return (lower @ upper)[self.permutation]
 
 
 class AdditiveCoupling(nn.Module):
@@ -108,12 +107,11 @@ class AdditiveCoupling(nn.Module):
     ) -> None:
         super().__init__()
         half = size // 2
-        # Without torch's own first weights: drawing them would move its generator.
-        self.linear1 = skip_init(nn.Linear, half, hidden_size, bias=False)
+        self.linear1 = _unset_linear(half, hidden_size, bias=False)
         self.norm1 = ActNorm(hidden_size)
-        self.linear2 = skip_init(nn.Linear, hidden_size, hidden_size, bias=False)
+        self.linear2 = _unset_linear(hidden_size, hidden_size, bias=False)
         self.norm2 = ActNorm(hidden_size)
-        self.linear3 = skip_init(nn.Linear, hidden_size, half)
+        self.linear3 = _unset_linear(hidden_size, half)
         for linear in (self.linear1, self.linear2):
             nn.init.normal_(linear.weight, std=0.05, generator=generator)
         nn.init.zeros_(self.linear3.weight)
@@ -187,7 +185,13 @@ class FoldedBlock(nn.Module):
         """Undo `forward`."""
         first, second = z.chunk(2, dim=1)
         y = torch.cat([first, second - self.shift(first)], dim=1)
-        return torch.linalg.solve(self.linear.weight, (y - self.linear.bias).T).T
+        x: Tensor = torch.linalg.solve(self.linear.weight, (y - self.linear.bias).T).T
+        return x
+
+
+def _unset_linear(size: int, out: int, *, bias: bool = True) -> nn.Linear:
+    """A layer without first weights: drawing them would move torch's generator."""
+    return cast(nn.Linear, skip_init(nn.Linear, size, out, bias=bias))  # type: ignore[no-untyped-call]
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

@@ -111,7 +111,8 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
     check_space(config.out, 2 * sum(p.numel() * p.element_size() for p in base.model.parameters()))
     config = _with_pooling(base, config)
     precision = resolve_precision(config.precision, device)
-    encoder, training = base, {}
+    encoder: Pretrained = base
+    training: dict[str, Any] = {}
     if not config.recipe.joint:
         encoder, training = _first_step(data, config, base)
     try:

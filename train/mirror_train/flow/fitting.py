@@ -221,7 +221,7 @@ def _batches(n: int, recipe: FlowRecipe, seed: int) -> Iterator[npt.NDArray[np.i
     size = recipe.batch_size
     for step in range(recipe.steps):
         epoch, batch = divmod(step, n // size)
-        yield epoch_order(n, seed=seed, epoch=epoch)[batch * size :][:size]
+        yield epoch_order(n, seed=seed, epoch=epoch)[batch * size :][:size].copy()
 
 
 def _finite(loss: Tensor, step: int) -> float:
