@@ -38,6 +38,7 @@ from mirror_rt.retrieval import SearchResult, search
 if TYPE_CHECKING:
     from mirror_rt.client import AsyncClient, Client
     from mirror_rt.language_pack import LanguagePack
+    from mirror_rt.prediction import Predictor
     from mirror_rt.scheduling import Scheduler
 
     __version__: str
@@ -65,6 +66,7 @@ __all__ = [
     "OutputExistsError",
     "OverloadedError",
     "ParityError",
+    "Predictor",
     "ProcessGroupError",
     "ProviderError",
     "Scheduler",
@@ -90,6 +92,10 @@ def __getattr__(name: str) -> Any:
         from mirror_rt.language_pack import LanguagePack
 
         return LanguagePack
+    if name == "Predictor":
+        from mirror_rt.prediction import Predictor
+
+        return Predictor
     if name == "Scheduler":
         from mirror_rt.scheduling import Scheduler  # threads and futures, which few need
 

@@ -23,7 +23,10 @@ _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
 _SYSTEMS = {
     "flow": "[BERT-flow](https://aclanthology.org/2020.emnlp-main.733/)",
     "cf": f"BERT-CF: {_PAPER}, then a normalising flow",
+    "burt": "BURT (Li and Zhao 2020)",
+    "multitask": "the multi-task fine-tuning of BERT-CF",
 }
+_LABELLED = frozenset({"burt", "multitask"})
 _PARITY = {
     "mean_cosine": "mean cosine",
     "min_cosine": "lowest cosine",
@@ -137,10 +140,13 @@ def _introduction(manifest: Manifest) -> str:
     tuned = f"as exported, not tuned by {_PAPER}"
     if manifest.recipe:
         of = f" of the language `{manifest.language}`" if manifest.language else ""
-        by = _SYSTEMS.get(manifest.recipe.get("system", ""), _PAPER)
+        system = manifest.recipe.get("system", "")
+        by = _SYSTEMS.get(system, _PAPER)
         noun = f"{manifest.level or 'string'}s"
         tuned = f"tuned on {strings} {noun}{of}, without labels, by {by}"
-        if (manifest.data or {}).get("supervised_pairs"):
+        if system in _LABELLED:
+            tuned = f"tuned on {strings} labelled rows{of} by {by}"
+        elif (manifest.data or {}).get("supervised_pairs"):
             tuned = f"tuned on {strings} pairs{of} by {by}"
     return (
         f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
@@ -231,9 +237,9 @@ def _tuning(manifest: Manifest) -> list[str]:
     parts = []
     if manifest.data:
         parts += ["## Data", "The strings themselves are not part of this repository."]
-        parts.append(_table(("", ""), _rows(manifest.data)))
+        parts.append(_table(("", ""), _rows(_flat(manifest.data))))
     if manifest.recipe:
-        parts += ["## Recipe", _table(("", ""), _rows(manifest.recipe))]
+        parts += ["## Recipe", _table(("", ""), _rows(_flat(manifest.recipe)))]
     return parts
 
 
@@ -243,7 +249,7 @@ def _provenance(manifest: Manifest) -> list[tuple[str, ...]]:
     if manifest.prompts:
         base |= {f"prompt, {name}": json.dumps(p) for name, p in manifest.prompts.items()}
     written = {"written by": manifest.generator, "written at": manifest.created}
-    return _rows(base | (manifest.training or {}) | written)
+    return _rows(base | _flat(manifest.training or {}) | written)
 
 
 def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -254,10 +260,21 @@ def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """The same without dictionaries in it: their keys are joined, as in `metrics, accuracy`."""
+    flat = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}, {key}": inner for key, inner in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
 def _number(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(_number, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 

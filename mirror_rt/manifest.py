@@ -48,6 +48,7 @@ class Layout:
     card = "README.md"  # not among the hashed files: people edit it on the hub
     model = "onnx/model.onnx"
     tokenizer = "tokenizer.json"
+    heads = "heads/heads.json"  # task heads, see mirror_rt.heads; not every folder has some
 
     @staticmethod
     def mapped(graph: str) -> str:

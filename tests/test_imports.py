@@ -12,9 +12,9 @@ PUBLIC = [
     "ClosedError", "ConfigError", "DataError", "DeadlineError", "EncodedTexts", "Encoder",
     "HubError", "InvalidTextError", "LanguagePack", "Manifest", "MirrorError",
     "MissingDependencyError", "ModelError", "NonFiniteError", "OutputExistsError",
-    "OverloadedError", "ParityError", "ProcessGroupError", "ProviderError", "Scheduler",
-    "SearchResult", "ServerError", "__version__", "calibration_ranges", "quantize_embeddings",
-    "search",
+    "OverloadedError", "ParityError", "Predictor", "ProcessGroupError", "ProviderError",
+    "Scheduler", "SearchResult", "ServerError", "__version__", "calibration_ranges",
+    "quantize_embeddings", "search",
 ]  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from mirror_rt import Manifest
+from mirror_rt.heads import Heads
 from mirror_train.declared import declared
 from mirror_train.head import Head
 from mirror_train.modules import save_tokenizer, write_modules
@@ -12,11 +14,14 @@ from mirror_train.pretrained import Pretrained
 
 __all__ = ["write_companions"]
 
+logger = logging.getLogger("mirror_export")
+
 
 def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, folder: Path) -> None:
-    """Write tokenizer, configuration and modules of a bundle into `folder`.
+    """Write tokenizer, configuration, modules and task heads of a bundle into `folder`.
 
     Raises:
+        BundleError: the task heads of the model cannot be read.
         OSError: the disk is full.
     """
     save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
@@ -30,3 +35,23 @@ def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, fol
         hidden_size=pretrained.dimension,
         similarity=declared(pretrained.folder).similarity,
     )
+    _write_heads(pretrained.folder, manifest, folder)
+
+
+def _write_heads(source: Path, manifest: Manifest, folder: Path) -> None:
+    """Copy the task heads, where the bundle gives the vectors that they were trained on."""
+    if not Heads.present(source):
+        return
+    heads = Heads.read(source)
+    if (heads.dimension, heads.pooling) != (manifest.dimension, manifest.pooling):
+        logger.warning(
+            "the task heads of %s are left out: they take %d dimensions by %s pooling, the bundle "
+            "gives %d by %s",
+            source,
+            heads.dimension,
+            heads.pooling,
+            manifest.dimension,
+            manifest.pooling,
+        )
+        return
+    heads.write(folder)

@@ -14,6 +14,7 @@ from mirror_rt.cli.common import (
     fill_table,
     format_table,
 )
+from mirror_rt.heads import Heads
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Manifest, Variant, declared_format
 from mirror_rt.pack import PackIndex, is_pack
@@ -99,15 +100,23 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     if data := manifest.data:
         rows.append(("tuned on", f"{data.get('strings')} strings, {data.get('source')}"))
     if recipe := manifest.recipe:
-        shown = ("system", "temperature", "span_length", "dropout", "epochs", "steps", "batch_size",
+        shown = ("temperature", "span_length", "dropout", "epochs", "steps", "batch_size",
                  "learning_rate")  # fmt: skip
-        rows.append(("recipe", ", ".join(f"{n} {recipe[n]}" for n in shown if n in recipe)))
+        parts = [f"{name} {recipe[name]}" for name in shown if name in recipe]
+        rows.append(("recipe", ", ".join([*_system(recipe), *parts])))
+    if Heads.present(folder):
+        rows.append(("task heads", ", ".join(Heads.read(folder).by_name)))
     rows += [(name, describe_parity(variant)) for name, variant in manifest.variants.items()]
     rows += [
         ("written", f"{manifest.created} by {manifest.generator}"),
         ("files", f"{len(manifest.files)} files, {size:.1f} MB, every SHA-256 verified"),
     ]
     return rows
+
+
+def _system(recipe: dict[str, Any]) -> list[str]:
+    """What the model was tuned by, where that is not Mirror-BERT."""
+    return [str(recipe["system"])] if "system" in recipe else []
 
 
 def _prompts(manifest: Manifest) -> str:

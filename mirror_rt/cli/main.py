@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from mirror_rt import __version__
 from mirror_rt.cli import (
     benchmark,
+    burt,
     cf,
     demo,
     doctor,
@@ -18,6 +19,8 @@ from mirror_rt.cli import (
     export,
     flow,
     info,
+    multitask,
+    predict,
     pull,
     push,
     recipes,
@@ -31,8 +34,8 @@ from mirror_rt.errors import ConfigError, MirrorError
 __all__ = ["main"]
 
 _COMMANDS = (
-    tune, flow, cf, recipes, export, encode, serve, triton, evaluate, study, benchmark, info,
-    doctor, push, pull, demo,
+    tune, flow, cf, multitask, burt, recipes, export, encode, predict, serve, triton, evaluate,
+    study, benchmark, info, doctor, push, pull, demo,
 )  # fmt: skip
 
 

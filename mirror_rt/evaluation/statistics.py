@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from mirror_rt.errors import DataError
 
-__all__ = ["RankCorrelation", "RocAuc", "roc_auc", "spearman"]
+__all__ = ["RankCorrelation", "RocAuc", "pearson", "roc_auc", "spearman"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,6 +24,29 @@ def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
             then undefined).
     """
     return RankCorrelation(a, b)()
+
+
+def pearson(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
+    """Pearson's correlation; None where all values of one side are equal (it is then undefined).
+
+    Args:
+        a: [n] numbers.
+        b: [n] numbers.
+
+    Raises:
+        DataError: fewer than two pairs, or a value that is not finite.
+    """
+    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
+        raise DataError(
+            f"a correlation needs two equal lists of at least 2, got {x.shape}, {y.shape}"
+        )
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise DataError("a correlation is undefined: a value is not finite")
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    x, y = x - x.mean(), y - y.mean()
+    return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
 
 
 def roc_auc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:

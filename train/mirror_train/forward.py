@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from mirror_rt.manifest import Pooling
+from mirror_rt.manifest import PoolingMode
 from mirror_rt.tokens import PaddedBatch, RaggedTokens
 from mirror_train.pooling import pool
 from mirror_train.random_state import RandomState
@@ -94,7 +94,7 @@ class Forward:
     """
 
     model: torch.nn.Module
-    pooling: Pooling
+    pooling: PoolingMode
     pad_id: int
     pad_to: int | None
     device: torch.device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from mirror_rt import __version__
 from mirror_rt.files import new_folder, write_json
-from mirror_rt.manifest import Layout, Manifest, Pooling, record_files
+from mirror_rt.manifest import Layout, Manifest, PoolingMode, record_files
 from mirror_train.data import TrainingData
 from mirror_train.head import Head
 from mirror_train.license import base_license
@@ -92,15 +92,17 @@ def write_folder(
     out: Path,
     *,
     layers: Sequence[nn.Module] = (),
+    also: Callable[[Path], None] = lambda folder: None,
     overwrite: bool,
 ) -> Manifest:
     """Write the tuned model as `out`, whole or not at all; return the manifest with its files.
 
     Args:
         base: the model.
-        manifest: what it is, its pooling one that can be tuned.
+        manifest: what it is, its pooling one that can be tuned, but for its files.
         out: folder to write.
         layers: what follows the pooling, `Dense`, `Normalize` or `Flow`.
+        also: writes further files into the folder.
         overwrite: replace an existing folder.
 
     Raises:
@@ -114,8 +116,9 @@ def write_folder(
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"cannot write {out}: {error}") from error
         save_tokenizer(base.hf_tokenizer, folder, max_length=manifest.max_length)
-        head = Head([cast(Pooling, manifest.pooling)], [layer.cpu() for layer in layers])
+        head = Head([cast(PoolingMode, manifest.pooling)], [layer.cpu() for layer in layers])
         write_modules(folder, head, manifest, hidden_size=base.dimension)
+        also(folder)
         manifest = dataclasses.replace(manifest, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())
     return manifest

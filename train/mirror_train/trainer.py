@@ -28,9 +28,9 @@ from mirror_train.processes import Processes
 from mirror_train.recipe import Recipe
 from mirror_train.token_masking import ViewTokenizer
 
-__all__ = ["Trainer", "TrainingStats", "pad_length"]
+__all__ = ["AUTOCAST", "Trainer", "TrainingStats", "pad_length"]
 
-_AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pad_length(recipe: Recipe) -> int | None:
@@ -98,7 +98,7 @@ class Trainer:
             pad_id=pretrained.pad_id,
             pad_to=pad_length(recipe),
             device=self._device,
-            dtype=_AUTOCAST.get(precision),
+            dtype=AUTOCAST.get(precision),
             same_dropout=recipe.same_dropout,
             layer=layer,
         )

@@ -30,7 +30,10 @@ def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = F
     if quoted:
         text = io.StringIO("\n".join(iter_lines(path)) + "\n", newline="")
         reader = csv.reader(text, delimiter=delimiter)
-        rows = [(reader.line_num, row) for row in reader if row]
+        try:
+            rows = [(reader.line_num, row) for row in reader if row]
+        except csv.Error as error:  # a quote that is never closed, say
+            raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
     else:
         lines = enumerate(iter_lines(path), 1)
         rows = [(number, line.split(delimiter)) for number, line in lines if line.strip()]

@@ -1,0 +1,260 @@
+"""mirror-rt predict."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
+from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.evaluation.readers.tables import find_column, read_any_table
+from mirror_rt.evaluation.similarity import find_text_columns
+from mirror_rt.files import check_free, new_file
+from mirror_rt.heads import Predictions, TaskHead
+from mirror_rt.prediction import Predictor, class_of, score_predictions
+from mirror_rt.progress import progress_bar
+from mirror_rt.textio import Table, iter_jsonl, iter_lines
+
+__all__ = ["add_parser"]
+
+_WINDOW = 1024  # rows that are encoded together
+_TEXT_FIELDS = ("text", "sentence")
+
+# A text or a pair, and the cell of its label (None where none was asked for).
+_Row = tuple[Any, str | None]
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "predict",
+        help="labels and values by the task heads of a bundle, without torch",
+        description="Apply a task head of a bundle (of 'mirror-rt multitask' or 'mirror-rt burt') "
+        "to texts\nor pairs of texts. Writes a JSON line a row: its label and what it comes from; "
+        "with\n--label-field, also how many are right, beside always saying the most frequent "
+        "label.",
+        examples="""
+mirror-rt predict bundle --head sentiment --input reviews.txt
+mirror-rt predict bundle --head paraphrase --input pairs.tsv --fields question1,question2
+mirror-rt predict bundle --head similarity --input sts-dev.csv --label-field similarity
+printf 'A fine film.\\n' | mirror-rt predict bundle --head sentiment --input -
+""",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
+    parser.add_argument("--head", metavar="NAME", help="needed where the bundle has several")
+    parser.add_argument(
+        "--input",
+        required=True,
+        metavar="FILE",
+        help="FILE.jsonl; FILE.csv or FILE.tsv with a header; another name, or - for standard "
+        "input, for lines: a text, or two with a tab between them",
+    )
+    parser.add_argument(
+        "--fields",
+        metavar="NAME[,NAME]",
+        help="columns of the text, or of the two texts (default: text or sentence; for pairs "
+        "sentence1,sentence2 and other usual names)",
+    )
+    parser.add_argument(
+        "--label-field", metavar="NAME", help="column of the right label or value, to compare with"
+    )
+    parser.add_argument(
+        "--output", default="-", metavar="FILE.jsonl", help="default: standard output"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
+    parser.add_argument(
+        "--errors",
+        choices=["raise", "nan"],
+        default="raise",
+        help="a text that cannot be encoded (empty, say): stop, or give it null and go on",
+    )
+    parser.add_argument("--variant", metavar="NAME", help="graph of the bundle, int8 say")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="work of one run, in texts of 64 tokens (default 32)",
+    )
+    add_hub_options(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    if arguments.output != "-":
+        check_free(Path(arguments.output), overwrite=arguments.overwrite)
+    predictor = Predictor.load(
+        arguments.bundle,
+        variant=arguments.variant,
+        revision=arguments.revision,
+        offline=arguments.offline,
+    )
+    head = predictor.heads.get(arguments.head)
+    rows = _rows(arguments, head)
+    with _output(arguments) as file:
+        targets, parts = _predict_windows(predictor, head, rows, file, arguments)
+    if not parts:
+        raise DataError(f"{arguments.input} holds no rows")
+    if arguments.quiet and not arguments.label_field:
+        return
+    print(_summary(head, _joined(parts), targets, arguments), file=sys.stderr)
+
+
+def _predict_windows(
+    predictor: Predictor,
+    head: TaskHead,
+    rows: Iterator[_Row],
+    file: IO[bytes],
+    arguments: argparse.Namespace,
+) -> tuple[list[float | None], list[Predictions]]:
+    """Write the predictions of all rows; their targets (None for none), and the predictions."""
+    targets: list[float | None] = []
+    parts: list[Predictions] = []
+    bar = progress_bar(0, progress(arguments), unit="row", desc="predict")
+    with contextlib.closing(bar):
+        while window := list(itertools.islice(rows, _WINDOW)):
+            found = predictor.predict(
+                head.name,
+                [row for row, _ in window],
+                batch_size=arguments.batch_size,
+                errors=arguments.errors,
+            )
+            for i in range(len(window)):
+                record = {"id": len(targets) + i} | _described(head, found, i)
+                file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            start = len(targets)
+            targets += [_target(head, cell, start + i) for i, (_, cell) in enumerate(window)]
+            parts.append(found)
+            bar.update(len(window))
+    return targets, parts
+
+
+def _described(head: TaskHead, found: Predictions, row: int) -> dict[str, Any]:
+    scores = found.scores[row]
+    if head.scale is not None:
+        return {"value": _number(scores)}
+    if scores.ndim == 0:
+        return {"label": found.labels[row], "similarity": _number(scores)}
+    named = {label: _number(score) for label, score in zip(head.labels, scores, strict=True)}
+    return {"label": found.labels[row], "scores": named}
+
+
+def _number(value: np.float64) -> float | None:
+    return None if math.isnan(value) else round(float(value), 6)
+
+
+def _joined(parts: list[Predictions]) -> Predictions:
+    labels = [label for part in parts for label in part.labels]
+    return Predictions(labels, np.concatenate([part.scores for part in parts]))
+
+
+def _summary(
+    head: TaskHead,
+    found: Predictions,
+    targets: list[float | None],
+    arguments: argparse.Namespace,
+) -> str:
+    text = f"{arguments.output}: {len(targets)} rows by the head {head.name}"
+    if not arguments.label_field:
+        return text
+    unusable = np.isnan(found.scores.reshape(len(targets), -1)).any(axis=1)
+    kept = [i for i, target in enumerate(targets) if target is not None and not unusable[i]]
+    if len(kept) < 2:
+        raise DataError(f"{arguments.input}: fewer than two rows have a label and a usable text")
+    of_kept = Predictions([found.labels[i] for i in kept], found.scores[kept])
+    scored = score_predictions(head, of_kept, [targets[i] for i in kept])  # type: ignore[arg-type]
+    values = ", ".join(
+        f"{name} {'undefined' if value is None else f'{value:.4f}'}"
+        for name, value in scored.items()
+    )
+    return f"{text}; over {len(kept)} with a label: {values}"
+
+
+def _target(head: TaskHead, cell: str | None, row: int) -> float | None:
+    """What a label's cell says: a class's number or a value; None for a blank one."""
+    if cell is None or cell.strip() in ("", "-"):
+        return None
+    if head.scale is None:
+        if (number := class_of(cell, head.labels)) is None:
+            raise DataError(f"row {row}: the label {cell!r} is not one of {', '.join(head.labels)}")
+        return number
+    with contextlib.suppress(ValueError):
+        if math.isfinite(value := float(cell)):
+            return value
+    raise DataError(f"row {row}: the value {cell!r} is not a finite number")
+
+
+@contextlib.contextmanager
+def _output(arguments: argparse.Namespace) -> Iterator[IO[bytes]]:
+    if arguments.output == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with new_file(Path(arguments.output), overwrite=arguments.overwrite) as file:
+        yield file
+
+
+def _rows(arguments: argparse.Namespace, head: TaskHead) -> Iterator[_Row]:
+    path, label = arguments.input, arguments.label_field
+    fields = arguments.fields.split(",") if arguments.fields else None
+    count = 2 if head.takes_pairs else 1
+    if fields is not None and len(fields) != count:
+        raise ConfigError(
+            f"--fields {arguments.fields}: the head {head.name!r} takes {count} "
+            f"text{'s' if count > 1 else ''}"
+        )
+    suffix = Path(path).suffix
+    if suffix == ".jsonl":
+        names = fields or (["sentence1", "sentence2"] if count == 2 else ["text"])
+        records = iter_jsonl(path, *names, *([label] if label else []))
+        return ((_item(r[:count]), str(r[count]) if label else None) for r in records)
+    if suffix in (".csv", ".tsv"):
+        return _table_rows(read_any_table(Path(path)), fields, label, count)
+    if fields is not None or label is not None:
+        raise ConfigError(f"--fields and --label-field need columns: {path} has lines")
+    return ((_item(_cells(path, n, line, count)), None) for n, line in _lines(path))
+
+
+def _table_rows(
+    table: Table, fields: list[str] | None, label: str | None, count: int
+) -> Iterator[_Row]:
+    if fields is not None:
+        names = tuple(fields)
+    elif count == 1:
+        names = (find_column(table, _TEXT_FIELDS, "texts (see --fields)"),)
+    else:
+        names = find_text_columns(table, label or "score")
+    columns = [table.column(name) for name in names]
+    cells: list[str | None] = [None] * len(table.rows)
+    if label is not None:
+        cells = [*table.column(label)]
+    return zip(map(_item, zip(*columns, strict=True)), cells, strict=True)
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    return ((n, line) for n, line in enumerate(iter_lines(path), 1) if line.strip())
+
+
+def _cells(path: str, number: int, line: str, count: int) -> tuple[str, ...]:
+    cells = tuple(line.split("\t")) if count == 2 else (line,)
+    if len(cells) != count:
+        raise DataError(
+            f"{path}, line {number}: {len(cells)} cells, expected two texts with a tab between"
+        )
+    return cells
+
+
+def _item(cells: tuple[Any, ...]) -> Any:
+    return cells[0] if len(cells) == 1 else cells

@@ -1,0 +1,227 @@
+"""The data of BURT: inference between sentences, and paraphrases of phrases and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mirror_rt.errors import ConfigError, DataError
+from mirror_train.data import load_training_data
+from mirror_train.pairs.examples import Examples
+from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
+from mirror_train.pairs.ppdb import Ppdb, read_ppdb
+from mirror_train.pairs.readers import PARAPHRASE_LABELS, read_nli, read_paraphrases
+
+__all__ = ["IDENTIFICATION_LABELS", "OBJECTIVES", "BurtTasks", "NegativeSampling", "turns"]
+
+# As section 5.1 of the paper calls them: natural language inference, paraphrase identification,
+# pairwise text classification.
+OBJECTIVES = ("nli", "pi", "ptc")
+IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
+
+
+@dataclass(frozen=True, slots=True)
+class BurtTasks:
+    """What BURT is trained on; None for what there is not.
+
+    Attributes:
+        nli: premises and hypotheses with their label.
+        paraphrases: phrases or words and a paraphrase of each; their targets are not used.
+        relations: phrases or words, equivalent, entailing or independent.
+    """
+
+    nli: Examples | None = None
+    paraphrases: Examples | None = None
+    relations: Examples | None = None
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        nli: Sequence[Path] = (),
+        ppdb: Sequence[Path] = (),
+        paraphrases: Sequence[Path] = (),
+        per_relation: int | None = None,
+        top: int | None = None,
+        seed: int = 11711,
+    ) -> BurtTasks:
+        """Read the files of the tasks.
+
+        Args:
+            nli: SNLI or MultiNLI, joined (section 3.1).
+            ppdb: of PPDB 2.0; equally many pairs of each relation are drawn.
+            paraphrases: more pairs to identify: two columns of TSV or `text||text`, or Quora's
+                table, of which the duplicates are taken.
+            per_relation: pairs of each relation; None for as many as the rarest has.
+            top: the first so many rows of every file but those of PPDB; None for all.
+            seed: of the draw.
+
+        Raises:
+            DataError: a file is missing or cannot be used.
+        """
+        sentences = _join([read_nli(path).top(top) for path in nli])
+        found = _join_ppdb([read_ppdb(path) for path in ppdb])
+        relations = None
+        if found is not None:
+            relations = found.balanced(seed=seed, per_relation=per_relation).pairs
+        phrases = [_read_paraphrases(path).top(top) for path in paraphrases]
+        return cls(sentences, _join([*([relations] if relations else []), *phrases]), relations)
+
+    def of(self, objective: str) -> Examples:
+        """The rows of an objective of `OBJECTIVES`.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        rows = {"nli": self.nli, "pi": self.paraphrases, "ptc": self.relations}[objective]
+        if rows is None:
+            needed = {
+                "nli": "--nli FILE (SNLI or MultiNLI)",
+                "pi": "--ppdb FILE or --paraphrases FILE",
+                "ptc": "--ppdb FILE",
+            }[objective]
+            raise ConfigError(
+                f"the objective {objective!r} has no data: pass {needed}, or leave it out of "
+                "--objectives"
+            )
+        return rows
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Those that there are data for."""
+        given = zip(OBJECTIVES, (self.nli, self.paraphrases, self.relations), strict=True)
+        return tuple(name for name, rows in given if rows is not None)
+
+    def summary(self, objectives: Sequence[str]) -> dict[str, Any]:
+        """What mirror.json records of the data of some objectives."""
+        parts = {name: self.of(name) for name in objectives}
+        return {
+            "source": ", ".join(dict.fromkeys(part.source for part in parts.values())),
+            "strings": sum(len(part) for part in parts.values()),
+            "supervised_pairs": True,
+            "tasks": {name: part.summary() for name, part in parts.items()},
+        }
+
+
+class NegativeSampling:
+    """Paraphrase identification: every pair, and k pairs of its first phrase with random others.
+
+    Li and Zhao 2020, section 3.2: for each target, k sequences are drawn from the data set and
+    labelled as no paraphrases of it. One that is listed as a paraphrase of the target, or is the
+    target, is drawn again.
+
+    Args:
+        pairs: n paraphrases.
+        negatives: k.
+        batch_size: rows of a batch.
+        seed: of the order and the draws.
+
+    Raises:
+        DataError: there is no phrase that could be a negative.
+    """
+
+    def __init__(self, pairs: Examples, negatives: int, batch_size: int, seed: int) -> None:
+        self._first, self._second = pairs.first, pairs.second or []
+        self._negatives, self._seed = negatives, seed
+        self._pool = list(dict.fromkeys(self._first + self._second))
+        self._known: dict[str, set[str]] = {}
+        for a, b in zip(self._first, self._second, strict=True):
+            self._known.setdefault(a, {a}).add(b)
+            self._known.setdefault(b, {b}).add(a)
+        most = max(len(known) for known in self._known.values())
+        if negatives and most >= len(self._pool):
+            raise DataError(
+                f"{pairs.source}: a phrase has all {len(self._pool)} others as paraphrases, so "
+                "there is no negative for it: give more pairs"
+            )
+        self._passes = Passes(len(self), batch_size, (seed, OBJECTIVES.index("pi")))
+
+    def __len__(self) -> int:
+        return len(self._first) * (1 + self._negatives)
+
+    def __getitem__(self, batch: int) -> TaskBatch:
+        rng = np.random.default_rng([self._seed, 5, batch])
+        first, second, targets = [], [], []
+        for row in self._passes[batch].tolist():
+            pair, place = divmod(row, 1 + self._negatives)
+            first.append(self._first[pair])
+            second.append(self._second[pair] if place == 0 else self._other(first[-1], rng))
+            targets.append(int(place == 0))
+        return TaskBatch("pi", first + second, np.array(targets, dtype=np.int64))
+
+    def _other(self, phrase: str, rng: np.random.Generator) -> str:
+        known = self._known[phrase]
+        while (drawn := self._pool[int(rng.integers(len(self._pool)))]) in known:
+            pass
+        return drawn
+
+
+def turns(objectives: Sequence[str]) -> list[str]:
+    """The order of the objectives' batches: in turn, inference every second (section 3.3)."""
+    others = [name for name in objectives if name != "nli"]
+    if "nli" not in objectives or not others:
+        return list(objectives)
+    return [name for other in others for name in ("nli", other)]
+
+
+def batches_of(
+    tasks: BurtTasks,
+    objectives: Sequence[str],
+    *,
+    batch_size: int,
+    negatives: int,
+    seed: int,
+) -> dict[str, tuple[int, Callable[[int], TaskBatch]]]:
+    """Of every objective, how many rows a pass has, and the function from number to batch."""
+    made: dict[str, tuple[int, Callable[[int], TaskBatch]]] = {}
+    for name in objectives:
+        rows = tasks.of(name)
+        if name == "pi":
+            sampling = NegativeSampling(rows, negatives, batch_size, seed)
+            made[name] = len(sampling), sampling.__getitem__
+        else:
+            passes = Passes(len(rows), batch_size, (seed, OBJECTIVES.index(name)))
+            made[name] = len(rows), _Classes(name, rows, passes)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    name: str
+    rows: Examples
+    passes: Passes
+
+    def __call__(self, batch: int) -> TaskBatch:
+        return batch_of(self.name, self.rows, self.passes[batch])
+
+
+def _read_paraphrases(path: Path) -> Examples:
+    if path.suffix == ".csv":
+        rows = read_paraphrases(path)
+        duplicate = PARAPHRASE_LABELS.index("duplicate")
+        return rows.take(np.flatnonzero(rows.targets == duplicate))
+    data = load_training_data(path)
+    if data.first is data.second:
+        raise DataError(f"{path} has one text a line: expected two, with a tab or || between them")
+    ones = np.ones(len(data), dtype=np.int64)
+    return Examples(data.first, data.second, ones, (), path.name, data.blank + data.duplicates)
+
+
+def _join(parts: Sequence[Examples]) -> Examples | None:
+    if not parts:
+        return None
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = joined + part
+    return joined
+
+
+def _join_ppdb(parts: Sequence[Ppdb]) -> Ppdb | None:
+    pairs = _join([part.pairs for part in parts])
+    if pairs is None:
+        return None
+    return Ppdb(pairs, np.concatenate([part.equivalence for part in parts]))

@@ -1,0 +1,247 @@
+"""Multi-task fine-tuning: sentiment, paraphrase and similarity together (BERT-CF, section 4.3)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from mirror_rt.manifest import PoolingMode
+from mirror_rt.prediction import Predictor, score_predictions
+from mirror_train.pairs.examples import Examples
+from mirror_train.pairs.multitask_data import TASKS, MultitaskData
+from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
+from mirror_train.pairs.session import Session, TaskConfig, check_numbers, open_session
+from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
+from mirror_train.pairs.training import TaskTrainer, bar_of, constant
+from mirror_train.tune import TuneReport
+
+__all__ = ["MultitaskConfig", "MultitaskRecipe", "evaluate_tasks", "tune_multitask"]
+
+_SIMILARITY_SCALE = (0.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MultitaskRecipe:
+    """Hyper-parameters of BERT-CF's fine-tuning (sections 4.3 and 5.3), which are the defaults.
+
+    Attributes:
+        steps: optimiser steps; each takes a batch of every task.
+        evaluate_every: steps between evaluations; the best weights by the mean of the tasks'
+            metrics are kept. The last step is always evaluated.
+        learning_rate: of AdamW, constant.
+        weight_decay: of AdamW.
+        dropout: rate of every dropout of the encoder.
+        max_length: most tokens of a text in training.
+        pooling: `auto` takes what the base model declares, else the mean (section 5.3).
+        projection: e, length of the projected vectors of the tasks of pairs.
+        weights: task -> factor of its loss.
+        batch_sizes: task -> rows of its batches.
+        dropouts: task -> rate of dropout before its head.
+        hinges: task of pairs -> least similarity.
+    """
+
+    steps: int = 5000
+    evaluate_every: int = 500
+    learning_rate: float = 1e-5
+    weight_decay: float = 0.01
+    dropout: float = 0.1
+    max_length: int = 128
+    pooling: PoolingMode | Literal["auto"] = "auto"
+    projection: int = 768
+    weights: Mapping[str, float] = field(
+        default_factory=lambda: {"sentiment": 5.0, "paraphrase": 20.0, "similarity": 1.0}
+    )
+    batch_sizes: Mapping[str, int] = field(
+        default_factory=lambda: {"sentiment": 32, "paraphrase": 96, "similarity": 32}
+    )
+    dropouts: Mapping[str, float] = field(
+        default_factory=lambda: {"sentiment": 0.3, "paraphrase": 0.0, "similarity": 0.1}
+    )
+    hinges: Mapping[str, float] = field(
+        default_factory=lambda: {"paraphrase": 0.7, "similarity": 0.0}
+    )
+
+    def __post_init__(self) -> None:
+        rate = "at least 0 and less than 1"
+        checks = [
+            ("steps", self.steps, self.steps >= 1, "at least 1"),
+            ("evaluate_every", self.evaluate_every, self.evaluate_every >= 1, "at least 1"),
+            ("learning_rate", self.learning_rate, self.learning_rate > 0, "greater than 0"),
+            ("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0"),
+            ("dropout", self.dropout, 0 <= self.dropout < 1, rate),
+            ("max_length", self.max_length, self.max_length >= 3, "at least 3"),
+            ("projection", self.projection, self.projection >= 1, "at least 1"),
+        ]
+        for name in TASKS:
+            value = self.batch_sizes[name]
+            checks += [
+                (f"weight of {name}", self.weights[name], self.weights[name] > 0, "above 0"),
+                (f"batch size of {name}", value, value >= 1, "at least 1"),
+                (f"dropout of {name}", self.dropouts[name], 0 <= self.dropouts[name] < 1, rate),
+            ]
+        for name, hinge in self.hinges.items():
+            checks.append((f"hinge of {name}", hinge, -1 <= hinge < 1, "in -1 .. 1, below 1"))
+        check_numbers(checks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultitaskConfig(TaskConfig):
+    """A run of `tune_multitask`; see `TaskConfig`.
+
+    Attributes:
+        recipe: hyper-parameters.
+    """
+
+    recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
+
+
+def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
+    """Fine-tune an encoder and a head for each task, and write them to `config.out`.
+
+    The folder is an ordinary one that `mirror-rt export` takes; the heads are in it and go into the
+    bundle. Its mirror.json has the metrics of the rows that were held out.
+
+    Raises:
+        ConfigError: an option cannot be used.
+        DataError: a class never occurs.
+        ModelError: the base model cannot be loaded, or the loss diverges.
+        OutputExistsError: `config.out` exists.
+        KeyboardInterrupt: Ctrl-C; nothing is written.
+    """
+    recipe = config.recipe
+    for part in data.tasks.values():
+        part.train.check_classes()
+    session = open_session(
+        config,
+        pooling=recipe.pooling,
+        otherwise="mean",
+        dropout=recipe.dropout,
+        max_length=recipe.max_length,
+    )
+    layers = session.layers(
+        {name: partial(_layer, name, part.train, recipe) for name, part in data.tasks.items()}
+    )
+    return _train(session, data, recipe, layers)
+
+
+def evaluate_tasks(
+    session: Session, layers: Mapping[str, TaskLayer], held: Mapping[str, Examples]
+) -> dict[str, dict[str, float | None]]:
+    """Metrics of every task as a bundle's heads would give them: task -> name -> value."""
+    predictor = Predictor(session.encoder(), session.heads(layers))
+    scores = {}
+    for name, examples in held.items():
+        head = predictor.heads.get(name)
+        found = predictor.predict(name, examples.items())
+        scores[name] = score_predictions(head, found, examples.targets)
+    return scores
+
+
+def _train(
+    session: Session, data: MultitaskData, recipe: MultitaskRecipe, layers: dict[str, TaskLayer]
+) -> TuneReport:
+    config = session.config
+    parameters = [p for layer in layers.values() for p in layer.parameters()]
+    trainer = TaskTrainer(
+        session.base,
+        layers,
+        _Batches(data, recipe, config.seed),
+        recipe.weights,
+        torch.optim.AdamW(
+            [*session.base.model.parameters(), *parameters],
+            lr=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        ),
+        constant,
+        session.pooling,
+        session.layer,
+        recipe.max_length,
+        session.precision,
+        session.device,
+        config.seed,
+    )
+    best = _Best(session, layers, {name: part.dev for name, part in data.tasks.items()})
+    bar = bar_of(recipe.steps, config.show_progress_bar, "multitask")
+
+    def on_step(done: int, loss: float) -> None:
+        bar.set_postfix_str(f"loss {loss:.3f}")
+        bar.update(1)
+        if done % recipe.evaluate_every == 0 or done == recipe.steps:
+            best.evaluate(done, last=done == recipe.steps)
+
+    stats = trainer.run(recipe.steps, on_step=on_step)
+    bar.close()
+    return session.save(
+        layers,
+        stats,
+        recipe={"system": "multitask"} | dataclasses.asdict(recipe),
+        data=data.summary(),
+        training={"metrics": best.metrics, "best_step": best.step},
+    )
+
+
+class _Batches:
+    """Every step's batches, one of each task."""
+
+    def __init__(self, data: MultitaskData, recipe: MultitaskRecipe, seed: int) -> None:
+        self._train = {name: part.train for name, part in data.tasks.items()}
+        self._passes = {
+            name: Passes(len(examples), recipe.batch_sizes[name], (seed, TASKS.index(name)))
+            for name, examples in self._train.items()
+        }
+
+    def __call__(self, step: int) -> list[TaskBatch]:
+        return [
+            batch_of(name, examples, self._passes[name][step])
+            for name, examples in self._train.items()
+        ]
+
+
+class _Best:
+    """The weights of the evaluation with the highest mean metric (BERT-CF, section 5.3)."""
+
+    def __init__(
+        self, session: Session, layers: dict[str, TaskLayer], held: Mapping[str, Examples]
+    ) -> None:
+        self._session, self._layers, self._held = session, layers, held
+        self._modules = [session.base.model, *layers.values()]
+        self._states: list[dict[str, Any]] = []
+        self._mean = float("-inf")
+        self.step = 0
+        self.metrics: dict[str, dict[str, float | None]] = {}
+
+    def evaluate(self, step: int, *, last: bool) -> None:
+        """Evaluate the weights after `step` steps; after the last, put the best back."""
+        metrics = evaluate_tasks(self._session, self._layers, self._held)
+        values = [scores.get("accuracy", scores.get("pearson")) for scores in metrics.values()]
+        mean = sum(value or 0.0 for value in values) / len(values)
+        if mean > self._mean:
+            self._mean, self.metrics, self.step = mean, metrics, step
+            self._states = []  # before the copies: two sets of them are not needed
+            if not last:
+                self._states = [copy.deepcopy(module.state_dict()) for module in self._modules]
+        elif last:
+            for module, state in zip(self._modules, self._states, strict=True):
+                module.load_state_dict(state)
+
+
+def _layer(name: str, train: Examples, recipe: MultitaskRecipe, dimension: int) -> TaskLayer:
+    dropout = recipe.dropouts[name]
+    if name == "sentiment":
+        return SoftmaxLayer(name, dimension, train.labels, dropout=dropout)
+    return CosineLayer(
+        name,
+        dimension,
+        recipe.projection,
+        hinge=recipe.hinges[name],
+        labels=train.labels,
+        scale=None if train.labels else _SIMILARITY_SCALE,
+        dropout=dropout,
+    )

@@ -1,0 +1,260 @@
+"""What every run with task heads begins and ends with: the base model, and the folder."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import nn
+
+from mirror_rt import __version__
+from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.files import check_free, check_space
+from mirror_rt.heads import Heads
+from mirror_rt.manifest import Manifest, PoolingMode
+from mirror_train.declared import declared_head
+from mirror_train.default_model import DEFAULT_MODEL
+from mirror_train.head import Head
+from mirror_train.license import base_license
+from mirror_train.output import write_folder
+from mirror_train.pairs.task_layers import TaskLayer
+from mirror_train.precision import Precision, resolve_device, resolve_precision
+from mirror_train.pretrained import Pretrained, load_pretrained
+from mirror_train.processes import world_size
+from mirror_train.torch_encoder import TorchEncoder
+from mirror_train.trainer import TrainingStats
+from mirror_train.tune import TuneReport
+
+__all__ = ["Session", "TaskConfig", "check_numbers", "open_session"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    """Everything of a run with task heads but its data and its recipe.
+
+    Attributes:
+        out: folder to write.
+        model: base model: folder, hub name, or the embedded default.
+        revision: branch, tag or commit on the hub.
+        precision: auto, fp32, bf16 or fp16.
+        device: auto, cpu, cuda or cuda:N.
+        seed: the same seed gives the same weights on the same machine; the default is BERT-CF's.
+        overwrite: replace an existing `out`.
+        offline: never ask the network.
+        trust_remote_code: run code that comes with the base model.
+        show_progress_bar: None for a bar where standard error is a terminal.
+    """
+
+    out: Path
+    model: str = DEFAULT_MODEL
+    revision: str | None = None
+    precision: Precision = "auto"
+    device: str = "auto"
+    seed: int = 11711
+    overwrite: bool = False
+    offline: bool = False
+    trust_remote_code: bool = False
+    show_progress_bar: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed must be at least 0, got {self.seed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A base model that is about to be trained.
+
+    Attributes:
+        config: of the run.
+        base: the model.
+        head: its pooling and the layer behind that, if there is one.
+        device: where to train.
+        precision: to train in.
+    """
+
+    config: TaskConfig
+    base: Pretrained
+    head: Head
+    device: torch.device
+    precision: Precision
+
+    @property
+    def pooling(self) -> PoolingMode:
+        """From token vectors to the vector of a text."""
+        return self.head.poolings[0]
+
+    @property
+    def layer(self) -> nn.Module | None:
+        """What follows the pooling, as the base model has it; None for nothing."""
+        return next(iter(self.head.layers), None)
+
+    @property
+    def dimension(self) -> int:
+        """Length D of a text's vector."""
+        return self.base.dimension
+
+    def encoder(self) -> TorchEncoder:
+        """The model as it is now, with the `encode` of a bundle."""
+        return TorchEncoder(self.base, head=self.head, device=self.device)
+
+    def layers(self, make: Mapping[str, Callable[[int], TaskLayer]]) -> dict[str, TaskLayer]:
+        """New task heads on the device; their first weights follow from the seed.
+
+        Args:
+            make: task -> a function from the length of a text's vector to its head.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            return {name: of(self.dimension).to(self.device) for name, of in make.items()}
+
+    def heads(self, layers: Mapping[str, TaskLayer]) -> Heads:
+        """The task heads as they are now."""
+        made = {name: layer.to_head() for name, layer in layers.items()}
+        return Heads(self.dimension, self.pooling, made)
+
+    def save(
+        self,
+        layers: Mapping[str, TaskLayer],
+        stats: TrainingStats,
+        *,
+        recipe: dict[str, Any],
+        data: dict[str, Any],
+        training: dict[str, Any],
+    ) -> TuneReport:
+        """Write model and heads as the folder of the run, whole or not at all.
+
+        Args:
+            layers: task -> head.
+            stats: of the training.
+            recipe: what mirror.json says of the hyper-parameters.
+            data: and of the data.
+            training: and of the training, besides what `stats` says.
+
+        Raises:
+            OutputExistsError: the folder exists, and the run may not overwrite it.
+            OSError: the disk is full.
+        """
+        manifest = self._manifest(stats, recipe, data, training)
+        manifest = write_folder(
+            self.base,
+            manifest,
+            self.config.out,
+            layers=list(self.head.layers),
+            also=self.heads(layers).write,
+            overwrite=self.config.overwrite,
+        )
+        return TuneReport(self.config.out, manifest, stats)
+
+    def _manifest(
+        self,
+        stats: TrainingStats,
+        recipe: dict[str, Any],
+        data: dict[str, Any],
+        training: dict[str, Any],
+    ) -> Manifest:
+        base = self.base
+        return Manifest(
+            dimension=self.dimension,
+            max_length=base.max_length,
+            pad_id=base.pad_id,
+            pooling=self.pooling,
+            mask_token=base.mask_token,
+            level="sentence",
+            base_model={
+                "name": base.public_name,
+                "revision": base.revision,
+                "license": base_license(base.name, base.folder),
+                "weights_sha256": base.weights_sha256(),
+            },
+            recipe=recipe,
+            data=data,
+            training={
+                "seed": self.config.seed,
+                "precision": self.precision,
+                "device": self.device.type,
+                "steps": len(stats.losses),
+                "loss_first": stats.losses[0],
+                "loss_last": stats.losses[-1],
+                "seconds": round(stats.seconds, 2),
+                "padding_percent": round(stats.padding_percent, 2),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            }
+            | training,
+            generator=f"mirror-rt {__version__}",
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            format="mirror_rt encoder",
+        )
+
+
+def open_session(
+    config: TaskConfig,
+    *,
+    pooling: PoolingMode | Literal["auto"],
+    otherwise: PoolingMode,
+    dropout: float,
+    max_length: int,
+) -> Session:
+    """Check what can be checked before the work, and load the base model.
+
+    Args:
+        config: of the run.
+        pooling: `auto` takes what the base model declares, a layer behind it included.
+        otherwise: the pooling where it declares none.
+        dropout: rate of every dropout of the encoder.
+        max_length: most tokens of a text in training.
+
+    Raises:
+        ConfigError: an option cannot be used.
+        ModelError: the base model cannot be loaded, or what it declares cannot be tuned.
+        OutputExistsError: `config.out` exists.
+        OSError: the disk cannot hold the result.
+    """
+    if world_size() != 1:
+        raise ConfigError("tasks are tuned in one process: start it without torchrun")
+    check_free(config.out, overwrite=config.overwrite)
+    device = resolve_device(config.device)
+    precision = resolve_precision(config.precision, device)
+    base = load_pretrained(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
+        dropout=dropout,
+    )
+    if max_length > base.max_length:
+        raise ConfigError(
+            f"max_length {max_length} is more than the {base.max_length} positions of {base.name}"
+        )
+    check_space(config.out, sum(p.numel() * p.element_size() for p in base.model.parameters()))
+    head = Head([pooling]) if pooling != "auto" else _declared(base, otherwise)
+    return Session(config, base, head.to(device), device, precision)
+
+
+def check_numbers(checks: Iterable[tuple[str, object, bool, str]]) -> None:
+    """Raise ConfigError for the first (name, value, whether it holds, what was expected)."""
+    for name, value, holds, expected in checks:
+        if not holds:
+            raise ConfigError(f"{name} must be {expected}, got {value}")
+
+
+def _declared(base: Pretrained, otherwise: PoolingMode) -> Head:
+    head = declared_head(base.folder) or Head([otherwise])
+    simple = len(head.poolings) == 1 and len(head.layers) <= 1
+    if not simple or head.dimension(base.dimension) != base.dimension:
+        raise ModelError(
+            f"{base.name} declares {head.pooling} and {len(head.layers)} further modules, which "
+            "cannot be tuned as they are: pass --pooling cls or --pooling mean"
+        )
+    if head.pooling == "mean-with-padding":
+        raise ModelError(
+            f"{base.name} was tuned with mean-with-padding, which task heads are not made for: "
+            "pass --pooling mean"
+        )
+    return head

@@ -1,0 +1,170 @@
+"""The loop that trains an encoder with task heads."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mirror_rt.errors import ModelError
+from mirror_rt.manifest import PoolingMode
+from mirror_rt.progress import ProgressBar, progress_bar
+from mirror_rt.tokenization import TextTokenizer
+from mirror_train.forward import Forward
+from mirror_train.pairs.passes import TaskBatch
+from mirror_train.pairs.task_layers import TaskLayer
+from mirror_train.precision import Precision
+from mirror_train.pretrained import Pretrained
+from mirror_train.trainer import AUTOCAST, TrainingStats
+from mirror_train.views import dropout_seed, step_rng
+
+__all__ = ["TaskTrainer", "bar_of", "constant", "warm_up_then_decay"]
+
+
+def constant(step: int, total: int) -> float:
+    """The learning rate as it is, at every step."""
+    return 1.0
+
+
+def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
+    """Factor of the learning rate: up to 1 over the first `share` of the steps, then down to 0.
+
+    Both linear; step 0 and the last one train, too.
+    """
+    warm = math.ceil(share * total)
+    if step < warm:
+        return (step + 1) / warm
+    return (total - step) / max(1, total - warm)
+
+
+def bar_of(total: int, show: bool | None, desc: str) -> ProgressBar:
+    """A bar of steps; None shows one where standard error is a terminal."""
+    shown = sys.stderr.isatty() if show is None else show
+    return progress_bar(total, shown, unit="step", desc=desc)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTrainer:
+    """An encoder and task heads that are trained together.
+
+    Attributes:
+        base: the encoder; trained in place.
+        layers: task -> head; trained in place, on the device already.
+        batches: step -> batches of that step, each of one task.
+        weights: task -> factor of its loss.
+        optimizer: of all parameters.
+        schedule: step and total -> factor of the learning rate.
+        pooling: from token vectors to the vector of a text.
+        layer: what follows the pooling, as it is; None for nothing.
+        max_length: most tokens of a text.
+        precision: fp32, or bf16 / fp16 for mixed precision; heads and losses are in float32.
+        device: where to train.
+        seed: of dropout.
+    """
+
+    base: Pretrained
+    layers: Mapping[str, TaskLayer]
+    batches: Callable[[int], list[TaskBatch]]
+    weights: Mapping[str, float]
+    optimizer: torch.optim.Optimizer
+    schedule: Callable[[int, int], float]
+    pooling: PoolingMode
+    layer: nn.Module | None
+    max_length: int
+    precision: Precision
+    device: torch.device
+    seed: int
+
+    def run(
+        self,
+        total: int,
+        *,
+        on_step: Callable[[int, float], None] = lambda done, loss: None,
+    ) -> TrainingStats:
+        """Train for `total` steps.
+
+        Args:
+            total: optimiser steps.
+            on_step: called after every step with how many are done, and the step's loss.
+
+        Raises:
+            ModelError: the loss is no longer finite.
+        """
+        stats = TrainingStats()
+        self.base.model.to(self.device)
+        tokenizer = self.base.text_tokenizer(self.max_length)
+        scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            for step in range(total):
+                began = time.perf_counter()
+                self._train_mode()
+                for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * self.schedule(step, total)
+                value = self._step(step, tokenizer, scaler, stats)
+                stats.losses.append(value)
+                stats.seconds += time.perf_counter() - began
+                on_step(step + 1, value)
+        self.base.model.eval()
+        return stats
+
+    def _step(
+        self,
+        step: int,
+        tokenizer: TextTokenizer,
+        scaler: torch.amp.GradScaler,
+        stats: TrainingStats,
+    ) -> float:
+        # Dropout draws from torch's generators: a step's follows from the seed.
+        torch.manual_seed(dropout_seed(step_rng(seed=self.seed, step=step), rank=0))
+        self.optimizer.zero_grad(set_to_none=True)
+        forward = self._forward()
+        value = 0.0
+        for batch in self.batches(step):  # one graph at a time: memory of the largest
+            tokens = tokenizer(batch.texts).tokens
+            chunks = forward.chunks(tokens)
+            stats.real_tokens += int(tokens.lengths.sum())
+            stats.padded_tokens += forward.padded_tokens(tokens, chunks)
+            loss = self._loss(batch, forward.embed(tokens, chunks))
+            value += loss.item()
+            _check_finite(value, step)
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.step(self.optimizer)
+        scaler.update()
+        return value
+
+    def _loss(self, batch: TaskBatch, z: Tensor) -> Tensor:
+        targets = torch.from_numpy(batch.targets).to(self.device)
+        with torch.autocast(self.device.type, enabled=False):
+            return self.weights[batch.task] * self.layers[batch.task].loss(z.float(), targets)
+
+    def _forward(self) -> Forward:
+        return Forward(
+            self.base.model,
+            pooling=self.pooling,
+            pad_id=self.base.pad_id,
+            pad_to=None,
+            device=self.device,
+            dtype=AUTOCAST.get(self.precision),
+            layer=self.layer,
+        )
+
+    def _train_mode(self) -> None:
+        """Dropout on: an evaluation between two steps turns it off."""
+        modules: Iterable[nn.Module] = (self.base.model, *self.layers.values())
+        for module in modules:
+            module.train()
+
+
+def _check_finite(value: float, step: int) -> None:
+    if not math.isfinite(value):
+        raise ModelError(
+            f"the loss became {value} at step {step + 1}: try a lower --learning-rate or "
+            "--precision fp32"
+        )
