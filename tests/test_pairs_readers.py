@@ -64,8 +64,8 @@ def test_multinli_as_json_lines(file):
 
 
 def test_tables_with_tabs_and_quotes(file):
-    path = file("quora-dev.csv", "\tid\tsentence1\tsentence2\tis_duplicate",
-                '0\tx\t"""Is a"" so?"\tIs a?\t1.0', "1\ty\tWhat?\t\t0.0", "2\tz\tA?\tB?\t")  # fmt: skip
+    lines = ['0\tx\t"""Is a"" so?"\tIs a?\t1.0', "1\ty\tWhat?\t\t0.0", "2\tz\tA?\tB?\t"]
+    path = file("quora-dev.csv", "\tid\tsentence1\tsentence2\tis_duplicate", *lines)
     found = read_paraphrases(path)
     assert rows(found) == [(('"Is a" so?', "Is a?"), 1)]
     assert found.left_out == 2
@@ -285,7 +285,7 @@ def test_a_class_that_never_occurs():
 
 
 def test_tasks_without_files(tmp_path):
-    with pytest.raises(DataError, match="has neither ids-sst-train.csv nor ids-sst-dev.csv"):
+    with pytest.raises(DataError, match=r"has neither ids-sst-train\.csv nor ids-sst-dev"):
         load_multitask_data(tmp_path)
     with pytest.raises(DataError, match="no such folder"):
         load_multitask_data(tmp_path / "absent")
