@@ -19,6 +19,8 @@ from mirror_rt.tokenization import why_invalid
 
 __all__ = ["Predictor", "class_of", "score_predictions"]
 
+_NO_VECTOR = "it is too long, leaves no token, or the model gives it no finite vector"
+
 
 class Predictor:
     """A bundle with task heads, loaded: `Predictor.load(path).predict(head, texts)`.
@@ -87,24 +89,27 @@ class Predictor:
             raise ConfigError("expected a list of texts or pairs, got one string")
         items = as_list(inputs)
         reasons = [_why_unusable(item, pairs=chosen.takes_pairs) for item in items]
-        invalid = [(i, reason) for i, reason in enumerate(reasons) if reason]
-        if invalid and errors == "raise":
-            raise InvalidTextError(invalid)
         usable = [item for item, reason in zip(items, reasons, strict=True) if reason is None]
+        if errors == "raise" and len(usable) < len(items):
+            _raise_unusable(reasons)
         sides = list(zip(*usable, strict=True)) if chosen.takes_pairs else [usable]
         found = self._apply(chosen, sides, batch_size=batch_size, on_too_long=on_too_long)
-        return _spread(found, reasons) if invalid else found
+        found = _spread(found, reasons)
+        if errors == "raise" and np.isnan(found.scores).any():
+            nan = np.isnan(found.scores.reshape(len(items), -1)).any(axis=1)
+            _raise_unusable([_NO_VECTOR if row else None for row in nan])
+        return found
 
     def _apply(
         self, head: TaskHead, sides: list[Any], *, batch_size: int, on_too_long: OnTooLong
     ) -> Predictions:
-        """Encode every distinct text once, and apply the head."""
+        """Encode every distinct text once, and apply the head; NaN for what has no vector."""
         texts = list(dict.fromkeys(text for side in sides for text in side))
         if not texts:
             empty = np.empty((0, self.heads.dimension), np.float32)
             return head(empty, empty) if head.takes_pairs else head(empty)
         vectors = self.encoder.encode(
-            texts, batch_size, normalize_embeddings=False, on_too_long=on_too_long
+            texts, batch_size, normalize_embeddings=False, on_too_long=on_too_long, errors="nan"
         )
         row = {text: i for i, text in enumerate(texts)}
         return head(*(vectors[[row[text] for text in side]] for side in sides))
@@ -155,12 +160,16 @@ def _why_unusable(item: Any, *, pairs: bool) -> str | None:
     return next((reason for text in item if (reason := why_invalid(text))), None)
 
 
+def _raise_unusable(reasons: list[str | None]) -> None:
+    raise InvalidTextError([(i, reason) for i, reason in enumerate(reasons) if reason])
+
+
 def _spread(found: Predictions, reasons: list[str | None]) -> Predictions:
-    """Predictions in their places, none where there is a reason."""
+    """Predictions in their places: NaN where there is a reason, no label where there is NaN."""
     rows = [i for i, reason in enumerate(reasons) if reason is None]
     labels: list[str | None] = [None] * len(reasons)
-    for row, label in zip(rows, found.labels, strict=True):
-        labels[row] = label
     scores = np.full((len(reasons), *found.scores.shape[1:]), np.nan)
-    scores[rows] = found.scores
+    for row, label, score in zip(rows, found.labels, found.scores, strict=True):
+        scores[row] = score
+        labels[row] = None if np.isnan(score).any() else label
     return Predictions(labels, scores)
