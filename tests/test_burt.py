@@ -124,15 +124,6 @@ def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, cli):
         assert bundle.predict(name, items).labels == own.predict(name, items).labels
 
 
-def test_sentence_transformers_gives_the_same_vectors(tasks, configure):
-    from sentence_transformers import SentenceTransformer
-
-    out = tune_burt(tasks, configure(recipe={"pooling": "max", "steps": 1})).out
-    texts = tasks.nli.first[:5]
-    theirs = SentenceTransformer(str(out), device="cpu").encode(texts)
-    np.testing.assert_allclose(theirs, TorchEncoder.load(out).encode(texts), atol=1e-5)
-
-
 @pytest.mark.parametrize("concatenation", CONCATENATIONS)
 def test_every_concatenation_trains(tasks, configure, concatenation):
     report = tune_burt(tasks, configure(recipe={"concatenation": concatenation, "steps": 2}))

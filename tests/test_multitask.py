@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -57,7 +56,13 @@ def folder(tmp_path_factory):
     return path
 
 
-RECIPE = MultitaskRecipe(steps=30, evaluate_every=10, learning_rate=2e-3, projection=16)
+RECIPE = MultitaskRecipe(
+    steps=30,
+    evaluate_every=10,
+    learning_rate=2e-3,
+    projection=16,
+    batch_sizes={"sentiment": 16, "paraphrase": 24, "similarity": 16},
+)
 
 
 @pytest.fixture
@@ -214,9 +219,9 @@ def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_tasks_of_different_sizes_are_passed_through_at_their_own_pace(folder, configure):
+def test_tasks_of_different_sizes_are_passed_through_at_their_own_pace(folder):
     data = load_multitask_data(folder)
-    batches = _Batches(data, configure().recipe, 3)(0)
+    batches = _Batches(data, MultitaskRecipe(), 3)(0)
     assert [(b.task, len(b.texts), len(b.targets)) for b in batches] == [
         ("sentiment", 32, 32), ("paraphrase", 192, 96), ("similarity", 64, 32),
     ]  # fmt: skip
@@ -372,33 +377,40 @@ def test_info_and_card_say_so(exported, cli):
 
 
 def test_heads_of_other_vectors_are_left_out(tuned, tmp_path, caplog):
-    from mirror_export import ExportConfig, export_bundle
+    """Of a bundle that was cut (--truncate-dim), or pooled in another way (--pooling)."""
+    from mirror_export.interop import _write_heads
 
-    export_bundle(ExportConfig(str(tuned.out), tmp_path / "cut", truncate_dim=8))
-    assert (
-        "are left out: they take 32 dimensions by mean pooling, the bundle gives 8" in caplog.text
-    )
-    with pytest.raises(BundleError, match="has no task heads"):
-        Predictor.load(tmp_path / "cut")
+    for change in ({"dimension": 8}, {"pooling": "cls"}):
+        manifest = dataclasses.replace(tuned.manifest, **change)
+        _write_heads(tuned.out, manifest, tmp_path)
+        assert "are left out: they take 32 dimensions by mean pooling" in caplog.text
+        caplog.clear()
+    assert not Heads.present(tmp_path)
+    _write_heads(tuned.out, tuned.manifest, tmp_path)
+    assert Heads.present(tmp_path)
+    assert not caplog.messages
+    with pytest.raises(BundleError, match="heads take vectors of 32 dimensions, the encoder gives"):
+        Predictor(_Dimension(8), Heads.read(tuned.out))
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sends a signal")
-def test_ctrl_c_leaves_nothing(folder, tiny_bert, tmp_path):
-    import signal
-    import subprocess
-    import time
+class _Dimension:
+    def __init__(self, dimension):
+        self.dimension = dimension
 
-    out = tmp_path / "out" / "tuned"
-    line = [sys.executable, "-m", "mirror_rt.cli", "multitask", "--data", folder, "--model",
-            tiny_bert, "--out", out, "--steps", 100_000]  # fmt: skip
-    process = subprocess.Popen(
-        list(map(str, line)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    process.stdout.readline()  # the data are read
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert not out.exists()
-    assert not list(tmp_path.rglob("*.npz"))
+
+def test_ctrl_c_leaves_nothing(folder, tiny_bert, tmp_path, cli, monkeypatch):
+    from mirror_train.pairs.training import TaskTrainer
+
+    original = TaskTrainer._step
+
+    def step(self, number, *rest):
+        if number == 2:
+            raise KeyboardInterrupt
+        return original(self, number, *rest)
+
+    monkeypatch.setattr(TaskTrainer, "_step", step)
+    done = cli("multitask", "--data", folder, "--model", tiny_bert, "--out", tmp_path / "tuned",
+               "--batch-sizes", "4,4,4")  # fmt: skip
+    assert done.code == 130
+    assert "interrupted" in done.err
+    assert not list(tmp_path.iterdir())
