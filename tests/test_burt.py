@@ -1,5 +1,6 @@
 """BURT: whose turn it is, negatives, the schedule, and a run from pairs to a bundle."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -129,6 +130,17 @@ def test_every_concatenation_trains(tasks, configure, concatenation):
     report = tune_burt(tasks, configure(recipe={"concatenation": concatenation, "steps": 2}))
     parts = Heads.read(report.out).get("nli").features
     assert ",".join(parts) == concatenation
+
+
+def test_albert_is_a_base(tasks, configure, tiny_model):
+    from transformers import AutoConfig
+
+    config = dataclasses.replace(configure(recipe={"steps": 2}), model=str(tiny_model("albert")))
+    out = tune_burt(tasks, config).out
+    saved = AutoConfig.from_pretrained(out)
+    assert saved.model_type == "albert"
+    assert saved.hidden_dropout_prob == saved.attention_probs_dropout_prob == 0.1
+    assert TorchEncoder.load(out).encode(["a town"]).shape == (1, 32)
 
 
 def test_adam_is_that_of_the_paper(tasks, configure, monkeypatch):
