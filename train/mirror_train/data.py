@@ -12,7 +12,14 @@ from typing import Any, Literal
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.textio import iter_lines
 
-__all__ = ["DataFormat", "TrainingData", "has_word_list", "load_training_data", "word_list"]
+__all__ = [
+    "DataFormat",
+    "TrainingData",
+    "connected_groups",
+    "has_word_list",
+    "load_training_data",
+    "word_list",
+]
 
 DataFormat = Literal["auto", "text", "pairs", "tsv"]
 
@@ -92,7 +99,7 @@ def load_training_data(
         return TrainingData(strings, strings, None, path.name, language, **counts)
     pairs = [_split(path, number, line, separator) for line, number in kept.items()]
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
-    return TrainingData(first, second, _connected_groups(pairs), path.name, language, **counts)
+    return TrainingData(first, second, connected_groups(pairs), path.name, language, **counts)
 
 
 def word_list(language: str, *, top: int = 10_000) -> TrainingData:
@@ -169,7 +176,7 @@ def _split(path: Path, number: int, line: str, separator: str) -> tuple[str, str
     return cells[0], cells[1]
 
 
-def _connected_groups(pairs: Iterable[tuple[str, str]]) -> list[int]:
+def connected_groups(pairs: Iterable[tuple[str, str]]) -> list[int]:
     """Number the connected components of the graph whose edges are the pairs (union-find)."""
     pairs = list(pairs)
     parent: dict[str, str] = {}

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
+from mirror_train.data import connected_groups
 
 __all__ = ["Examples", "held_out"]
 
@@ -114,7 +115,8 @@ def held_out(examples: Examples, share: float, *, seed: int) -> tuple[Examples, 
     Raises:
         DataError: one part would be empty.
     """
-    groups = _groups(examples)
+    sides = zip(examples.first, examples.second or examples.first, strict=True)
+    groups = np.array(connected_groups(sides))
     wanted = round(share * len(examples))
     order = np.random.default_rng([seed, 3]).permutation(groups.max() + 1)
     sizes = np.bincount(groups)[order]
@@ -136,21 +138,3 @@ def held_out(examples: Examples, share: float, *, seed: int) -> tuple[Examples, 
         dataclasses.replace(rest, source=f"{source} without {total} held out"),
         dataclasses.replace(held, source=f"{source}, {total} held out", left_out=0),
     )
-
-
-def _groups(examples: Examples) -> Rows:
-    """Number the connected components of the rows; two are joined where they share a text."""
-    parent: dict[str, str] = {}
-
-    def root(text: str) -> str:
-        parent.setdefault(text, text)
-        while parent[text] != text:
-            parent[text] = parent[parent[text]]
-            text = parent[text]
-        return text
-
-    if examples.second is not None:
-        for a, b in zip(examples.first, examples.second, strict=True):
-            parent[root(a)] = root(b)
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(root(a), len(numbers)) for a in examples.first])
