@@ -262,7 +262,7 @@ def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
     """The same without dictionaries in it: their keys are joined, as in `metrics, accuracy`."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
             flat |= {f"{name}, {key}": inner for key, inner in _flat(value).items()}

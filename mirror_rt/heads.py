@@ -85,7 +85,7 @@ class TaskHead:
     @property
     def dimension(self) -> int:
         """Length D of the vectors that it takes."""
-        return self.weight.shape[1] // max(1, len(self.features))
+        return int(self.weight.shape[1]) // max(1, len(self.features))
 
     def __call__(self, u: npt.ArrayLike, v: npt.ArrayLike | None = None) -> Predictions:
         """Apply the head to vectors as pooled.
@@ -263,7 +263,7 @@ def _read_head(folder: Path, name: str, fields: dict[str, Any]) -> TaskHead:
 
 def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in ("weight", "bias")}
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise BundleError(f"{path} cannot be read: {error}") from error

@@ -96,8 +96,7 @@ class Predictor:
         found = self._apply(chosen, sides, batch_size=batch_size, on_too_long=on_too_long)
         found = _spread(found, reasons)
         if errors == "raise" and np.isnan(found.scores).any():
-            nan = np.isnan(found.scores.reshape(len(items), -1)).any(axis=1)
-            _raise_unusable([_NO_VECTOR if row else None for row in nan])
+            _raise_unusable([_NO_VECTOR if np.isnan(row).any() else None for row in found.scores])
         return found
 
     def _apply(

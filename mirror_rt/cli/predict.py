@@ -169,8 +169,8 @@ def _summary(
     text = f"{arguments.output}: {len(targets)} rows by the head {head.name}"
     if not arguments.label_field:
         return text
-    unusable = np.isnan(found.scores.reshape(len(targets), -1)).any(axis=1)
-    kept = [i for i, target in enumerate(targets) if target is not None and not unusable[i]]
+    usable = [not np.isnan(row).any() for row in found.scores]
+    kept = [i for i, target in enumerate(targets) if target is not None and usable[i]]
     if len(kept) < 2:
         raise DataError(f"{arguments.input}: fewer than two rows have a label and a usable text")
     of_kept = Predictions([found.labels[i] for i in kept], found.scores[kept])

@@ -177,7 +177,7 @@ def declared_head(folder: Path) -> Head | None:
         pooling = _read_manifest(folder).pooling
         if pooling not in POOLING_MODES:
             raise ModelError(f"{folder / Layout.manifest}: the pooling {pooling!r} is unknown")
-        return Head([cast(PoolingMode, pooling)], _tuned_layers(folder))
+        return Head([pooling], _tuned_layers(folder))
     if not (folder / _MODULES).is_file():
         return None
     (first, _), *modules = _modules(folder)

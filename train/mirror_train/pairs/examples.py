@@ -77,8 +77,8 @@ class Examples:
 
     def check_classes(self) -> None:
         """Raise DataError for a class that never occurs: no head could learn it."""
-        counts = np.bincount(self.targets, minlength=len(self.labels)) if self.labels else []
-        if absent := [name for name, n in zip(self.labels, counts, strict=True) if n == 0]:
+        present = set(self.targets.tolist())
+        if absent := [name for i, name in enumerate(self.labels) if i not in present]:
             raise DataError(
                 f"{self.source}: none of its {len(self)} rows has the label {absent[0]!r}, which "
                 "could never be learnt: give rows with it, or more rows"
