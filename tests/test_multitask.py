@@ -374,6 +374,7 @@ def test_info_and_card_say_so(exported, cli):
     card = (exported / "README.md").read_text("utf-8")
     assert "labelled rows by the multi-task fine-tuning of BERT-CF" in card
     assert "| metrics, similarity, pearson |" in card
+    assert "from sentence_transformers import" in card  # which loads it: it has no flow
 
 
 def test_heads_of_other_vectors_are_left_out(tuned, tmp_path, caplog):
