@@ -19,7 +19,7 @@ __all__ = ["add_data_options", "add_parser", "training_data"]
 # Recipe field -> (type, help). Choices and ranges are checked by the recipe itself.
 _RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
     "level": (str, "what the strings are: word, phrase or sentence"),
-    "temperature": (float, "tau of the InfoNCE loss"),
+    "temperature": (float, "tau of the InfoNCE loss (none with multi_similarity)"),
     "span_length": (int, "characters masked in one of the two copies (k); 0 for none"),
     "span_mask": (
         str,
@@ -31,7 +31,7 @@ _RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
         "with --span-mask tokens: of the geometric distribution of a span's length (default 0.3)",
     ),
     "dropout": (float, "rate of every dropout of the model"),
-    "loss": (str, "InfoNCE variant: ntxent, decoupled or one_way"),
+    "loss": (str, "InfoNCE: ntxent, decoupled or one_way; or multi_similarity, on hard triplets"),
     "max_length": (int, "most tokens of a training string"),
     "epochs": (int, "passes over the strings"),
     "batch_size": (int, "strings in a batch; with --loss-batch, strings encoded at a time"),
@@ -39,6 +39,10 @@ _RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
     "weight_decay": (float, "of AdamW"),
     "drophead": (float, "rate at which whole attention heads are dropped (default: none)"),
     "whitening": (float, "power of a whitening layer behind the pooling, 0 to 1 (default: none)"),
+    "ms_alpha": (float, "of multi_similarity: weight of positives"),
+    "ms_beta": (float, "of multi_similarity: weight of negatives"),
+    "ms_base": (float, "of multi_similarity: cosine that both are compared with"),
+    "triplet_margin": (float, "of multi_similarity: margin of a hard triplet's distances"),
     "same_dropout": (bool, "give a string and its copy the same dropout (a probe)"),
 }
 
@@ -58,6 +62,9 @@ mirror-rt tune --model bert-base-uncased --recipe sentence --data lines.txt --ou
 mirror-rt tune --recipe word --words en --out tuned --checkpoint-every 20
 mirror-rt tune --recipe word --words en --out tuned --resume
 mirror-rt tune --recipe word --words en --out tuned --loss-batch 2000
+mirror-rt tune --recipe simcse --data lines.txt --out tuned
+mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
+mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
 mirror-rt tune --recipe word --langs en,fr,ru --out TUNED
 mirror-rt tune --recipe sentence --langs en,ru --words sentences --data DIR --base mbert --out TUNED
 torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out tuned
@@ -67,7 +74,8 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         "--recipe",
         required=True,
         metavar="NAME|FILE.toml",
-        help="word, word-plus, phrase, sentence, or your own TOML file",
+        help="word, word-plus, phrase, sentence; simcse, simcse-nli, mirror-ms (docs/systems.md); or "
+        "your own TOML file",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
     parser.add_argument(
@@ -105,14 +113,17 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="FILE",
-        help="UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV",
+        help="UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV; or what "
+        "--data-format says",
     )
     group.add_argument("--words", metavar="LANG", help="the most frequent words of a language")
     group.add_argument("--top", type=int, help="with --words: how many (default 10000)")
     group.add_argument(
         "--data-format",
-        choices=["auto", "text", "pairs", "tsv"],
-        help="form of --data (default auto: by name and content)",
+        choices=["auto", "text", "pairs", "tsv", "triplets", "nli", "synonyms"],
+        help="form of --data (default auto: text or pairs, by name and content). triplets: a table "
+        "with columns anchor, positive, negative; nli: SNLI or MultiNLI, JSONL or TSV, made into "
+        "triplets; synonyms: concept id TAB name",
     )
     group.add_argument("--language", metavar="TAG", help="with --data: language, for mirror.json")
 

@@ -44,7 +44,8 @@ class StepBatch(NamedTuple):
     """One process's share of a step: n of the N pairs that are contrasted with one another.
 
     Attributes:
-        texts: 2n strings, n and then their positives.
+        texts: V * n strings: n, then their positives and, where V is 3, their hard negatives.
+        views: V, 2 or 3.
         group_ids: int64 [n], see `TrainingData`; they mean the same in all processes.
         dropout_seed: for torch's generators, another in every process.
         span_draws: float64 [n, 2], which tokens of the positives are masked (see
@@ -52,6 +53,7 @@ class StepBatch(NamedTuple):
     """
 
     texts: list[str]
+    views: int
     group_ids: npt.NDArray[np.int64] | None
     dropout_seed: int
     span_draws: npt.NDArray[np.float64] | None = None
@@ -106,10 +108,11 @@ class Batches:
         seed = dropout_seed(rng, rank=self._rank)
         texts = make_views(self._data, rows, self._recipe, mask_token=self._mask_token, rng=rng)
         own = slice(self._rank * self.share, (self._rank + 1) * self.share)
-        first, second = texts[:size], texts[size:]
+        views = [texts[start : start + size][own] for start in range(0, len(texts), size)]
         tokens = self._recipe.span_mask == "tokens" and self._recipe.span_length > 0
         return StepBatch(
-            first[own] + second[own],
+            [text for view in views for text in view],
+            len(views),
             None if groups is None else groups[own],
             seed,
             rng.random((size, 2))[own] if tokens else None,

@@ -13,6 +13,7 @@ import torch
 
 from mirror_rt.errors import ConfigError, OutputExistsError
 from mirror_rt.files import new_file
+from mirror_train.recipe import Recipe
 
 __all__ = ["Checkpoint", "CheckpointStore"]
 
@@ -20,10 +21,9 @@ __all__ = ["Checkpoint", "CheckpointStore"]
 # What a checkpoint means that was written before these settings were.
 _ABSENT = {"loss_batch": None, "processes": 1}
 _ABSENT_IN_RECIPE = {
-    "drophead": 0.0,
-    "same_dropout": False,
-    "whitening": 0.0,
-    "span_probability": 0.3,
+    field.name: field.default
+    for field in dataclasses.fields(Recipe)
+    if field.default is not dataclasses.MISSING
 }
 
 

@@ -21,7 +21,7 @@ __all__ = [
     "word_list",
 ]
 
-DataFormat = Literal["auto", "text", "pairs", "tsv"]
+DataFormat = Literal["auto", "text", "pairs", "tsv", "triplets", "nli", "synonyms"]
 
 logger = logging.getLogger("mirror_train")
 
@@ -36,12 +36,14 @@ class TrainingData:
     Attributes:
         first: n strings.
         second: n strings, the positives of `first` (the same list for raw strings).
-        group_ids: n numbers, equal for pairs that share a string, directly or through others;
-            such pairs are no negatives of each other. None where all strings differ.
+        group_ids: n numbers, equal for pairs that share a string or a concept, directly or through
+            others; such pairs are no negatives of each other. None where all strings differ.
         source: where they came from.
         language: their language, if known.
         blank: blank lines dropped.
         duplicates: repeated lines dropped.
+        hard_negatives: n strings, each near to a string of `first` and not its positive; None for
+            none.
     """
 
     first: list[str]
@@ -51,6 +53,7 @@ class TrainingData:
     language: str | None = None
     blank: int = 0
     duplicates: int = 0
+    hard_negatives: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.first)
@@ -58,8 +61,11 @@ class TrainingData:
     def sha256(self) -> str:
         """Hash of the strings in order, whatever file they came from."""
         digest = hashlib.sha256()
-        for pair in zip(self.first, self.second, strict=True):
-            digest.update("\t".join(pair).encode() + b"\n")
+        columns = [self.first, self.second]
+        if self.hard_negatives is not None:
+            columns.append(self.hard_negatives)
+        for row in zip(*columns, strict=True):
+            digest.update("\t".join(row).encode() + b"\n")
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
@@ -71,20 +77,31 @@ class TrainingData:
             "blank_dropped": self.blank,
             "duplicates_dropped": self.duplicates,
             "supervised_pairs": self.first is not self.second,
+            "hard_negatives": self.hard_negatives is not None,
         }
 
 
 def load_training_data(
     path: Path, *, data_format: DataFormat = "auto", language: str | None = None
 ) -> TrainingData:
-    """Read one string a line, or supervised pairs (`text1||text2`, or two-column TSV).
+    """Read one string a line, or supervised pairs (`text1||text2`, or two-column TSV), or more.
 
     `auto` takes a `.tsv` file as TSV, a file in which every line holds one `||` as pairs, and
-    anything else as text. Blank lines and repetitions are dropped and counted.
+    anything else as text. Blank lines and repetitions are dropped and counted. `triplets` and
+    `nli` are read by `mirror_train.triplets`, `synonyms` by `mirror_train.synonyms`.
 
     Raises:
-        DataError: missing, empty, binary or not UTF-8; or a line of a pairs file is no pair.
+        DataError: missing, empty, binary or not UTF-8; or a line is not of the format.
     """
+    if data_format in ("triplets", "nli", "synonyms"):
+        from mirror_train import synonyms, triplets
+
+        read = {
+            "triplets": triplets.read_triplets,
+            "nli": triplets.read_nli,
+            "synonyms": synonyms.read_synonyms,
+        }[data_format]
+        return read(path, language=language)
     lines = [(number, line.strip()) for number, line in enumerate(iter_lines(path), 1)]
     filled = [(number, line) for number, line in lines if line]
     if not filled:

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Level = Literal["word", "phrase", "sentence"]
-Loss = Literal["ntxent", "decoupled", "one_way"]
+Loss = Literal["ntxent", "decoupled", "one_way", "multi_similarity"]
 ViewMask = Literal[SpanMask, "tokens"]
 
 
@@ -38,14 +38,15 @@ class Recipe:
 
     Attributes:
         level: what the strings are: word, phrase or sentence.
-        temperature: tau of the InfoNCE loss.
+        temperature: tau of the InfoNCE losses; 1 where the loss is `multi_similarity`.
         span_length: characters masked in one copy of each string (k); 0 for none. With the
             span_mask `tokens`, the most tokens that are.
         span_mask: how: characters (see `mirror_rt.masking.mask_span`), or `tokens` (see
             `mirror_train.token_masking`).
         dropout: rate of every dropout of the model, 0 .. 1.
         pooling: how token vectors become one, where the base model does not declare it.
-        loss: InfoNCE variant (see `mirror_train.infonce`).
+        loss: InfoNCE variant (see `mirror_train.infonce`), or `multi_similarity` on hard triplets
+            (see `mirror_train.loss.multi_similarity`).
         max_length: most tokens of a training string, special tokens included.
         epochs: passes over the strings.
         batch_size: strings in a batch; InfoNCE sees twice as many rows.
@@ -59,6 +60,10 @@ class Recipe:
             strings (see `mirror_train.whitening`), 0 .. 1; 0 for none.
         span_probability: with the span_mask `tokens`, of the geometric distribution that the
             length of a span is drawn from, 0 .. 1; characters do not use it.
+        ms_alpha: alpha of `multi_similarity`; other losses do without this and the next three.
+        ms_beta: beta.
+        ms_base: base, a cosine.
+        triplet_margin: margin of its hard triplets.
     """
 
     level: Level
@@ -77,11 +82,16 @@ class Recipe:
     same_dropout: bool = False
     whitening: float = 0.0
     span_probability: float = 0.3
+    ms_alpha: float = 1.0
+    ms_beta: float = 60.0
+    ms_base: float = 0.5
+    triplet_margin: float = 0.2
 
     def __post_init__(self) -> None:
         for name, expected in get_type_hints(Recipe).items():
             object.__setattr__(self, name, checked(name, getattr(self, name), expected))
         self._check_ranges()
+        self._check_loss()
 
     def _check_ranges(self) -> None:
         for name, holds, wanted in [
@@ -96,9 +106,28 @@ class Recipe:
             ("batch_size", self.batch_size >= 2, "at least 2: InfoNCE needs negatives"),
             ("learning_rate", self.learning_rate > 0, "greater than 0"),
             ("weight_decay", self.weight_decay >= 0, "at least 0"),
+            ("ms_alpha", self.ms_alpha > 0, "greater than 0"),
+            ("ms_beta", self.ms_beta > 0, "greater than 0"),
+            ("ms_base", -1 <= self.ms_base <= 1, "a cosine, -1 to 1"),
         ]:
             if not holds:
                 raise ConfigError(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+    def _check_loss(self) -> None:
+        """A field that the loss does not read must not look as if it did something."""
+        if self.loss == "multi_similarity":
+            if self.temperature != 1:
+                raise ConfigError(
+                    "temperature must be 1 with the loss multi_similarity, whose scales are "
+                    f"ms_alpha and ms_beta; got {self.temperature}"
+                )
+            return
+        for field in dataclasses.fields(self):
+            own = field.name.startswith(("ms_", "triplet_"))
+            if own and getattr(self, field.name) != field.default:
+                raise ConfigError(
+                    f"{field.name} goes with the loss multi_similarity, not with {self.loss}"
+                )
 
     def replace(self, **changes: Any) -> Recipe:
         """Return a copy with some fields changed and checked."""

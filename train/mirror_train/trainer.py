@@ -21,7 +21,7 @@ from mirror_train.drophead import drophead
 from mirror_train.forward import Forward, Rows, in_order
 from mirror_train.gradcache import GradCache
 from mirror_train.interruption import Interrupted, deferred_interrupt
-from mirror_train.loss import infonce
+from mirror_train.objective import contrast
 from mirror_train.precision import Precision
 from mirror_train.pretrained import Pretrained
 from mirror_train.processes import Processes
@@ -179,7 +179,7 @@ class Trainer:
     def _backward(self, batch: StepBatch, step: int) -> float:
         """Leave the gradient in the parameters, scaled where there is a scaler; the loss."""
         tokens = self._tokenizer(batch)
-        max_rows = 2 * self._recipe.batch_size if self._cached else None
+        max_rows = batch.views * self._recipe.batch_size if self._cached else None
         chunks = self._forward.chunks(tokens, max_rows=max_rows)
         self._count(tokens, chunks)
         if not self._cached:
@@ -190,17 +190,8 @@ class Trainer:
         return value
 
     def _backward_loss(self, z: Tensor, batch: StepBatch, step: int) -> float:
-        """Backpropagate the loss of this process's 2n embeddings [2n, D] and the others'."""
-        z1, z2 = z.chunk(2)
-        ids = batch.group_ids
-        loss = infonce(
-            z1,
-            z2,
-            temperature=self._recipe.temperature,
-            variant=self._recipe.loss,
-            group_ids=None if ids is None else torch.from_numpy(ids).to(z.device),
-            process_group=self._processes.group,
-        )
+        """Backpropagate the loss of this process's embeddings [V * n, D] and the others'."""
+        loss = contrast(z, batch, self._recipe, process_group=self._processes.group)
         value = loss.item()
         if not math.isfinite(value):
             raise ModelError(

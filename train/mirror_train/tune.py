@@ -146,6 +146,7 @@ def _tune(
     _check_length(base, recipe)
     check_special_tokens(base, [recipe.pooling])
     _check_whitening(recipe)
+    _check_hard_negatives(data, recipe)
     run = _run_identity(data, base, recipe, config, precision, processes)
     store = CheckpointStore(config.out, run)
     checkpoint = processes.first_then_all(lambda: _starting_point(store, config))
@@ -212,6 +213,18 @@ def _check_whitening(recipe: Recipe) -> None:
             "whitening does not go with the pooling mean-with-padding, whose folder has no list of "
             "modules to keep the layer in: pass --pooling mean"
         )
+
+
+def _check_hard_negatives(data: TrainingData, recipe: Recipe) -> None:
+    if data.hard_negatives is None:
+        return
+    if recipe.loss == "multi_similarity":
+        raise ConfigError(
+            f"{data.source} has hard negatives, which the loss multi_similarity finds by itself: "
+            "choose ntxent, decoupled or one_way"
+        )
+    if recipe.same_dropout:
+        raise ConfigError("same_dropout compares a string and its copy: give no hard negatives")
 
 
 def _check_space(base: Pretrained, config: TuneConfig) -> None:

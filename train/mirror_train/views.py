@@ -42,7 +42,7 @@ def make_views(
     mask_token: str | None,
     rng: np.random.Generator,
 ) -> list[str]:
-    """2N strings: the chosen N, then their positives with a random span of characters masked.
+    """The chosen N strings, their positives with a random span masked, their hard negatives if any.
 
     Dropout makes the views differ further, inside the model; spans of tokens are masked later.
 
@@ -51,12 +51,13 @@ def make_views(
     """
     first = [data.first[row] for row in rows]
     second = [data.second[row] for row in rows]
+    hard = [] if data.hard_negatives is None else [data.hard_negatives[row] for row in rows]
     if recipe.span_length == 0:
-        return first + second
+        return first + second + hard
     if mask_token is None:
         raise ConfigError("this tokenizer has no mask token: pass --span-length 0")
     if recipe.span_mask == "tokens":
-        return first + second
+        return first + second + hard
     masked = [
         mask_span(
             text,
@@ -67,4 +68,4 @@ def make_views(
         )
         for text in second
     ]
-    return first + masked
+    return first + masked + hard

@@ -1,5 +1,6 @@
-"""InfoNCE over cosines: the loss of Mirror-BERT, and the kernels that compute it."""
+"""The contrastive losses: InfoNCE, of Mirror-BERT, with its kernels, and multi-similarity."""
 
 from mirror_train.loss.infonce import infonce
+from mirror_train.loss.multi_similarity import multi_similarity
 
-__all__ = ["infonce"]
+__all__ = ["infonce", "multi_similarity"]
