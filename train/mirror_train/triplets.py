@@ -7,21 +7,16 @@ from pathlib import Path
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
-from mirror_rt.textio import Table, iter_jsonl
+from mirror_rt.textio import Table
 from mirror_rt.tokenization import why_invalid
 from mirror_train.data import TrainingData, connected_groups
+from mirror_train.pairs.readers import read_nli as read_pairs
 
 __all__ = ["nli_triplets", "read_nli", "read_triplets"]
 
 _ANCHORS = ("sent0", "anchor", "premise")
 _POSITIVES = ("sent1", "positive", "entailment")
 _NEGATIVES = ("hard_neg", "negative", "contradiction")
-
-_PREMISES = ("sentence1", "premise")
-_HYPOTHESES = ("sentence2", "hypothesis")
-_LABELS = ("gold_label", "label")
-# "-" is SNLI's, where its annotators did not agree.
-_KNOWN = ("entailment", "neutral", "contradiction", "-")
 
 Triplet = tuple[str, str, str]
 
@@ -41,6 +36,8 @@ def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
         find_column(table, _POSITIVES, "positives"),
         find_column(table, _NEGATIVES, "hard negatives"),
     ]
+    if not table.rows:
+        raise DataError(f"{path} has no triplets: expected rows below its header")
     _check_texts(table, names)
     rows = list(zip(*(table.column(name) for name in names), strict=True))
     return _data(path, [(a.strip(), b.strip(), c.strip()) for a, b, c in rows], language)
@@ -49,29 +46,18 @@ def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
 def read_nli(path: Path, *, language: str | None = None) -> TrainingData:
     """Read SNLI or MultiNLI (JSON lines or TSV) and make triplets of it, see `nli_triplets`.
 
-    The columns are `sentence1`, `sentence2` and `gold_label`, as those sets are published, or
-    `premise`, `hypothesis` and `label`. Pairs without a gold label (`-`) are left out.
-
     Raises:
-        DataError: missing, empty or not UTF-8; a column is missing, a label unknown, a text of a
-            triplet blank, or no premise has both an entailed and a contradicting sentence.
+        DataError: as `mirror_train.pairs.readers.read_nli`, or no premise has both an entailed and
+            a contradicting sentence.
     """
-    rows = _jsonl(path) if path.suffix == ".jsonl" else _table(path)
-    for number, _, _, label in rows:
-        if label not in _KNOWN:
-            raise DataError(
-                f"{path}, line {number}: label {label!r}, expected one of {', '.join(_KNOWN)}"
-            )
-    triplets = nli_triplets((premise, other, label) for _, premise, other, label in rows)
+    pairs = read_pairs(path)
+    labels = [pairs.labels[target] for target in pairs.targets]
+    triplets = nli_triplets(zip(pairs.first, pairs.second or [], labels, strict=True))
     if not triplets:
         raise DataError(
             f"{path}: no premise has both an entailed and a contradicting sentence, so there are "
             "no triplets"
         )
-    for triplet in triplets:
-        for text in triplet:
-            if reason := why_invalid(text):
-                raise DataError(f"{path}, text {text!r}: {reason}")
     return _data(path, triplets, language)
 
 
@@ -93,30 +79,6 @@ def nli_triplets(rows: Iterable[tuple[str, str, str]]) -> list[Triplet]:
         for premise, positives in entailed.items()
         for positive, negative in zip(positives, contradicting.get(premise, []), strict=False)
     ]
-
-
-def _jsonl(path: Path) -> list[tuple[int, str, str, str]]:
-    fields = ("sentence1", "sentence2", "gold_label")
-    rows = [
-        (number, *map(str, values)) for number, values in enumerate(iter_jsonl(path, *fields), 1)
-    ]
-    if not rows:
-        raise DataError(f"{path} is empty")
-    return [(number, a.strip(), b.strip(), label) for number, a, b, label in rows]
-
-
-def _table(path: Path) -> list[tuple[int, str, str, str]]:
-    table = read_any_table(path)
-    columns = [
-        table.column(find_column(table, names, what))
-        for names, what in (
-            (_PREMISES, "premises"),
-            (_HYPOTHESES, "hypotheses"),
-            (_LABELS, "labels"),
-        )
-    ]
-    rows = zip(table.lines, *columns, strict=True)
-    return [(number, a.strip(), b.strip(), label.strip()) for number, a, b, label in rows]
 
 
 def _check_texts(table: Table, names: list[str]) -> None:
