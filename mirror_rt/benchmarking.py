@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import platform
@@ -162,6 +163,10 @@ def machine_name() -> str:
 
 def peak_memory_mb() -> float | None:
     """Most physical memory that this process has used; None where that cannot be told."""
+    with contextlib.suppress(OSError):  # Linux; ru_maxrss starts at what the parent had
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 2**10
     try:
         import resource
     except ImportError:  # Windows

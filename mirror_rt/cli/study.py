@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
+from mirror_rt.cli.study_systems import (
+    NAME,
+    TITLE,
+    add_systems_options,
+    check_systems_options,
+    run_systems,
+)
 from mirror_rt.errors import ConfigError, MissingDependencyError, require
 from mirror_rt.files import check_free
 
@@ -32,6 +39,7 @@ STUDIES = {
     "masking": "which strings are masked, and with what (the authors' code)",
     "word-plus": "what the recipe word-plus changes (not in the paper)",
 }
+_NAMES = STUDIES | {NAME: TITLE}
 
 # What --data holds for a level: strings to tune on, pairs to evaluate on.
 _FILES = {
@@ -53,18 +61,21 @@ def add_parser(commands: Subparsers) -> None:
         "several\nseeds, and compare them: NAME.md, NAME.json and NAME.png in the output folder.\n"
         "Every run is kept there: the same command goes on after an interruption.\n\n"
         "studies:\n"
-        + "\n".join(f"  {line}" for line in fill_table(list(STUDIES.items())).splitlines()),
+        + "\n".join(f"  {line}" for line in fill_table(list(_NAMES.items())).splitlines()),
         examples="""
 mirror-rt study ablation --data data --out study
 mirror-rt study drophead --data data --out study --top 2000 --seeds 5
 mirror-rt study data-size --words en --pairs multisimlex/en.tsv --out study
 mirror-rt study pooling --recipe word --strings words.txt --pairs pairs.tsv --out study --small
+mirror-rt study systems --data data --out study
+mirror-rt study systems --data data --systems mirror,simcse,flow --top 2000 --out study
 """,
     )
-    parser.add_argument("name", metavar="NAME", choices=list(STUDIES), help="one of those above")
+    parser.add_argument("name", metavar="NAME", choices=list(_NAMES), help="one of those above")
     parser.add_argument("--out", required=True, type=Path, metavar="STUDY", help="folder to write")
     _add_data_options(parser)
     _add_run_options(parser)
+    add_systems_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -130,8 +141,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int | None:
     """Run the command."""
+    check_systems_options(arguments)
+    if arguments.name == NAME:
+        return _run_systems(arguments)
     for module in ("matplotlib", "scipy"):
         require(module, extra="study", purpose="mirror-rt study")
     try:
@@ -176,6 +190,14 @@ def run(arguments: argparse.Namespace) -> None:
     plot_study(arguments.out / f"{study.name}.png", study, rows)
     print(f"\n{markdown_table(rows)}")
     print(", ".join(str(path) for path in [*files, arguments.out / f"{study.name}.png"]))
+    return None
+
+
+def _run_systems(arguments: argparse.Namespace) -> int:
+    try:
+        return run_systems(arguments)
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"mirror-rt study systems: {error}") from error
 
 
 def _print_run(run: Run, done: int, total: int, left: float) -> None:
