@@ -28,7 +28,7 @@ __all__ = [
 NAME = "systems"
 TITLE = "every system of the papers from one base model, on the same sets (docs/systems.md)"
 
-# As in mirror_train.systems.table, which cannot be imported for a help text: name -> title (source).
+# As in mirror_train.systems.table, which cannot be imported for a help text.
 SYSTEMS = {
     "mirror": "dropout and span masking, on sentences (Mirror-BERT (Liu et al. 2021))",
     "mirror-words": "dropout, on frequent words (Mirror-BERT (Liu et al. 2021))",
