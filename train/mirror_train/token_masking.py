@@ -38,7 +38,7 @@ class ViewTokenizer:
         self._special_ids = {id for id in found if id is not None}
 
     def __call__(self, batch: StepBatch) -> RaggedTokens:
-        """Tokens of the 2n strings of a batch."""
+        """Tokens of the strings of a batch."""
         tokens = self._tokenize(batch.texts).tokens
         if batch.span_draws is None:
             return tokens
@@ -49,6 +49,7 @@ class ViewTokenizer:
             most=self._recipe.span_length,
             mask_id=self._mask_id,
             special_ids=self._special_ids,
+            first=len(tokens) // batch.views,
         )
 
 
@@ -60,8 +61,9 @@ def mask_token_spans(
     most: int,
     mask_id: int,
     special_ids: Collection[int],
+    first: int | None = None,
 ) -> RaggedTokens:
-    """Mask a random span of tokens in each of the last m sequences.
+    """Mask a random span of tokens in each of m sequences.
 
     The span's length is drawn from a geometric distribution and capped; it is never over half of
     the sequence's tokens, so that a word of one token stays.
@@ -74,14 +76,16 @@ def mask_token_spans(
         most: tokens of the longest span.
         mask_id: what takes the place of each token of the span.
         special_ids: tokens that are never masked and do not count.
+        first: the first of the m sequences; None for the last m.
     """
     ids = tokens.ids.copy()
     special = np.array(sorted(special_ids), dtype=ids.dtype)
-    spans = tokens.spans()[len(tokens) - len(draws) :]
+    start = len(tokens) - len(draws) if first is None else first
+    spans = tokens.spans()[start : start + len(draws)]
     for (begin, end), (length_draw, place_draw) in zip(spans, draws.tolist(), strict=True):
         own = begin + np.flatnonzero(~np.isin(ids[begin:end], special))
         drawn = 1 + int(math.log1p(-length_draw) / math.log1p(-probability))
         length = min(drawn, most, len(own) // 2)
-        start = int(place_draw * (len(own) - length + 1))
-        ids[own[start : start + length]] = mask_id
+        place = int(place_draw * (len(own) - length + 1))
+        ids[own[place : place + length]] = mask_id
     return RaggedTokens(ids, tokens.offsets)

@@ -18,7 +18,7 @@ from mirror_train.batches import Batches, StepBatch
 from mirror_train.flow.recipe import CfRecipe, FlowRecipe
 from mirror_train.forward import Forward
 from mirror_train.glow import Flow
-from mirror_train.loss import infonce
+from mirror_train.objective import contrast
 from mirror_train.precision import Precision
 from mirror_train.pretrained import Pretrained
 from mirror_train.token_masking import ViewTokenizer
@@ -197,18 +197,13 @@ class RegularisedFit:
         tokens = self._tokenizer(batch)
         with torch.set_grad_enabled(joint):
             x = self._forward.embed(tokens, self._forward.chunks(tokens)).float()
-        z1, z2 = self._flow(x).chunk(2)
-        contrast = infonce(
-            z1,
-            z2,
-            temperature=mirror.temperature,
-            variant=mirror.loss,
-            group_ids=None if batch.group_ids is None else _tensor(batch.group_ids, self._device),
-        )
+        z = self._flow(x)
+        contrastive = contrast(z, batch, mirror)
+        z1 = z.chunk(batch.views)[0]
         if joint:  # the likelihood is the flow's alone: it would shrink the encoder's vectors
-            z1 = self._flow(x.detach().chunk(2)[0])
+            z1 = self._flow(x.detach().chunk(batch.views)[0])
         likelihood = bits_per_dimension(z1, self._flow.log_determinant())
-        return self._recipe.mirror_weight * contrast + likelihood
+        return self._recipe.mirror_weight * contrastive + likelihood
 
 
 def _adamw(groups: list[dict[str, Any]], recipe: FlowRecipe) -> torch.optim.AdamW:
@@ -234,7 +229,3 @@ def _finite(loss: Tensor, step: int) -> float:
 def _count(stats: TrainingStats, value: float, began: float) -> None:
     stats.losses.append(value)
     stats.seconds += time.perf_counter() - began
-
-
-def _tensor(ids: npt.NDArray[np.int64], device: torch.device) -> Tensor:
-    return torch.from_numpy(ids).to(device)
