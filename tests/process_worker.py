@@ -17,6 +17,7 @@ from mirror_rt import MirrorError
 from mirror_train import TuneConfig, infonce, load_recipe, load_training_data, tune
 from mirror_train.batches import Batches
 from mirror_train.checkpoint import CheckpointStore
+from mirror_train.loss import multi_similarity
 from mirror_train.pretrained import load_pretrained
 from mirror_train.processes import joined_processes
 from mirror_train.trainer import Trainer
@@ -25,7 +26,7 @@ INFONCE = {
     f"{variant}-{extra}": (variant, extra)
     for variant in ("ntxent", "decoupled", "one_way")
     for extra in ("plain", "hard", "ids", "hard-ids")
-}
+} | {f"multi_similarity-{extra}": ("multi_similarity", extra) for extra in ("plain", "ids")}
 
 
 def check_infonce(processes):
@@ -39,15 +40,15 @@ def check_infonce(processes):
         share = 8 // processes.count
         own = slice(processes.rank * share, (processes.rank + 1) * share)
         z1, z2, hard = (x[own].to(processes.device).requires_grad_() for x in z)
-        loss = infonce(
-            z1,
-            z2,
-            temperature=0.1,
-            variant=variant,
-            hard_negatives=hard if "hard" in extra else None,
-            group_ids=ids[own].to(processes.device) if "ids" in extra else None,
-            process_group=processes.group,
-        )
+        options = {
+            "group_ids": ids[own].to(processes.device) if "ids" in extra else None,
+            "process_group": processes.group,
+        }
+        if variant == "multi_similarity":
+            loss = multi_similarity(z1, z2, beta=5.0, **options)
+        else:
+            options |= {"hard_negatives": hard if "hard" in extra else None}
+            loss = infonce(z1, z2, temperature=0.1, variant=variant, **options)
         loss.backward()
         gradients = [x.grad for x in (z1, z2, hard) if x.grad is not None]
         results[name] = (loss.detach(), torch.cat(gradients, dim=1))
