@@ -18,7 +18,7 @@ from mirror_rt.benchmarking import peak_memory_mb
 from mirror_rt.errors import MirrorError
 from mirror_train.systems.job import Job
 
-__all__ = ["Tuned", "main", "tune_in_process"]
+__all__ = ["Tuned", "main", "tune_here", "tune_in_process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,11 @@ def main() -> None:
         os.dup2(2, 1)  # whatever else prints is no reply
         job: Job = pickle.load(sys.stdin.buffer)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        channel.write(json.dumps(_tune(job)) + "\n")
+        channel.write(json.dumps(tune_here(job)) + "\n")
 
 
-def _tune(job: Job) -> dict[str, Any]:
+def tune_here(job: Job) -> dict[str, Any]:
+    """Tune a system in this process; the fields of `Tuned`."""
     import torch
 
     from mirror_train.systems.table import SYSTEMS
