@@ -168,7 +168,8 @@ def test_a_system_that_fails_is_a_row(configure, folder, here, tmp_path, monkeyp
 def test_the_command_in_processes_of_their_own(folder, tiny_bert, tmp_path, cli):
     """With exports, and a report; the second run finds everything."""
     line = ["study", "systems", "--data", folder, "--systems", "mirror", "--model", tiny_bert,
-            "--out", tmp_path / "out", "--top", 40, "--samples", 20, "--precision", "fp32"]  # fmt: skip
+            "--out", tmp_path / "out", "--top", 40, "--samples", 20, "--precision",
+            "fp32"]  # fmt: skip
     done = cli(*line)
     assert done.code == 0, done.err
     assert "mirror ...\n" in done.out
