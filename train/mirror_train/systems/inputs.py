@@ -26,7 +26,7 @@ __all__ = ["INPUTS", "Inputs", "find_input"]
 INPUTS: dict[str, tuple[str, ...]] = {
     "sentences": ("sentences/{}.txt",),
     "words": ("words/{}.txt",),
-    "inference": ("pairs/*nli*.tsv", "pairs/*nli*.jsonl", "pairs/*nli*.txt"),
+    "inference": ("pairs/snli*", "pairs/multinli*", "pairs/mnli*"),
     "synonyms": ("bel/*-train.tsv", "bel/*-dictionary.txt"),
     "sentiment": ("pairs/ids-sst-train.csv", "pairs/ids-sst-dev.csv"),
     "paraphrases": ("pairs/quora-train.csv", "pairs/quora-dev.csv"),
@@ -39,11 +39,18 @@ _EVALUATED = ("sts/stsb-en-test.tsv", "sts/sick-r-all.tsv")
 
 
 def find_input(data: Path, name: str, language: str) -> list[Path]:
-    """The files of an input; none where the folder, or the language, has none."""
+    """The files of an input; none where the folder, or the language, has none.
+
+    Of files that differ in their ending alone (SNLI comes in two forms) the first is taken.
+    """
     if name not in _OF_A_LANGUAGE and language != "en":
         return []
     patterns = [pattern.format(language) for pattern in INPUTS[name]]
-    return [path for pattern in patterns for path in sorted(data.glob(pattern))]
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        for path in sorted(data.glob(pattern)):
+            found.setdefault(path.stem, path)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,8 @@ def tune_in_process(job: Job) -> Tuned:
         stdout=subprocess.PIPE,
         process_group=0,  # Ctrl-C reaches this process alone, which ends the other
     )
-    try:
-        with process:
+    with process:
+        try:
             assert process.stdin is not None  # it is a pipe
             assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended already: see below
@@ -58,9 +58,9 @@ def tune_in_process(job: Job) -> Tuned:
                 process.stdin.flush()
             # Its standard input stays open: the worker ends when that is closed.
             reply = process.stdout.read()
-    except BaseException:
-        process.kill()
-        raise
+        except BaseException:
+            process.kill()
+            raise
     return Tuned(**(json.loads(reply) if reply.endswith(b"\n") else _crash(process.returncode)))
 
 
