@@ -37,6 +37,7 @@ SYSTEMS = {
     "simcse": "dropout alone, one way, on sentences (SimCSE (Gao et al. 2021))",
     "simcse-nli": "inference pairs, contradictions as hard negatives (SimCSE (Gao et al. 2021))",
     "synonyms": "multi-similarity on names of one concept (SapBERT (Liu et al. 2021))",
+    "mirror-tokens": "the first step of cf: masked spans of tokens (BERT-CF, 4.1)",
     "flow": "a flow over frozen vectors, on sentences (BERT-flow (Li et al. 2020))",
     "cf": "Mirror-BERT with token spans, then a regularised flow (BERT-CF)",
     "cf-simcse": "the same with SimCSE in the place of Mirror-BERT (BERT-CF, 6.1)",
