@@ -14,6 +14,7 @@ from mirror_train.batches import Batches
 from mirror_train.checkpoint import CheckpointStore
 from mirror_train.pretrained import load_pretrained
 from mirror_train.processes import Processes
+from mirror_train.token_masking import ViewTokenizer
 from mirror_train.trainer import Trainer
 
 ALONE = Processes(torch.device("cpu"))
@@ -148,6 +149,23 @@ def test_hard_negatives_in_large_batches(tiny_bert, words, tmp_path):
         config = TuneConfig(recipe.replace(**changes), tmp_path / "c", str(tiny_bert))
         with pytest.raises(ConfigError, match=message):
             tune(data, config)
+
+
+def test_spans_of_tokens_are_masked_in_positives_alone(tiny_bert, words):
+    columns = [[f"{a} {b} {a}" for a, b in zip(words[i:], words[i + 9 :], strict=False)][:30]
+               for i in (0, 40, 80)]  # fmt: skip
+    data = TrainingData(columns[0], columns[1], None, "t", hard_negatives=columns[2])
+    recipe = load_recipe("cf").replace(batch_size=30)
+    pretrained = load_pretrained(tiny_bert)
+    batch = Batches(data, recipe, loss_batch=30, seed=5, processes=ALONE,
+                    mask_token=pretrained.mask_token)[0]  # fmt: skip
+    plain = pretrained.text_tokenizer(recipe.max_length)(batch.texts).tokens
+    masked = ViewTokenizer(pretrained, recipe)(batch)
+    rows = [i for i, (a, b) in enumerate(masked.spans())
+            if (masked.ids[a:b] != plain.ids[a:b]).any()]  # fmt: skip
+    assert len(rows) > 20
+    assert min(rows) >= 30
+    assert max(rows) < 60
 
 
 NLI = [

@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from mirror_train.loss.checks import check_inputs
-from mirror_train.loss.distributed import gather
 
 __all__ = ["multi_similarity"]
 
@@ -69,6 +68,8 @@ def multi_similarity(
     with torch.autocast(z1.device.type, enabled=False):
         if process_group is None:
             return _loss(torch.cat([z1, z2]).to(dtype), ids, alpha, beta, base, margin)
+        from mirror_train.loss.distributed import gather
+
         # Every process computes the loss of all rows, and differentiates it by its own.
         rank = torch.distributed.get_rank(process_group)
         others = gather(z1, z2, None, group_ids, process_group)

@@ -132,7 +132,10 @@ class Inputs:
 
     def _first(self, parts: list[TrainingData]) -> TrainingData:
         """Parts one after another, cut: groups of different parts are different."""
-        first, second, hard, groups = [], [], [], []
+        first: list[str] = []
+        second: list[str] = []
+        hard: list[str] = []
+        groups: list[int] = []
         for part in parts:
             first += part.first
             second += part.second
