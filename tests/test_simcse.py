@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mirror_rt import ConfigError, DataError
 from mirror_rt.manifest import Manifest
@@ -54,7 +55,7 @@ def first_step(model, data, recipe):
         parameters = optimizer.param_groups[0]["params"]
         gradients.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
 
-    hook = torch.optim.optimizer.register_optimizer_step_pre_hook(keep)
+    hook = register_optimizer_step_pre_hook(keep)
     try:
         loss = trainer.run(CheckpointStore(model / "unused", {})).losses[0]
     finally:
@@ -259,7 +260,7 @@ def test_unusable_json_lines(tmp_path, text, message):
 def test_real_inference_pairs(data):
     """SNLI as SentEval has it: three sentences a premise, one of each label or nearly so."""
     found = load_training_data(data / "pairs" / "snli-dev.tsv", data_format="nli")
-    assert 3000 < len(found) < 3400
+    assert 2800 < len(found) < 3300
     assert len(set(found.group_ids)) <= len(found)
     row = found.first.index("Two women are embracing while holding to go packages .")
     assert found.second[row] == "Two woman are holding packages ."
