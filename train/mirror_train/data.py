@@ -109,14 +109,15 @@ def load_training_data(
     kept: dict[str, int] = {}
     for number, line in filled:
         kept.setdefault(line, number)
-    counts = {"blank": len(lines) - len(filled), "duplicates": len(filled) - len(kept)}
+    blank, duplicates = len(lines) - len(filled), len(filled) - len(kept)
     separator = _separator(path, list(kept), data_format)
     if separator is None:
         strings = list(kept)
-        return TrainingData(strings, strings, None, path.name, language, **counts)
+        return TrainingData(strings, strings, None, path.name, language, blank, duplicates)
     pairs = [_split(path, number, line, separator) for line, number in kept.items()]
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
-    return TrainingData(first, second, connected_groups(pairs), path.name, language, **counts)
+    groups = connected_groups(pairs)
+    return TrainingData(first, second, groups, path.name, language, blank, duplicates)
 
 
 def word_list(language: str, *, top: int = 10_000) -> TrainingData:
