@@ -22,6 +22,7 @@ __all__ = [
     "TITLE",
     "add_systems_options",
     "check_systems_options",
+    "open_bundles",
     "run_systems",
 ]
 
@@ -116,7 +117,7 @@ def run_systems(arguments: argparse.Namespace) -> int:
         offline=arguments.offline,
     )
     check_free(arguments.out / "runs" / "row", overwrite=True)  # --out may be a file
-    open_model = _open_bundles(config) if arguments.export else open_with_torch(config)
+    open_model = open_bundles(config) if arguments.export else open_with_torch(config)
     try:
         rows, left_out = run(config, open_model, on_start=_print_start, on_row=_print_row)
     except KeyboardInterrupt as error:
@@ -132,16 +133,26 @@ def run_systems(arguments: argparse.Namespace) -> int:
     return int(any(row.tuned.error for row in rows))
 
 
-def _open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
+def open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
     """Evaluate models as they are used: exported, compared with PyTorch, run by onnxruntime."""
     from mirror_export import ExportConfig, export_bundle
+    from mirror_train.declared import declared_head
+    from mirror_train.pretrained import load_pretrained
     from mirror_train.systems import BASE, Opened
 
     def open_model(name: str, model: str) -> Opened:
         out = config.out / "bundles" / name
         revision = config.revision if name == BASE else None
+        folder = load_pretrained(model, revision=revision, offline=config.offline).folder
         export_bundle(
-            ExportConfig(model, out, revision=revision, overwrite=True, offline=config.offline)
+            ExportConfig(
+                model,
+                out,
+                pooling="auto" if declared_head(folder) else "mean",  # as `TorchEncoder.load`
+                revision=revision,
+                overwrite=True,
+                offline=config.offline,
+            )
         )
         variant = Manifest.read(out).variants["fp32"]
         return Opened(Encoder.load(out), f"bundle {describe_parity(variant)}")
