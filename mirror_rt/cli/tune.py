@@ -74,8 +74,8 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         "--recipe",
         required=True,
         metavar="NAME|FILE.toml",
-        help="word, word-plus, phrase, sentence; simcse, simcse-nli, mirror-ms (docs/systems.md); or "
-        "your own TOML file",
+        help="word, word-plus, phrase, sentence; simcse, simcse-nli, mirror-ms (docs/systems.md); "
+        "or your own TOML file",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
     parser.add_argument(
