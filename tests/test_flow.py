@@ -359,7 +359,9 @@ def test_a_flow_cannot_follow_every_pooling(tiny_bert, tmp_path):
     tune(DATA, config)
     with pytest.raises(ModelError, match="pooling mean-with-padding, which a flow cannot follow"):
         tune_flow(DATA, flow_config(tmp_path / "padded", tmp_path / "out"))
-    with pytest.raises(ConfigError, match="a flow follows the pooling cls or mean"):
+    with pytest.raises(
+        ConfigError, match="a flow follows neither the pooling mean-with-padding nor"
+    ):
         tune_cf(DATA, cf_config(tmp_path / "padded", tmp_path / "out"))
 
 

@@ -63,7 +63,7 @@ def add_model_options(parser: argparse.ArgumentParser, model: str) -> None:
     )
     parser.add_argument(
         "--pooling",
-        choices=["auto", "cls", "mean"],
+        choices=["auto", "cls", "mean", "mean-without-special"],
         default="auto",
         help="auto: what the model declares, else mean",
     )

@@ -26,7 +26,7 @@ from mirror_train.recipe import Recipe
 from mirror_train.trainer import Trainer, TrainingStats
 from mirror_train.whitening import centre_again, fit_whitening
 
-__all__ = ["TuneConfig", "TuneReport", "load_base", "tune"]
+__all__ = ["TuneConfig", "TuneReport", "load_base", "tune", "tuned_pooling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def _tune(
     check_loss_batch(data, config.recipe, loss_batch, processes.count)
     precision = resolve_precision(config.precision, processes.device)
     base = base or processes.first_then_all(lambda: load_base(config))
-    recipe = config.recipe.replace(pooling=_pooling(base, config))
+    recipe = config.recipe.replace(pooling=tuned_pooling(base, config))
     _check_length(base, recipe)
     check_special_tokens(base, [recipe.pooling])
     _check_whitening(recipe)
@@ -233,7 +233,12 @@ def _check_space(base: Pretrained, config: TuneConfig) -> None:
     check_space(config.out, (5 if config.checkpoint_every else 1) * weights)
 
 
-def _pooling(base: Pretrained, config: TuneConfig) -> Pooling:
+def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:
+    """Return the pooling of a run: see `TuneConfig`.
+
+    Raises:
+        ModelError: the base model declares what cannot be tuned.
+    """
     if config.pooling != "auto":
         return config.pooling
     if config.recipe.pooling == "mean-without-special":

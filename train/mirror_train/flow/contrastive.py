@@ -6,18 +6,18 @@ import dataclasses
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mirror_rt.errors import ConfigError, OutputExistsError
 from mirror_rt.files import check_free, check_space
-from mirror_rt.manifest import Layout, Manifest, Pooling
+from mirror_rt.manifest import Layout, Manifest
 from mirror_train.batches import Batches
 from mirror_train.data import TrainingData
-from mirror_train.declared import declared_pooling
 from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.flow.fitting import RegularisedFit, fit_flow, initial_flow
 from mirror_train.flow.recipe import CfRecipe
 from mirror_train.flow.run import (
+    FlowPooling,
     check_batch,
     check_one_process,
     describe_flow,
@@ -28,11 +28,12 @@ from mirror_train.flow.run import (
 from mirror_train.glow import Flow, check_flow_size
 from mirror_train.head import Head
 from mirror_train.output import write_folder
+from mirror_train.pooling import check_special_tokens
 from mirror_train.precision import Precision, resolve_device, resolve_precision
 from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.processes import Processes
 from mirror_train.trainer import TrainingStats
-from mirror_train.tune import TuneConfig, TuneReport, tune
+from mirror_train.tune import TuneConfig, TuneReport, tune, tuned_pooling
 
 __all__ = ["CfConfig", "tune_cf"]
 
@@ -46,7 +47,7 @@ class CfConfig:
         model: base model: folder, hub name, or the embedded default.
         recipe: hyper-parameters of both steps.
         revision: branch, tag or commit on the hub.
-        pooling: cls, mean, or auto for what the base model declares, else the recipe's.
+        pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
         precision: of the encoder: auto, fp32, bf16 or fp16.
         device: auto, cpu, cuda or cuda:N.
         seed: the same seed gives the same vectors on the same machine.
@@ -61,7 +62,7 @@ class CfConfig:
     model: str = DEFAULT_MODEL
     recipe: CfRecipe = field(default_factory=CfRecipe)
     revision: str | None = None
-    pooling: Literal["auto", "cls", "mean"] = "auto"
+    pooling: FlowPooling = "auto"
     precision: Precision = "auto"
     device: str = "auto"
     seed: int = 42
@@ -151,14 +152,12 @@ def _load(model: str, config: CfConfig) -> Pretrained:
 
 
 def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
-    """The same with the pooling that is used in the recipe, as `mirror-rt tune` chooses it."""
-    pooling: Pooling = (
-        config.pooling
-        if config.pooling != "auto"
-        else (declared_pooling(base.folder) or config.recipe.mirror.pooling)
-    )
+    """The same with the pooling that is used, as `mirror-rt tune` chooses it."""
+    pooling = tuned_pooling(base, _mirror_config(config))
     mirror = config.recipe.mirror.replace(pooling=pooling)
-    return dataclasses.replace(config, recipe=dataclasses.replace(config.recipe, mirror=mirror))
+    check_special_tokens(base, [pooling])
+    recipe = dataclasses.replace(config.recipe, mirror=mirror)
+    return dataclasses.replace(config, recipe=recipe, pooling=pooling)
 
 
 def _first_step(
@@ -188,7 +187,7 @@ def _mirror_config(config: CfConfig) -> TuneConfig:
         out=config.mirror_out,
         model=config.model,
         revision=config.revision,
-        pooling=config.recipe.mirror.pooling,
+        pooling=config.pooling,
         precision=config.precision,
         device=config.device,
         seed=config.seed,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.files import check_free, check_space
@@ -13,6 +12,7 @@ from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.flow.fitting import fit_flow, initial_flow
 from mirror_train.flow.recipe import FlowRecipe
 from mirror_train.flow.run import (
+    FlowPooling,
     check_batch,
     check_one_process,
     describe_flow,
@@ -40,7 +40,7 @@ class FlowConfig:
             stays, and the flow comes after it.
         recipe: hyper-parameters.
         revision: branch, tag or commit on the hub.
-        pooling: cls, mean, or auto for what the model declares, else mean.
+        pooling: cls, mean or mean-without-special; auto for what the model declares, else mean.
         device: auto, cpu, cuda or cuda:N.
         seed: the same seed gives the same vectors on the same machine.
         overwrite: replace an existing `out`.
@@ -53,7 +53,7 @@ class FlowConfig:
     model: str = DEFAULT_MODEL
     recipe: FlowRecipe = field(default_factory=FlowRecipe)
     revision: str | None = None
-    pooling: Literal["auto", "cls", "mean"] = "auto"
+    pooling: FlowPooling = "auto"
     device: str = "auto"
     seed: int = 42
     overwrite: bool = False

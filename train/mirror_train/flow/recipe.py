@@ -79,7 +79,9 @@ class CfRecipe:
         if weight and self.flow.batch_size < 2:
             raise ConfigError("batch_size must be at least 2: InfoNCE needs negatives, got 1")
         if self.mirror.pooling == "mean-with-padding" or self.mirror.whitening:
-            raise ConfigError("a flow follows the pooling cls or mean, without a whitening layer")
+            raise ConfigError(
+                "a flow follows neither the pooling mean-with-padding nor a whitening layer"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for mirror.json: Mirror's fields, and the flow's as `flow_...`."""

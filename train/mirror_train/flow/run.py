@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -22,12 +22,14 @@ from mirror_train.data import TrainingData
 from mirror_train.declared import declared_head
 from mirror_train.head import Head
 from mirror_train.license import base_license
+from mirror_train.pooling import check_special_tokens
 from mirror_train.pretrained import Pretrained
 from mirror_train.processes import world_size
 from mirror_train.torch_encoder import TorchEncoder
 from mirror_train.trainer import TrainingStats
 
 __all__ = [
+    "FlowPooling",
     "check_batch",
     "check_one_process",
     "describe_flow",
@@ -36,6 +38,9 @@ __all__ = [
     "step_bar",
     "text_vectors",
 ]
+
+
+FlowPooling = Literal["auto", "cls", "mean", "mean-without-special"]
 
 
 def check_one_process(command: str) -> None:
@@ -62,19 +67,21 @@ def frozen_head(base: Pretrained, pooling: str) -> Head:
 
     Args:
         base: the model.
-        pooling: cls, mean, or auto for what the folder declares, else mean.
+        pooling: to take in its place; auto for none: what the folder declares, else mean.
 
     Raises:
+        ConfigError: mean-without-special, with a tokenizer that has no special tokens around a
+            text.
         ModelError: it declares what is not supported, or no flow can follow.
     """
-    if pooling != "auto":
-        return Head([cast(Pooling, pooling)])
-    head = declared_head(base.folder) or Head(["mean"])
+    head = declared_head(base.folder) if pooling == "auto" else Head([cast(Pooling, pooling)])
+    head = head or Head(["mean"])
     if head.pooling not in get_args(Pooling) or head.pooling == "mean-with-padding":
         raise ModelError(
             f"{base.name} declares the pooling {head.pooling}, which a flow cannot follow: pass "
             "--pooling cls or --pooling mean"
         )
+    check_special_tokens(base, head.poolings)
     return head
 
 
