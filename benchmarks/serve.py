@@ -1,6 +1,6 @@
 """The server against the encoder it serves: throughput, latency, overload; figures are ratios.
 
-python benchmarks/serve.py BUNDLE --texts FILE [--variant int8] [--seconds 10] [--rounds 3]
+python benchmarks/serve.py BUNDLE --texts FILE [--variant int8] [--seconds 10] [--rounds 3] [--docs]
 
 FILE has one text a line (the first 512 are used). The server is `mirror-rt serve BUNDLE` in a
 process of its own, as a user runs it; the clients are connections that are kept alive, in another
@@ -11,6 +11,9 @@ processors is in the figures: on a machine of two, count them as part of what is
 2. one connection, one short text: p50 and p99, and what HTTP adds to p50 of 1.
 3. 64 connections, one text each: requests a second against 1.
 4. open loop: 70 % of that rate (p99 against p50 of 2), and 4 times it (accepted, refused, p99).
+
+Writes benchmarks/results/serve-VARIANT-DATE-MACHINE .json and .md; --docs puts the table into
+docs/server.md.
 """
 
 from __future__ import annotations
@@ -25,8 +28,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from serve_report import Goal, add_output_options, goals, write_report
 
 SHORT = "a short text of a few words"
 
@@ -38,6 +45,7 @@ class Load:
     latencies: list[float] = field(default_factory=list)
     refused: int = 0
     failed: int = 0
+    unsent: int = 0
     seconds: float = 0.0
 
     @property
@@ -47,6 +55,17 @@ class Load:
     def percentile(self, p: float) -> float:
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))] * 1000
+
+    def figures(self) -> dict[str, float]:
+        """For a report: requests a second, milliseconds, and what was not answered well."""
+        return {
+            "rate": round(self.rate, 2),
+            "p50_ms": round(self.percentile(50), 3),
+            "p99_ms": round(self.percentile(99), 3),
+            "refused": self.refused,
+            "failed": self.failed,
+            "unsent": self.unsent,
+        }
 
 
 class Connection:
@@ -72,10 +91,13 @@ def request(text: str) -> bytes:
     )  # fmt: skip
 
 
-async def closed_loop(port: int, texts: list[str], connections: int, seconds: float) -> Load:
+async def closed_loop(
+    port: int, texts: list[str], connections: int, seconds: float,
+    make: Callable[[str], bytes] = request,
+) -> Load:  # fmt: skip
     """Each connection sends its next request when it has the answer to the last."""
     load = Load()
-    requests = [request(text) for text in texts]
+    requests = [make(text) for text in texts]
     until = time.perf_counter() + seconds
 
     async def client(start: int) -> None:
@@ -112,7 +134,7 @@ async def open_loop(port: int, texts: list[str], rate: float, seconds: float) ->
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             else:
-                load.failed += 1  # the generator has no connection left
+                load.unsent += 1  # the generator has no connection left
             sent += 1
         await asyncio.sleep(0.001)
     await asyncio.gather(*tasks)
@@ -182,28 +204,33 @@ class Server:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bundle")
     parser.add_argument("--texts", required=True)
-    parser.add_argument("--variant")
+    parser.add_argument("--variant", default="fp32")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--overload-seconds", type=float, default=60.0)
+    add_output_options(parser)
     arguments = parser.parse_args()
     texts = Path(arguments.texts).read_text(encoding="utf-8").splitlines()[:512]
     rate, alone = offline(arguments.bundle, arguments.variant, texts, arguments.rounds)
     print(f"offline: {rate:.0f} texts/s; one short text {alone:.2f} ms (p50)", flush=True)
+    found = {"offline": {"rate": rate, "p50_ms": alone}}
     server = Server(arguments.bundle, arguments.variant)
     try:
-        measure(server, arguments, texts, rate, alone)
+        found |= measure(server, arguments, texts, rate, alone)
     finally:
         print(f"the server ended with {server.stop()}")
+    write_report(f"serve-{arguments.variant}", found, table(found), arguments)
 
 
 def measure(
     server: Server, arguments: argparse.Namespace, texts: list[str], rate: float, alone: float
-) -> None:
+) -> dict[str, Any]:
     asyncio.run(closed_loop(server.port, texts, 8, 2))
     idle = asyncio.run(closed_loop(server.port, [SHORT], 1, arguments.seconds))
     print(
@@ -211,21 +238,7 @@ def measure(
         f"ms, p99 {idle.percentile(99):.2f} ms; {idle.percentile(50) - alone:+.2f} ms to encode",
         flush=True,
     )
-    loads = []
-    for _ in range(arguments.rounds):
-        cpu = server.cpu_seconds()
-        load = asyncio.run(
-            closed_loop(server.port, texts, arguments.connections, arguments.seconds)
-        )
-        loads.append(load)
-        cpu = (server.cpu_seconds() - cpu) / load.seconds
-        print(
-            f"{arguments.connections} connections: {load.rate:.0f} requests/s, "
-            f"{load.rate / rate:.2f} of offline, p50 {load.percentile(50):.0f} ms, "
-            f"p99 {load.percentile(99):.0f} ms; {cpu:.2f} processors, {load.refused} refused, "
-            f"{load.failed} failed",
-            flush=True,
-        )
+    loads = [saturate(server, arguments, texts, rate) for _ in range(arguments.rounds)]
     saturation = statistics.median(load.rate for load in loads)
     at_70 = asyncio.run(open_loop(server.port, texts, 0.7 * saturation, arguments.seconds))
     print(
@@ -236,12 +249,58 @@ def measure(
     before = server.memory()
     flood = asyncio.run(open_loop(server.port, texts, 4 * saturation, arguments.overload_seconds))
     calm = statistics.median(load.percentile(99) for load in loads)
+    memory = [round(before), round(server.memory())]
     print(
         f"4 x that for {arguments.overload_seconds:.0f} s: {flood.rate:.0f} accepted/s, "
-        f"{flood.refused / flood.seconds:.0f} refused/s, {flood.failed} not sent, accepted p99 "
-        f"{flood.percentile(99):.0f} ms ({flood.percentile(99) / calm:.1f} x saturation's); "
-        f"memory {before:.0f} -> {server.memory():.0f} MB"
+        f"{flood.refused / flood.seconds:.0f} refused/s, {flood.failed} failed, {flood.unsent} not "
+        f"sent, accepted p99 {flood.percentile(99):.0f} ms "
+        f"({flood.percentile(99) / calm:.1f} x saturation's); memory {memory[0]} -> {memory[1]} MB"
     )
+    return {
+        "idle": idle.figures(),
+        "saturated": [load.figures() for load in loads],
+        "at_70": at_70.figures(),
+        "overload": flood.figures() | {"memory_mb": memory},
+    }
+
+
+def saturate(server: Server, arguments: argparse.Namespace, texts: list[str], rate: float) -> Load:
+    cpu = server.cpu_seconds()
+    load = asyncio.run(closed_loop(server.port, texts, arguments.connections, arguments.seconds))
+    cpu = (server.cpu_seconds() - cpu) / load.seconds
+    print(
+        f"{arguments.connections} connections: {load.rate:.0f} requests/s, "
+        f"{load.rate / rate:.2f} of offline, p50 {load.percentile(50):.0f} ms, "
+        f"p99 {load.percentile(99):.0f} ms; {cpu:.2f} processors, {load.refused} refused, "
+        f"{load.failed} failed",
+        flush=True,
+    )
+    return load
+
+
+def table(found: dict[str, Any]) -> list[str]:
+    """What is found beside the goals."""
+    offline, idle, at_70, flood = (found[k] for k in ("offline", "idle", "at_70", "overload"))
+    rate, p99 = (statistics.median(load[k] for load in found["saturated"]) for k in
+                 ("rate", "p99_ms"))  # fmt: skip
+    before, after = flood["memory_mb"]
+    return goals(
+        [
+            Goal("64 connections, one text each: requests/s, of the offline texts/s", 0.80,
+                 rate / offline["rate"], f"{rate:.0f} of {offline['rate']:.0f}"),
+            Goal("one connection, one short text: ms that HTTP adds to p50 of `encode`", 1.0,
+                 idle["p50_ms"] - offline["p50_ms"],
+                 f"{idle['p50_ms']:.2f} ms, `encode` {offline['p50_ms']:.2f} ms", most=True),
+            Goal("70 % of saturation: p99, of the p50 of an idle server", 4.0,
+                 at_70["p99_ms"] / idle["p50_ms"],
+                 f"{at_70['p99_ms']:.1f} ms, {idle['p50_ms']:.2f} ms", most=True),
+            Goal("4 times saturation: p99 of what is accepted, of p99 at saturation", 2.0,
+                 flood["p99_ms"] / p99, f"{flood['p99_ms']:.0f} ms, {p99:.0f} ms", most=True),
+            Goal("4 times saturation: growth of memory, MB", 8.0, after - before,
+                 f"{before} to {after} MB, {flood['refused']} refused, {flood['failed']} failed",
+                 most=True),
+        ]
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

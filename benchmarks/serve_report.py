@@ -1,0 +1,85 @@
+"""What benchmarks/serve*.py write: JSON, tables beside the goals, and their place in docs/server.md."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.benchmarking import machine_name
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs" / "server.md"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure and what it should be.
+
+    Attributes:
+        what: is measured.
+        goal: the least that it should be, or the most.
+        found: the figure; None where it was not measured.
+        of: what it is made of.
+        most: whether the goal is a most.
+    """
+
+    what: str
+    goal: float
+    found: float | None
+    of: str = ""
+    most: bool = False
+
+    @property
+    def reached(self) -> bool:
+        if self.found is None:
+            return False
+        return self.found <= self.goal if self.most else self.found >= self.goal
+
+    def row(self) -> str:
+        found = "not measured" if self.found is None else f"{self.found:.2f}"
+        missed = "" if self.reached or self.found is None else ", missed"
+        of = f" ({self.of})" if self.of else ""
+        return f"| {self.what} | at {'most' if self.most else 'least'} {self.goal:g} | {found}{missed}{of} |"
+
+
+def goals(rows: list[Goal]) -> list[str]:
+    return ["| | goal | measured |", "|---|--:|--:|", *(row.row() for row in rows)]
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/server.md")
+
+
+def write_report(
+    kind: str, found: dict[str, Any], lines: list[str], arguments: argparse.Namespace
+) -> None:
+    """Write KIND-DATE-MACHINE .json and .md to `--out`; with `--docs` the table into its place."""
+    machine, date = machine_name(), datetime.datetime.now(datetime.UTC).date().isoformat()
+    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    slug = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+    stem = arguments.out / f"{kind}-{date}-{slug}"
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    about = {"machine": machine, "date": date, "command": command}
+    stem.with_suffix(".json").write_text(json.dumps({"about": about} | found, indent=1) + "\n")
+    text = "\n".join([f"{machine}, {date}. `{command}`", "", *lines]) + "\n"
+    stem.with_suffix(".md").write_text(f"# {kind}\n\n{text}", encoding="utf-8")
+    print(f"\n{text}\nwritten: {stem}.json, .md")
+    if arguments.docs:
+        put_into_docs(kind, text)
+
+
+def put_into_docs(kind: str, text: str) -> None:
+    begin, end = f"<!-- {kind}: begin -->", f"<!-- {kind}: end -->"
+    before, found, rest = DOCS.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"{DOCS} has no place for {kind}: expected {begin} ... {end}")
+    DOCS.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")

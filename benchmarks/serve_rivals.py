@@ -1,0 +1,253 @@
+"""The server against what most people write: FastAPI around a library; figures are ratios.
+
+    python benchmarks/serve_rivals.py --texts FILE [--cache FOLDER] [--bundle BUNDLE] [--docs]
+
+Contenders: `mirror-rt serve` in fp32 and int8; FastAPI with sentence-transformers, and with
+fastembed (serve_sentence_transformers.py, serve_fastembed.py: a model, a `def` endpoint, uvicorn
+with httptools and uvloop). Each is a process in an environment of its own, which the script makes
+in --cache and keeps. All have the model all-MiniLM-L6-v2, the default settings of their libraries,
+and their logs in a file. The answers are numbers in JSON.
+
+FILE has one text a line (the first 512 are used). First the vectors are compared: a contender whose
+vectors are others' is left out, with the reason. Then they take turns, under the same load
+generator: one connection, and 64, one text a request, each for --seconds. Ratios are medians of the
+ratios in each round. Writes benchmarks/results/serve-rivals-DATE-MACHINE .json and .md; --docs puts
+the tables into docs/server.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from encode_setup import ENVIRONMENTS as BELOW
+from encode_setup import LeftOutError
+from serve import closed_loop
+from serve_report import Goal, add_output_options, goals, write_report
+from serve_setup import CONTENDERS, ENVIRONMENTS, FASTEMBED, INT8, OURS, ST
+
+CONNECTIONS = (1, 64)
+START_SECONDS = 120
+FIGURES = [("rate", "requests/s", "{:.0f}"), ("p50_ms", "p50", "{:.1f} ms"),
+           ("p99_ms", "p99", "{:.1f} ms")]  # fmt: skip
+
+
+class RivalServer:
+    """A contender's process, until `stop`."""
+
+    def __init__(self, name: str, cache: Path, bundle: Path | None) -> None:
+        self.port = free_port()
+        line, model = CONTENDERS[name].line(cache, bundle, self.port)
+        variables = {"MODEL": str(model), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+        slug = "".join(c if c.isalnum() else "-" for c in name)
+        self.log = (cache / f"server-{slug}.log").open("w+")
+        self.process = subprocess.Popen(
+            line, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            env=os.environ | variables, cwd=cache,
+        )  # fmt: skip
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self) -> None:
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                last = [line for line in self.log.read().splitlines() if line.strip()][-1:]
+                raise LeftOutError(f"it ended with {self.process.returncode}: {last}")
+            with contextlib.suppress(OSError, LeftOutError):  # not yet
+                self.embed(["ready"])
+                return
+            time.sleep(0.2)
+        raise LeftOutError(f"it did not answer within {START_SECONDS} s")
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("POST", "/embed", json.dumps({"inputs": texts}),
+                               {"Content-Type": "application/json"})  # fmt: skip
+            response = connection.getresponse()
+            content = response.read()
+        if response.status != 200:
+            raise LeftOutError(f"it answers {response.status}: {content[:200]!r}")
+        return np.array(json.loads(content), dtype=np.float32)
+
+    def load(self, texts: list[str], connections: int, seconds: float) -> dict[str, float]:
+        load = asyncio.run(closed_loop(self.port, texts, connections, seconds, request))
+        return load.figures()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def request(text: str) -> bytes:
+    body = json.dumps({"inputs": [text]}).encode()
+    return (
+        b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+
+
+@contextlib.contextmanager
+def servers(arguments: argparse.Namespace, left_out: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """All that start and give the vectors that they should."""
+    running: dict[str, RivalServer] = {}
+    with contextlib.ExitStack() as stack:
+        for name in arguments.only or CONTENDERS:
+            print(f"starting {name}", flush=True)
+            try:
+                running[name] = RivalServer(name, arguments.cache, arguments.bundle)
+                stack.callback(running[name].stop)
+            except LeftOutError as error:
+                left_out[name] = str(error)
+        yield running
+
+
+def compare_vectors(
+    running: dict[str, RivalServer], texts: list[str], left_out: dict[str, str]
+) -> dict[str, float]:
+    """Mean cosines with the first that is there of sentence-transformers, fastembed and ours."""
+    reference = next(name for name in (ST, FASTEMBED, OURS, INT8) if name in running)
+    expected = running[reference].embed(texts[:64])
+    means = {}
+    for name, server in list(running.items()):
+        means[name] = float((server.embed(texts[:64]) * expected).sum(axis=1).mean())
+        print(f"  {name:<34} mean cosine {means[name]:.5f}", flush=True)
+        if not means[name] >= (0.98 if name == INT8 else 0.9999):
+            left_out[name] = f"its vectors are others: mean cosine {means.pop(name):.5f}"
+            running.pop(name)
+    return means
+
+
+def take_turns(
+    running: dict[str, RivalServer], texts: list[str], arguments: argparse.Namespace
+) -> list[dict[str, dict[str, dict[str, float]]]]:
+    """Rounds: name -> connections -> figures."""
+    for server in running.values():
+        server.load(texts, 8, 2.0)
+    rounds: list[dict[str, dict[str, dict[str, float]]]] = []
+    for turn in range(arguments.rounds):
+        print(f"round {turn + 1} of {arguments.rounds}", flush=True)
+        names = list(running)
+        shift = turn % len(names)
+        found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in names}
+        for connections in CONNECTIONS:
+            for name in names[shift:] + names[:shift]:
+                load = running[name].load(texts, connections, arguments.seconds)
+                found[name][str(connections)] = load
+                print(f"  {name:<34}{connections:>3} connections{load['rate']:>8.1f} requests/s, "
+                      f"p50 {load['p50_ms']:.1f} ms, p99 {load['p99_ms']:.1f} ms, "
+                      f"{load['refused'] + load['failed']} not answered", flush=True)  # fmt: skip
+        rounds.append(found)
+    return rounds
+
+
+def ratio(
+    rounds: list[dict[str, Any]], figure: str, connections: int, ours: str, *theirs: str
+) -> float | None:
+    """Median of the ratios in each round, to the least of `theirs`; None where one is absent."""
+    if any(name not in rounds[0] for name in (ours, *theirs)):
+        return None
+
+    def of(found: dict[str, Any], name: str) -> float:
+        return float(found[name][str(connections)][figure])
+
+    return statistics.median(
+        of(found, ours) / min(of(found, name) for name in theirs) for found in rounds
+    )
+
+
+def tables(found: dict[str, Any]) -> list[str]:
+    """The figures, and their ratios beside the goals."""
+    rounds = found["rounds"]
+    head = " | ".join(f"{n} conn.: {label}" for n in CONNECTIONS for _, label, _ in FIGURES)
+    lines = [f"| | {head} |", "|---|" + "--:|" * len(FIGURES) * len(CONNECTIONS)]
+    for name in rounds[0]:
+        cells = [
+            form.format(statistics.median(r[name][str(n)][key] for r in rounds))
+            for n in CONNECTIONS
+            for key, _, form in FIGURES
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [f"| {name} | left out: {why} |" for name, why in found["left_out"].items()]
+    rows = [
+        Goal(f"64 connections, requests/s: {OURS} / {ST}", 6.0,
+             ratio(rounds, "rate", 64, OURS, ST)),
+        Goal(f"64 connections, requests/s: {OURS} / {FASTEMBED}", 1.5,
+             ratio(rounds, "rate", 64, OURS, FASTEMBED)),
+        Goal(f"64 connections, requests/s: {INT8} / {FASTEMBED}", 3.0,
+             ratio(rounds, "rate", 64, INT8, FASTEMBED)),
+        Goal(f"64 connections, p99: {OURS} / the better of the two", 0.5,
+             ratio(rounds, "p99_ms", 64, OURS, ST, FASTEMBED), most=True),
+        Goal(f"one connection, requests/s: {OURS} / {FASTEMBED}", 1.4,
+             ratio(rounds, "rate", 1, OURS, FASTEMBED)),
+    ]  # fmt: skip
+    cosines = ", ".join(f"{name} {mean:.5f}" for name, mean in found["cosines"].items())
+    packages = "; ".join(
+        f"{name}: {', '.join(p for p in (*BELOW[below], *more) if p != 'PROJECT')}"
+        for name, (below, more) in ENVIRONMENTS.items()
+    )
+    texts = f"{len(rounds)} rounds of {found['seconds']:g} s each; medians."
+    return [texts, "", *lines, "", *goals(rows), "",
+            f"Mean cosines with the reference: {cosines}. Environments: {packages}."]  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--bundle", type=Path, help="with fp32 and int8; default: exported here")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), metavar="NAME")
+    default = Path.home() / ".cache" / "mirror_rt" / "benchmarks"
+    parser.add_argument("--cache", type=Path, default=default, help=f"default: {default}")
+    add_output_options(parser)
+    arguments = parser.parse_args()
+    arguments.cache = arguments.cache.resolve()
+    arguments.cache.mkdir(parents=True, exist_ok=True)
+    arguments.bundle = arguments.bundle and arguments.bundle.resolve()
+    texts = arguments.texts.read_text(encoding="utf-8").splitlines()[:512]
+    left_out: dict[str, str] = {}
+    with servers(arguments, left_out) as running:
+        if not running:
+            print(f"nothing to measure: {left_out}", file=sys.stderr)
+            return 1
+        cosines = compare_vectors(running, texts, left_out)
+        rounds = take_turns(running, texts, arguments)
+    found = {"seconds": arguments.seconds, "texts": len(texts), "left_out": left_out,
+             "cosines": cosines, "rounds": rounds}  # fmt: skip
+    write_report("serve-rivals", found, tables(found), arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

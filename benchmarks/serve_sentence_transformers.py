@@ -1,0 +1,22 @@
+"""FastAPI around sentence-transformers, as most people write it: $MODEL is the folder.
+
+MODEL=FOLDER uvicorn serve_sentence_transformers:app
+"""
+
+import os
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
+
+app = FastAPI()
+model = SentenceTransformer(os.environ["MODEL"], device="cpu")
+
+
+class Request(BaseModel):
+    inputs: list[str]
+
+
+@app.post("/embed")
+def embed(request: Request):
+    return model.encode(request.inputs, normalize_embeddings=True).tolist()

@@ -1,0 +1,94 @@
+"""The environments and the command lines of benchmarks/serve_rivals.py.
+
+An environment here is one of benchmarks/encode_setup.py, which has the library, with a web
+framework put on top: the library is installed once for both benchmarks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from encode_setup import call, model_of, python_of
+
+HERE = Path(__file__).resolve().parent
+WEB = ("fastapi==0.163.2", "uvicorn[standard]==0.54.0")
+# name -> (environment below it, packages)
+ENVIRONMENTS = {
+    "serve-mirror-rt": (
+        "mirror-rt",
+        ("starlette==1.10.0", "uvicorn==0.54.0", "httptools==0.9.0", "uvloop==0.23.0",
+         "msgspec==0.22.0", "orjson==3.13.0", "prometheus-client==0.26.0"),
+    ),
+    "serve-sentence-transformers": ("st-torch", WEB),
+    "serve-fastembed": ("fastembed", WEB),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server.
+
+    Attributes:
+        environment: of `ENVIRONMENTS`.
+        kind: of model, as `encode_setup.model_of` knows it.
+        arguments: of Python; {model} and {port} are put in.
+    """
+
+    environment: str
+    kind: str
+    arguments: tuple[str, ...]
+
+    def line(self, cache: Path, bundle: Path | None, port: int) -> tuple[list[str], Path]:
+        """The command line, and the folder of the model."""
+        model = Path(model_of(cache, self.kind, bundle))
+        values = {"model": model, "port": port, "here": HERE}
+        python = server_python(cache, self.environment)
+        return [str(python), *(part.format(**values) for part in self.arguments)], model
+
+
+def _ours(variant: str) -> Contender:
+    arguments = ("-m", "mirror_rt.cli", "serve", "{model}", "--variant", variant)
+    return Contender("serve-mirror-rt", "bundle", (*arguments, "--port", "{port}"))
+
+
+def _rival(environment: str, kind: str, module: str) -> Contender:
+    arguments = ("-m", "uvicorn", f"{module}:app", "--app-dir", "{here}", "--port", "{port}")
+    return Contender(environment, kind, arguments)
+
+
+OURS, INT8 = "mirror-rt serve, fp32", "mirror-rt serve, int8"
+ST, FASTEMBED = "FastAPI + sentence-transformers", "FastAPI + fastembed"
+CONTENDERS = {
+    OURS: _ours("fp32"),
+    INT8: _ours("int8"),
+    ST: _rival("serve-sentence-transformers", "transformers", "serve_sentence_transformers"),
+    FASTEMBED: _rival("serve-fastembed", "onnx", "serve_fastembed"),
+}
+
+
+def server_python(cache: Path, name: str) -> Path:
+    """The Python of an environment, made if its stamp is another one."""
+    base, packages = ENVIRONMENTS[name]
+    below = python_of(cache, base)
+    folder = cache / "environments" / name
+    python, stamp = folder / "bin" / "python", folder / "packages.txt"
+    wanted = "\n".join((base, *packages))
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return python
+    print(f"  environment {name}: {base}, {', '.join(packages)}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    call([sys.executable, "-m", "venv", str(folder)])
+    (_site(folder) / "below.pth").write_text(f"{_site(below.parent.parent)}\n")
+    call([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages])
+    stamp.write_text(wanted)
+    return python
+
+
+def _site(environment: Path) -> Path:
+    """Where its packages are."""
+    places = {"base": str(environment), "platbase": str(environment)}
+    return Path(sysconfig.get_path("purelib", "venv", places))
