@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from mirror_rt.server import openai, status, tei
 from mirror_rt.server.config import ServerConfig
@@ -34,7 +35,6 @@ _POSTS: list[tuple[str, Handler]] = [
     ("/embed_all", tei.embed_all),
     ("/similarity", tei.similarity),
     ("/tokenize", tei.tokenize),
-    ("/", tei.embed),
 ]
 
 
@@ -88,16 +88,40 @@ def _routes(registry: Registry) -> list[Route]:
     gets: list[tuple[str, Handler]] = [
         ("/health", _health), ("/ready", _ready), ("/metrics", _metrics), ("/info", tei.info),
         ("/v1/models", openai.models), ("/v1/models/{name:path}", openai.model),
-        ("/openapi.json", openapi), ("/docs", docs),
-        ("/", status.page), ("/status", status.status),
+        ("/openapi.json", openapi), ("/docs", docs), ("/status", status.status),
     ]  # fmt: skip
+    # One route, so that a method which it has not is told of both.
+    both = _ReadOrPost(
+        Endpoint(registry, status.page, "/"), Endpoint(registry, tei.embed, "/", reads=True)
+    )
     posts = [
         Route(path, Endpoint(registry, handler, path, reads=True), methods=["POST"])
         for path, handler in _POSTS
     ]
-    return posts + [
-        Route(path, Endpoint(registry, handler, path), methods=["GET"]) for path, handler in gets
+    return [
+        *posts,
+        *(
+            Route(path, Endpoint(registry, handler, path), methods=["GET"])
+            for path, handler in gets
+        ),
+        Route("/", both, methods=["GET", "POST"]),
     ]
+
+
+class _ReadOrPost:
+    """A path that is read and posted to.
+
+    Args:
+        read, post: what answers.
+    """
+
+    def __init__(self, read: Endpoint, post: Endpoint) -> None:
+        self._read, self._post = read, post
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        endpoint = self._post if scope["method"] == "POST" else self._read
+        await endpoint(scope, receive, send)
 
 
 _PAGE_HEADERS = [

@@ -28,6 +28,9 @@ __all__ = [
 
 logger = logging.getLogger("mirror_rt.server")
 
+# What it takes to look for a tag grows with the square of its length.
+_LONGEST_TAG = 256
+
 
 @dataclass(frozen=True, slots=True)
 class NamedEncoder:
@@ -89,6 +92,9 @@ class Models:
 
     def _of_language(self, lang: str) -> NamedEncoder:
         """The model of a tag, or of a more general one: `pt-BR`, then `pt`."""
+        if len(lang) > _LONGEST_TAG:
+            raise Problem(422, "lang: expected a language tag, such as pt-BR", "invalid_value",
+                          "lang")  # fmt: skip
         tag = lang.strip().replace("_", "-").lower()
         while tag:
             for model in self.by_name.values():

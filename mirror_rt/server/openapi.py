@@ -22,6 +22,7 @@ _REASONS = {
     422: "a field has an unusable value",
     424: "the model failed on the input",
     429: "too much waits: Retry-After says when to come back",
+    501: "the graph gives no token vectors",
     503: "not ready",
 }
 _MATRIX = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
@@ -117,7 +118,7 @@ def openapi_document() -> dict[str, Any]:
         paths.setdefault(path, {})["post"] = _post(path, summary, request, answer)
     for path, (summary, media, answer) in _GETS.items():
         paths.setdefault(path, {})["get"] = _get(path, summary, media, answer)
-    choice = {"in": "query", "required": False, "schema": {"type": "string"}}
+    choice = {"in": "query", "required": False, "schema": {"type": "string", "maxLength": 256}}
     paths["/info"]["get"]["parameters"] = [choice | {"name": name} for name in ("model", "lang")]
     paths["/info"]["get"]["responses"] |= _problems("/info", [404, 422])
     parameter = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -145,6 +146,7 @@ def _post(
     path: str, summary: str, request: type[msgspec.Struct], answer: dict[str, Any]
 ) -> dict[str, Any]:
     schema = {"$ref": f"#/components/schemas/{request.__name__}"}
+    statuses = [status for status in _REASONS if status != 501 or path == "/embed_all"]
     return {
         "summary": summary,
         "operationId": f"post{path.replace('/', '_')}",
@@ -157,7 +159,7 @@ def _post(
             }
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        "responses": {"200": _answer(answer)} | _problems(path, list(_REASONS)),
+        "responses": {"200": _answer(answer)} | _problems(path, statuses),
     }
 
 

@@ -19,6 +19,8 @@ Inputs = str | list[str | Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds]
 Direction = Literal["Right", "right"]
 # It is put before every text of a request, and so bounded.
 Prompt = Annotated[str, Meta(max_length=4096)]
+# Of models, languages and prompts.
+Name = Annotated[str, Meta(max_length=256)]
 
 
 class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
@@ -28,13 +30,13 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
     """
 
     input: Inputs
-    model: str | None = None
+    model: Name | None = None
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Dimensions = None
     user: str | None = None
-    lang: str | None = None
+    lang: Name | None = None
     input_type: Literal["query", "document"] | None = None
-    prompt_name: str | None = None
+    prompt_name: Name | None = None
     prompt: Prompt | None = None
     normalize: bool | None = None
     on_too_long: OnTooLong | None = None
@@ -43,8 +45,8 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
 class _OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
     """What goes beyond text-embeddings-inference."""
 
-    model: str | None = None
-    lang: str | None = None
+    model: Name | None = None
+    lang: Name | None = None
 
 
 class EmbedAllRequest(_OfModel, kw_only=True):
@@ -53,7 +55,7 @@ class EmbedAllRequest(_OfModel, kw_only=True):
     inputs: Inputs
     truncate: bool | None = None
     truncation_direction: Direction = "Right"
-    prompt_name: str | None = None
+    prompt_name: Name | None = None
 
 
 class EmbedRequest(EmbedAllRequest, kw_only=True):
@@ -75,7 +77,7 @@ class SimilarityParameters(Struct, forbid_unknown_fields=True):
 
     truncate: bool | None = None
     truncation_direction: Direction = "Right"
-    prompt_name: str | None = None
+    prompt_name: Name | None = None
 
 
 class SimilarityRequest(_OfModel, kw_only=True):
@@ -90,4 +92,4 @@ class TokenizeRequest(_OfModel, kw_only=True):
 
     inputs: str | list[str]
     add_special_tokens: bool = True
-    prompt_name: str | None = None
+    prompt_name: Name | None = None

@@ -1,0 +1,125 @@
+"""Clients that others publish, against the server in a process of its own."""
+
+import asyncio
+
+import httpx
+import numpy as np
+import pytest
+import tiktoken
+from langchain_openai import OpenAIEmbeddings
+from openai import AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError, OpenAI
+
+from mirror_rt import Encoder
+from server_process import ServerProcess
+from tiny_models import SENTENCES
+
+KEY = "sk-of-this-test"
+OPENAI_MODEL = "text-embedding-3-small"
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle):
+    with Encoder.load(bundle, threads=1) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def server(bundle):
+    server = ServerProcess(bundle, "--model-name", "tiny", MIRROR_RT_SERVE_API_KEYS=KEY)
+    server.wait_until_ready()
+    yield server
+    assert server.stop() == 0
+    assert not [line for line in server.lines if "Traceback" in line or KEY in line]
+
+
+@pytest.fixture(scope="module")
+def address(server):
+    return {"base_url": f"http://127.0.0.1:{server.port}/v1", "api_key": KEY, "max_retries": 0}
+
+
+@pytest.fixture
+def openai(address):
+    with OpenAI(**address) as client:
+        yield client
+
+
+def vectors(answer):
+    return np.array([row.embedding for row in answer.data], dtype=np.float32)
+
+
+def test_openai(openai, encoder):
+    """Which asks for base64 unless it is told otherwise."""
+    expected = encoder.encode(SENTENCES)
+    count = sum(map(len, encoder.tokenize(SENTENCES)))
+    for options in ({}, {"encoding_format": "float"}, {"user": "me"}):
+        answer = openai.embeddings.create(model="tiny", input=SENTENCES, **options)
+        np.testing.assert_allclose(vectors(answer), expected, atol=1e-6)
+        assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (count, count)
+        assert [row.index for row in answer.data] == list(range(len(SENTENCES)))
+    ids = encoder.tokenize(SENTENCES[:2])
+    answer = openai.embeddings.create(model="tiny", input=ids, dimensions=8)
+    np.testing.assert_allclose(
+        vectors(answer), encoder.encode(SENTENCES[:2], truncate_dim=8), atol=1e-6
+    )
+    assert [model.id for model in openai.models.list()] == ["tiny"]
+    assert openai.models.retrieve("tiny").owned_by == "mirror_rt"
+
+
+def test_openai_asynchronous(address, encoder):
+    async def main():
+        async with AsyncOpenAI(**address) as client:
+            answers = await asyncio.gather(
+                *(client.embeddings.create(model="tiny", input=text) for text in SENTENCES)
+            )
+        return np.concatenate([vectors(answer) for answer in answers])
+
+    np.testing.assert_allclose(asyncio.run(main()), encoder.encode(SENTENCES), atol=1e-5)
+
+
+def test_openai_knows_what_is_wrong(openai, address):
+    with pytest.raises(BadRequestError) as empty:
+        openai.embeddings.create(model="tiny", input="")
+    assert (empty.value.code, empty.value.param) == ("empty", "input")
+    with pytest.raises(NotFoundError, match="no such model: this server has tiny"):
+        openai.embeddings.create(model=OPENAI_MODEL, input="a")
+    with OpenAI(**address | {"api_key": "sk-another"}) as stranger:
+        with pytest.raises(AuthenticationError, match="an API key is needed"):
+            stranger.embeddings.create(model="tiny", input="a")
+
+
+def test_langchain(address, encoder):
+    embeddings = OpenAIEmbeddings(model="tiny", check_embedding_ctx_length=False, **address)
+    expected = encoder.encode(SENTENCES)
+    np.testing.assert_allclose(embeddings.embed_documents(SENTENCES), expected, atol=1e-6)
+    np.testing.assert_allclose(embeddings.embed_query(SENTENCES[0]), expected[0], atol=1e-6)
+
+    async def main():
+        async with httpx.AsyncClient() as connections:
+            client = OpenAIEmbeddings(
+                model="tiny", check_embedding_ctx_length=False, http_async_client=connections,
+                **address,
+            )  # fmt: skip
+            return await client.aembed_documents(SENTENCES)
+
+    np.testing.assert_allclose(asyncio.run(main()), expected, atol=1e-6)
+    short = OpenAIEmbeddings(
+        model="tiny", check_embedding_ctx_length=False, dimensions=8, **address
+    )
+    assert len(short.embed_query("a")) == 8
+
+
+def test_langchain_by_default_sends_the_tokens_of_another_model(address, encoder, monkeypatch):
+    """Which docs/server.md warns of: ids that the model does not have are refused, others differ."""
+
+    def encoding_of(first):
+        """An encoding of a token a byte, with ids from `first`; the real ones are on a hub."""
+        ranks = {bytes([i]): first + i for i in range(256)}
+        return tiktoken.Encoding("bytes", pat_str=r".", mergeable_ranks=ranks, special_tokens={})
+
+    embeddings = OpenAIEmbeddings(model="tiny", **address)
+    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: encoding_of(0))
+    found = embeddings.embed_query("the river")
+    assert np.abs(found - encoder.encode("the river")).max() > 0.01
+    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: encoding_of(100_000))
+    with pytest.raises(Exception, match="not all in 0"):
+        embeddings.embed_query("the river")

@@ -1,0 +1,41 @@
+"""The OpenAPI document against the server: schemathesis asks whatever it allows, and what it forbids.
+
+MIRROR_RT_SCHEMA_EXAMPLES says how many examples it makes of each operation (10).
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from server_process import ServerProcess
+
+EXAMPLES = os.environ.get("MIRROR_RT_SCHEMA_EXAMPLES", "10")
+
+
+@pytest.fixture(scope="module")
+def server(bundle):
+    server = ServerProcess(bundle, "--model-name", "tiny")
+    server.wait_until_ready()
+    yield server
+    assert server.stop() == 0
+    assert not [line for line in server.lines if "Traceback" in line or '"error"' in line]
+
+
+def test_every_answer_is_in_the_document(server, tmp_path):
+    """No 5xx; statuses, types and bodies are documented; what the schema forbids is refused.
+
+    That what it allows is accepted cannot be: it knows nothing of a model's languages and limits.
+    """
+    line = [
+        sys.executable, "-m", "schemathesis.cli", "--no-color", "run",
+        f"http://127.0.0.1:{server.port}/openapi.json", "--phases", "coverage,fuzzing",
+        "--max-examples", EXAMPLES, "--generation-deterministic",
+        "--continue-on-failure", "--no-shrink",
+        "--exclude-checks", "positive_data_acceptance", "--warnings", "off",
+    ]  # fmt: skip
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Tested: 14" in done.stdout, done.stdout  # operations
+    assert server.get("/ready")[0] == 200
