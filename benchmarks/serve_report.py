@@ -1,4 +1,4 @@
-"""What benchmarks/serve*.py write: JSON, tables beside the goals, and their place in docs/server.md."""
+"""What benchmarks/serve*.py write: JSON, tables beside the goals, the same in docs/server.md."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Goal:
         found = "not measured" if self.found is None else f"{self.found:.2f}"
         missed = "" if self.reached or self.found is None else ", missed"
         of = f" ({self.of})" if self.of else ""
-        return f"| {self.what} | at {'most' if self.most else 'least'} {self.goal:g} | {found}{missed}{of} |"
+        kind = "most" if self.most else "least"
+        return f"| {self.what} | at {kind} {self.goal:g} | {found}{missed}{of} |"
 
 
 def goals(rows: list[Goal]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -17,18 +18,22 @@ from typing import Any
 
 
 class ServerProcess:
-    """A server at a free port; its log is kept, as it is what the operator sees."""
+    """A server at a free port; its log is kept, as it is what the operator sees.
 
-    def __init__(self, *arguments: object, **environment: str) -> None:
+    With `log_to`, the log goes into that file instead.
+    """
+
+    def __init__(self, *arguments: object, log_to: str | None = None, **environment: str) -> None:
         line = [sys.executable, "-m", "mirror_rt.cli", "serve", *map(str, arguments)]
-        self.process = subprocess.Popen(
-            [*line, "--port", "0", "--log-format", "json", "--threads", "1"],
-            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-            env=os.environ | environment,
-        )  # fmt: skip
+        self.port = 0 if log_to is None else _free_port()
+        with contextlib.ExitStack() as stack:
+            log = subprocess.PIPE if log_to is None else stack.enter_context(Path(log_to).open("w"))
+            self.process = subprocess.Popen(
+                [*line, "--port", str(self.port), "--log-format", "json", "--threads", "1"],
+                stderr=log, stdout=subprocess.DEVNULL, text=True, env=os.environ | environment,
+            )  # fmt: skip
         self.log: list[dict[str, Any]] = []
         self.lines: list[str] = []
-        self.port = 0
         self._listening = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -37,13 +42,17 @@ class ServerProcess:
         assert self._listening.wait(60), self.lines
         assert self.port, self.lines
         until = time.monotonic() + 60
-        while self.get("/ready")[0] != 200:
+        while not self._is_ready():
             assert time.monotonic() < until, self.lines
             time.sleep(0.05)
 
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(ConnectionRefusedError):  # where no log tells when it listens
+            return self.get("/ready")[0] == 200
+        return False
+
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in self.process.stderr or ():
             self.lines.append(line)
             if found := re.search(r"listening at https?://[^ ]*:(\d+)", line):
                 self.port = int(found[1])
@@ -88,9 +97,15 @@ class ServerProcess:
             self.process.send_signal(number)
         code = self.process.wait(30)
         self._reader.join(10)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
         return code
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def read_all(connection: socket.socket) -> bytes:

@@ -164,6 +164,8 @@ BAD = [
     (422, b'{"input": "a", "dimensions": 33}'), (422, b'{"input": "a", "dimensions": 0}'),
     (422, b'{"input": "a", "encoding_format": "hex"}'), (422, b'{"input": "a", "dimension": 8}'),
     (422, b'{"input": "a", "prompt_name": "x"}'), (422, b'{"input": "a", "lang": "fr"}'),
+    (422, b'{"input": "a", "lang": "a' + b"-" * 900_000 + b'"}'),
+    (422, b'{"input": "a", "prompt_name": "' + b"x" * 900_000 + b'"}'),
     (404, b'{"input": "a", "model": "text-embedding-3-small"}'),
     (413, b'{"input": [' + b'"a",' * 100_000 + b'"a"]}'),
     (413, b'{"input": [' + b"5," * 200 + b"5]}"), (413, b" " * 1_000_001),
@@ -191,6 +193,12 @@ def test_other_paths_and_methods(server):
     assert server.get("/nowhere")[0] == 404
     assert server.get("/v1/nowhere")[1]["error"]["code"] == "not_found"
     assert server.get("/v1/embeddings")[0] == 405
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("DELETE", "/")
+        response = connection.getresponse()
+        assert (response.status, response.getheader("allow")) == (405, "GET, HEAD, POST")
+    status, answer = server.get(f"/info?lang={'a-' * 10_000}")
+    assert (status, answer["error"]) == (422, "lang: expected a language tag, such as pt-BR")
     assert server.get("/v1/models")[1]["data"][0]["id"] == "tiny"
     assert server.get("/v1/models/tiny")[1]["id"] == "tiny"
     assert server.get("/v1/models/other")[0] == 404
@@ -224,6 +232,11 @@ def test_hostile_connections_harm_nobody(server, encoder):
         assert b" 415 " in server.send(head + b"Content-Encoding: gzip\r\n\r\n")
         huge = head + b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n"
         assert b" 413 " in server.send(huge)
+        for two_lengths in (b"Content-Length: 1\r\nContent-Length: 2", b"Content-Length: -1",
+                            b"Content-Length: 3\r\nTransfer-Encoding: chunked"):  # fmt: skip
+            assert b" 400 " in server.send(head + two_lengths + b"\r\n\r\n0\r\n\r\n")
+        assert b" 400 " in server.send(b"GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert server.get("/%ff%00")[0] == 404
         np.testing.assert_allclose(server.post("/embed", {"inputs": "word"})[1][0], expected,
                                    atol=1e-6)  # fmt: skip
         assert b" 408 " in read_all(slow_body)
@@ -232,9 +245,25 @@ def test_hostile_connections_harm_nobody(server, encoder):
     np.testing.assert_allclose(server.post("/embed", {"inputs": "word"})[1][0], expected, atol=1e-6)
 
 
+def test_bad_bodies_harm_no_neighbour(server, encoder):
+    expected = encoder.encode("word")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        hostile = [pool.submit(server.post, "/v1/embeddings", body) for _, body in BAD]
+        while not all(future.done() for future in hostile):
+            status, answer = server.post("/embed", {"inputs": "word"})
+            assert status == 200
+            np.testing.assert_allclose(answer[0], expected, atol=1e-6)
+    assert [future.result()[0] for future in hostile] == [status for status, _ in BAD]
+
+
 def test_a_body_too_large_by_far(server):
-    """Sent whole before the answer is read, as most clients do."""
-    assert server.post("/embed", b" " * 50_000_000)[0] == 413
+    """Sent whole before the answer is read, as most clients do; with a length, and without."""
+    assert server.post("/embed", b" " * 100_000_000)[0] == 413
+    with contextlib.closing(server.connect()) as connection:
+        pieces = (b" " * 1_000_000 for _ in range(100))
+        connection.request("POST", "/embed", pieces, encode_chunked=True,
+                           headers={"Transfer-Encoding": "chunked"})  # fmt: skip
+        assert connection.getresponse().status == 413
 
 
 def test_request_ids_and_the_log(server):
@@ -363,6 +392,7 @@ def taken_port():
 
 def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
     monkeypatch.setattr("mirror_rt.server.logs.configure_logging", lambda **_: None)
+    pack = make_pack(tmp_path / "pack", {"fr": bundle_copy}, "fr")
     empty = tmp_path / "keys"
     empty.write_text("\n")
 
@@ -375,7 +405,9 @@ def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
     fails(2, "no model: name a bundle or a pack")
     fails(1, "is no folder: expected a bundle or a pack", tmp_path / "nowhere")
     fails(2, "is one bundle, not a pack", bundle_copy, "--lang", "fr")
+    fails(2, "no bundle 'de' in", pack, "--lang", "de")
     fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path / "none")
+    fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path)
     fails(2, "has no API key", bundle_copy, "--api-keys-file", empty)
     fails(2, "TLS needs both", bundle_copy, "--tls-key", empty)
     fails(2, "TLS: ", bundle_copy, "--tls-key", empty, "--tls-certificate", empty)
@@ -391,3 +423,5 @@ def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
     with (bundle_copy / "tokenizer.json").open("a") as file:
         file.write(" ")
     fails(1, "is damaged: tokenizer.json", bundle_copy)
+    (pack / "fr" / "tokenizer.json").unlink()
+    fails(1, "tokenizer.json", pack)

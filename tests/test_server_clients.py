@@ -82,9 +82,9 @@ def test_openai_knows_what_is_wrong(openai, address):
     assert (empty.value.code, empty.value.param) == ("empty", "input")
     with pytest.raises(NotFoundError, match="no such model: this server has tiny"):
         openai.embeddings.create(model=OPENAI_MODEL, input="a")
-    with OpenAI(**address | {"api_key": "sk-another"}) as stranger:
-        with pytest.raises(AuthenticationError, match="an API key is needed"):
-            stranger.embeddings.create(model="tiny", input="a")
+    stranger = OpenAI(**address | {"api_key": "sk-another"})
+    with stranger, pytest.raises(AuthenticationError, match="an API key is needed"):
+        stranger.embeddings.create(model="tiny", input="a")
 
 
 def test_langchain(address, encoder):
@@ -109,7 +109,7 @@ def test_langchain(address, encoder):
 
 
 def test_langchain_by_default_sends_the_tokens_of_another_model(address, encoder, monkeypatch):
-    """Which docs/server.md warns of: ids that the model does not have are refused, others differ."""
+    """As docs/server.md warns: ids that the model does not have are refused, others mean others."""
 
     def encoding_of(first):
         """An encoding of a token a byte, with ids from `first`; the real ones are on a hub."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document against the server: schemathesis asks whatever it allows, and what it forbids.
+"""The OpenAPI document against the server: schemathesis sends what it allows, and what it forbids.
 
 MIRROR_RT_SCHEMA_EXAMPLES says how many examples it makes of each operation (10).
 """
