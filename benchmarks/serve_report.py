@@ -61,8 +61,12 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 def write_report(
     kind: str, found: dict[str, Any], lines: list[str], arguments: argparse.Namespace
-) -> None:
-    """Write KIND-DATE-MACHINE .json and .md to `--out`; with `--docs` the table into its place."""
+) -> Path:
+    """Write KIND-DATE-MACHINE .json and .md to `--out`, and with `--docs` the table into its place.
+
+    Returns:
+        Path of the two without what follows the dot.
+    """
     machine, date = machine_name(), datetime.datetime.now(datetime.UTC).date().isoformat()
     command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
     slug = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
@@ -75,6 +79,7 @@ def write_report(
     print(f"\n{text}\nwritten: {stem}.json, .md")
     if arguments.docs:
         put_into_docs(kind, text)
+    return stem
 
 
 def put_into_docs(kind: str, text: str) -> None:

@@ -196,7 +196,8 @@ def test_other_paths_and_methods(server):
     with contextlib.closing(server.connect()) as connection:
         connection.request("DELETE", "/")
         response = connection.getresponse()
-        assert (response.status, response.getheader("allow")) == (405, "GET, HEAD, POST")
+        assert response.status == 405
+        assert set(response.getheader("allow").split(", ")) == {"GET", "HEAD", "POST"}
     status, answer = server.get(f"/info?lang={'a-' * 10_000}")
     assert (status, answer["error"]) == (422, "lang: expected a language tag, such as pt-BR")
     assert server.get("/v1/models")[1]["data"][0]["id"] == "tiny"
