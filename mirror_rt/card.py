@@ -169,7 +169,7 @@ def _usage(manifest: Manifest, name: str | None) -> str:
         f"```python\n{_plain_usage(manifest, folder)}\n```",
     ]
     # sentence-transformers knows neither these poolings nor a flow.
-    flow = (manifest.recipe or {}).get("system") in _SYSTEMS
+    flow = (manifest.recipe or {}).get("system") in ("flow", "cf")
     if not (manifest.pooling.startswith("mean-with") or flow):
         options = {"file_name": Path(manifest.variant().file).name}
         parts += [
