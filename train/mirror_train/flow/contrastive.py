@@ -157,7 +157,7 @@ def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
     mirror = config.recipe.mirror.replace(pooling=pooling)
     check_special_tokens(base, [pooling])
     recipe = dataclasses.replace(config.recipe, mirror=mirror)
-    return dataclasses.replace(config, recipe=recipe, pooling=pooling)
+    return dataclasses.replace(config, recipe=recipe)
 
 
 def _first_step(
