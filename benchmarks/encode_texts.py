@@ -1,8 +1,12 @@
-"""The texts of benchmarks/encode.py, out of the evaluation data: the same ones every time."""
+"""The texts of benchmarks/encode.py, out of the evaluation data: the same ones every time.
+
+    python benchmarks/encode_texts.py DATA short > texts.txt     # one a line
+"""
 
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 # Tab-separated, with a header; the column of sentences.
@@ -37,3 +41,7 @@ def select_texts(data: Path, count: int) -> dict[str, list[str]]:
     mixed = [" ".join(next(pool) for _ in range(LENGTHS[i % len(LENGTHS)])) for i in range(count)]
     generator.shuffle(mixed)
     return {"mixed": mixed, "short": sentences[:count]}
+
+
+if __name__ == "__main__":
+    print(*select_texts(Path(sys.argv[1]), 512)[sys.argv[2]], sep="\n")
