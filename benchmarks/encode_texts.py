@@ -1,6 +1,6 @@
 """The texts of benchmarks/encode.py, out of the evaluation data: the same ones every time.
 
-    python benchmarks/encode_texts.py DATA short > texts.txt     # one a line
+python benchmarks/encode_texts.py DATA short > texts.txt     # one a line
 """
 
 from __future__ import annotations

@@ -71,11 +71,13 @@ class RivalServer:
                 self.log.seek(0)
                 last = [line for line in self.log.read().splitlines() if line.strip()][-1:]
                 raise LeftOutError(f"it ended with {self.process.returncode}: {last}")
-            with contextlib.suppress(OSError, LeftOutError):  # not yet
+            try:
                 self.embed(["ready"])
                 return
+            except (OSError, LeftOutError) as error:  # not yet
+                why = error
             time.sleep(0.2)
-        raise LeftOutError(f"it did not answer within {START_SECONDS} s")
+        raise LeftOutError(f"it did not answer within {START_SECONDS} s: {why}")
 
     def embed(self, texts: list[str]) -> np.ndarray:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
