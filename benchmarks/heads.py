@@ -50,10 +50,13 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--data", type=Path, required=True, help="the folder it was tuned on")
     parser.add_argument("--seed", type=int, default=11711, help="of that run")
+    parser.add_argument("--top", type=int, help="of that run")
     arguments = parser.parse_args()
     heads, encoder = Heads.read(arguments.tuned), TorchEncoder.load(arguments.tuned)
     bundle = Predictor.load(arguments.bundle)
-    data = load_multitask_data(arguments.data, tasks=list(heads.by_name), seed=arguments.seed)
+    data = load_multitask_data(
+        arguments.data, tasks=list(heads.by_name), top=arguments.top, seed=arguments.seed
+    )
     print("| task | rows | other labels | largest difference | metrics of the bundle |")
     print("| --- | --- | --- | --- | --- |")
     for name, part in data.tasks.items():
