@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -65,7 +66,7 @@ class Clients:
                     connection.request("POST", "/embed", json.dumps({"inputs": TEXT}))
                     response = connection.getresponse()
                     answer = json.loads(response.read())
-                except OSError:
+                except (OSError, http.client.IncompleteRead):
                     self.counts["lost"] += 1
                     connection.close()
                     continue

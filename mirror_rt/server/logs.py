@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import sys
 import traceback
 from datetime import UTC, datetime
@@ -54,8 +56,17 @@ def configure_logging(*, level: str, as_json: bool) -> None:
     # Nothing of this is shown, and it would be found out for every request.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.logAsyncioTasks = False  # type: ignore[attr-defined]  # since Python 3.12
+    atexit.register(_drop_unwritten)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in ("uvicorn.error", "asyncio"):  # each says little, at the wrong level
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _drop_unwritten() -> None:
+    """Let what a full disk left unwritten not turn the exit status into Python's 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
