@@ -272,7 +272,7 @@ def test_a_killed_worker_is_an_error_and_no_process_stays(bundle, tmp_path, monk
             os.kill(pid, signal.SIGKILL)
 
     monkeypatch.setattr(run.Job, "save", save_and_kill)
-    with pytest.raises(ProcessGroupError, match=r"processes ended.*[12]00 texts are saved"):
+    with pytest.raises(ProcessGroupError, match=r"processes ended.* [1-9]00 texts are saved"):
         encode_file(config(bundle, source, tmp_path / "v.npy", window=100, processes=2))
     assert not children()
 
