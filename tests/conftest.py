@@ -84,6 +84,25 @@ def bundle_copy(bundle, tmp_path) -> Path:
     return Path(shutil.copytree(bundle, tmp_path / "bundle-copy"))
 
 
+@pytest.fixture
+def start_server():
+    """From the arguments of `mirror-rt serve` to its process, ready; none outlives the test."""
+    import contextlib
+    import signal
+
+    from server_process import ServerProcess
+
+    with contextlib.ExitStack() as servers:
+
+        def start(*arguments: object) -> ServerProcess:
+            server = ServerProcess(*arguments)
+            servers.callback(server.stop, signal.SIGKILL)
+            server.wait_until_ready()
+            return server
+
+        yield start
+
+
 @pytest.fixture(scope="session")
 def words_file(tmp_path_factory, words) -> Path:
     path = tmp_path_factory.mktemp("data") / "words.txt"

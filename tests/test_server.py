@@ -349,10 +349,9 @@ def test_a_pack_with_keys(bundle, tmp_path_factory, tmp_path):
     assert not [line for line in server.lines if "-key" in line and "keys" not in line]
 
 
-def test_stop_under_load(bundle):
+def test_stop_under_load(bundle, start_server):
     """After SIGTERM every request that was sent is answered, and the process ends with 0."""
-    server = ServerProcess(bundle)
-    server.wait_until_ready()
+    server = start_server(bundle)
     counts = {"answered": 0, "refused": 0, "lost": 0}
 
     def client():

@@ -19,7 +19,6 @@ import pytest
 from mirror_rt import Encoder
 from mirror_rt.files import replace_folder
 from mirror_rt.server import ServerConfig, create_app
-from server_process import ServerProcess
 
 TEXT = "some words of a text"
 
@@ -83,10 +82,9 @@ class Clients:
             future.result()
 
 
-def test_a_worker_is_killed_and_then_all_are_stopped(bundle):
+def test_a_worker_is_killed_and_then_all_are_stopped(bundle, start_server):
     """The others go on, it comes back, counts stay; SIGTERM loses nothing that was accepted."""
-    server = ServerProcess(bundle, "--workers", 2)
-    server.wait_until_ready()
+    server = start_server(bundle, "--workers", 2)
     first = processes(server)
     assert set(first) == {1, 2}
     with Clients(server) as clients:
@@ -136,7 +134,7 @@ def with_prompt(bundle, folder, prompt):
     return folder
 
 
-def test_reload_under_load(bundle, tmp_path):
+def test_reload_under_load(bundle, tmp_path, start_server):
     """Every answer is of the old model or of the new; one that is damaged never serves."""
     served = shutil.copytree(bundle, tmp_path / "served")
     other = with_prompt(bundle, tmp_path / "other", "river ")
@@ -150,8 +148,7 @@ def test_reload_under_load(bundle, tmp_path):
         which = [i for i, v in enumerate((old, new)) if np.allclose(answer[0], v, atol=1e-5)]
         seen.update(which or ["neither"])
 
-    server = ServerProcess(served, "--workers", 2)
-    server.wait_until_ready()
+    server = start_server(served, "--workers", 2)
 
     def said(words):
         return sum(words in line for line in server.lines)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_subparser, progress
 from mirror_rt.cli.flow import add_flow_options, add_model_options, flow_options, report
+from mirror_rt.cli.training_options import add_device_options, require_train
 from mirror_rt.cli.tune import add_data_options, training_data
-from mirror_rt.errors import ConfigError, MissingDependencyError
+from mirror_rt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mirror_train.flow import CfRecipe
@@ -47,7 +48,7 @@ mirror-rt cf --data lines.txt --out cf-joint --joint
 mirror-rt cf --data lines.txt --out mirror-flow --no-regulariser
 """,
     )
-    add_model_options(parser, "base model: folder or hub name (default: all-MiniLM-L6-v2)")
+    add_model_options(parser, "base model")
     add_data_options(parser)
     _add_ablations(parser)
     group = parser.add_argument_group("step 1, Mirror-BERT")
@@ -90,13 +91,9 @@ def _add_ablations(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
-    group.add_argument(
-        "--precision",
-        choices=["auto", "fp32", "bf16", "fp16"],
-        default="auto",
-        help="of the encoder (default auto: what the processor is good at)",
+    add_device_options(
+        group, precision="of the encoder (default auto: what the processor is good at)"
     )
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     group.add_argument("--seed", type=int, default=42, help="default 42")
     group.add_argument("--resume", action="store_true", help="go on where step 1 was left")
     group.add_argument("--overwrite", action="store_true", help="replace --out, start afresh")
@@ -105,11 +102,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    try:
-        from mirror_train import DEFAULT_MODEL
-        from mirror_train.flow import CfConfig, tune_cf
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt cf: {error}") from error
+    require_train("cf")
+    from mirror_train import DEFAULT_MODEL
+    from mirror_train.flow import CfConfig, tune_cf
 
     if (arguments.data is None) == (arguments.words is None):
         arguments.wrong_usage("pass one of --data FILE and --words LANG")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
+from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.training_options import add_base_options, require_train
 from mirror_rt.cli.tune import add_data_options, training_data
-from mirror_rt.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from mirror_train import TuneReport
@@ -44,23 +43,16 @@ mirror-rt flow --model tuned --words en --out flowed
 mirror-rt export flowed --out bundle
 """,
     )
-    add_model_options(parser, "encoder: folder or hub name (default: all-MiniLM-L6-v2)")
+    add_model_options(parser, "encoder")
     add_data_options(parser)
     add_flow_options(parser)
     _add_run_options(parser)
     parser.set_defaults(run=run, wrong_usage=parser.error)
 
 
-def add_model_options(parser: argparse.ArgumentParser, model: str) -> None:
-    """Add --out, --model and what loads it; `model` is the help of --model."""
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
-    parser.add_argument("--model", metavar="PATH|NAME", help=model)
-    add_hub_options(parser)
-    parser.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="run the Python code that comes with the model, if it needs any: read it first",
-    )
+def add_model_options(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --out, --model, which is a `what`, and how that is loaded and pooled."""
+    add_base_options(parser, what=what)
     parser.add_argument(
         "--pooling",
         choices=["auto", "cls", "mean", "mean-without-special"],
@@ -84,11 +76,9 @@ def flow_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    try:
-        from mirror_train import DEFAULT_MODEL
-        from mirror_train.flow import FlowConfig, FlowRecipe, tune_flow
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt flow: {error}") from error
+    require_train("flow")
+    from mirror_train import DEFAULT_MODEL
+    from mirror_train.flow import FlowConfig, FlowRecipe, tune_flow
 
     if (arguments.data is None) == (arguments.words is None):
         arguments.wrong_usage("pass one of --data FILE and --words LANG")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.cli.common import Subparsers, add_subparser, format_table
-from mirror_rt.cli.task_options import add_run_options, require_train, run_options
+from mirror_rt.cli.task_options import add_run_options, run_options
+from mirror_rt.cli.training_options import require_train
 
 __all__ = ["add_parser"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.cli.common import Subparsers, add_subparser, format_table
-from mirror_rt.errors import MissingDependencyError
+from mirror_rt.cli.training_options import require_train
 
 if TYPE_CHECKING:
     from mirror_train.languages import LanguageRecipe, LanguageTable
@@ -55,10 +55,8 @@ def add_recipes_option(parser: argparse._ActionsContainer) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    try:
-        from mirror_train.languages import load_languages
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt recipes: {error}") from error
+    require_train("recipes")
+    from mirror_train.languages import load_languages
 
     table = load_languages(arguments.recipes)
     if arguments.lang is None:

@@ -16,6 +16,7 @@ from mirror_rt.cli.study_systems import (
     check_systems_options,
     run_systems,
 )
+from mirror_rt.cli.training_options import require_train
 from mirror_rt.errors import ConfigError, MissingDependencyError, require
 from mirror_rt.files import check_free
 
@@ -148,10 +149,8 @@ def run(arguments: argparse.Namespace) -> int | None:
         return _run_systems(arguments)
     for module in ("matplotlib", "scipy"):
         require(module, extra="study", purpose="mirror-rt study")
-    try:
-        import mirror_train
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt study: {error}") from error
+    require_train("study")
+    import mirror_train
     from mirror_train.studies import find_study
     from mirror_train.study import StudyConfig, run_study
     from mirror_train.study_plot import plot_study

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from mirror_rt.cli.common import add_hub_options, progress
+from mirror_rt.cli.common import progress
+from mirror_rt.cli.training_options import add_base_options, add_device_options
 
-__all__ = ["add_run_options", "require_train", "run_options"]
+__all__ = ["add_run_options", "run_options"]
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add where the base model comes from, where the result goes, and how it is trained."""
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
-    parser.add_argument(
-        "--model",
-        "--base",
-        metavar="PATH|NAME",
-        help="base model: folder or hub name (default: all-MiniLM-L6-v2, fetched once, checked "
-        "and cached)",
-    )
-    add_hub_options(parser)
-    parser.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="run the Python code that comes with the base model, if it needs any: read it first",
-    )
+    add_base_options(parser)
     group = parser.add_argument_group("run")
-    group.add_argument(
-        "--precision",
-        choices=["auto", "fp32", "bf16", "fp16"],
-        default="auto",
-        help="auto: what the processor is good at",
-    )
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    add_device_options(group)
     group.add_argument("--seed", type=int, default=11711, help="default 11711, that of BERT-CF")
     group.add_argument("--overwrite", action="store_true", help="replace --out")
     group.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -56,13 +37,3 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "trust_remote_code": arguments.trust_remote_code,
         "show_progress_bar": progress(arguments),
     }
-
-
-def require_train(command: str) -> None:
-    """Raise MissingDependencyError, naming the command, where tuning is not installed."""
-    from mirror_rt.errors import MissingDependencyError
-
-    try:
-        import mirror_train  # noqa: F401
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt {command}: {error}") from error

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
+from mirror_rt.cli.common import Subparsers, add_subparser, progress
 from mirror_rt.cli.recipes import add_recipes_option
+from mirror_rt.cli.training_options import add_base_options, add_device_options, require_train
 from mirror_rt.cli.tune_languages import run_languages
-from mirror_rt.errors import ConfigError, MissingDependencyError
+from mirror_rt.errors import ConfigError
 
 if TYPE_CHECKING:
     from mirror_train import Recipe, TrainingData, TuneConfig
@@ -77,20 +78,7 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         help="word, word-plus, phrase, sentence; simcse, simcse-nli, mirror-ms (docs/systems.md); "
         "or your own TOML file",
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
-    parser.add_argument(
-        "--model",
-        "--base",
-        metavar="PATH|NAME",
-        help="base model: folder or hub name (default: all-MiniLM-L6-v2, fetched once, checked "
-        "and cached; with --langs: that of each language, see 'mirror-rt recipes')",
-    )
-    add_hub_options(parser)
-    parser.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="run the Python code that comes with the base model, if it needs any: read it first",
-    )
+    add_base_options(parser, note="; with --langs: that of each language, see 'mirror-rt recipes'")
     add_data_options(parser)
     _add_language_options(parser)
     _add_run_options(parser)
@@ -151,13 +139,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="auto: what the base model declares, else the recipe's (mean-without-special of a "
         "recipe goes first)",
     )
-    group.add_argument(
-        "--precision",
-        choices=["auto", "fp32", "bf16", "fp16"],
-        default="auto",
-        help="auto: what the processor is good at",
-    )
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    add_device_options(group)
     group.add_argument("--seed", type=int, default=42, help="default 42")
     group.add_argument(
         "--loss-batch",
@@ -180,11 +162,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    try:
-        import mirror_train
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt tune: {error}") from error
-
+    require_train("tune")
+    import mirror_train
     from mirror_train.processes import is_first_process
 
     changes = {name: getattr(arguments, name) for name in _RECIPE_OPTIONS}

@@ -1,0 +1,59 @@
+"""Options and checks that the commands that tune share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mirror_rt.cli.common import add_hub_options
+from mirror_rt.errors import MissingDependencyError
+
+__all__ = ["add_base_options", "add_device_options", "require_train"]
+
+
+def add_base_options(
+    parser: argparse.ArgumentParser, *, what: str = "base model", note: str = ""
+) -> None:
+    """Add --out, --model and what loads it.
+
+    Args:
+        parser: of the command.
+        what: the model is, in the help.
+        note: what the help of --model says besides.
+    """
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--model",
+        "--base",
+        metavar="PATH|NAME",
+        help=f"{what}: folder or hub name (default: all-MiniLM-L6-v2, fetched once, checked and "
+        f"cached{note})",
+    )
+    add_hub_options(parser)
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help=f"run the Python code that comes with the {what}, if it needs any: read it first",
+    )
+
+
+def add_device_options(
+    group: argparse._ArgumentGroup, *, precision: str = "auto: what the processor is good at"
+) -> None:
+    """Add --precision, with that help, and --device."""
+    group.add_argument(
+        "--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto", help=precision
+    )
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+
+
+def require_train(command: str) -> None:
+    """Find out whether tuning is installed.
+
+    Raises:
+        MissingDependencyError: it is not; the command is named.
+    """
+    try:
+        import mirror_train  # noqa: F401  # what is missing is said as it is imported
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"mirror-rt {command}: {error}") from error
