@@ -7,14 +7,25 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from mirror_rt.errors import DataError
 
-__all__ = ["Table", "column_indices", "iter_csv", "iter_jsonl", "iter_lines", "read_table"]
+if TYPE_CHECKING:
+    from _csv import Reader
+
+__all__ = [
+    "Table",
+    "column_indices",
+    "csv_reader",
+    "iter_csv",
+    "iter_jsonl",
+    "iter_lines",
+    "read_table",
+]
 
 # The csv module refuses longer fields: a quote that is never closed does not swallow a large file.
 _MOST_CSV_CHARACTERS = 100_000_000
@@ -70,9 +81,8 @@ def iter_csv(path: Path | str, *columns: str) -> Iterator[tuple[str, ...]]:
         DataError: as `iter_lines`, or no header, no such column, a row with too few or too many
             cells, or wrong quotes.
     """
-    csv.field_size_limit(_MOST_CSV_CHARACTERS)
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        reader = csv.reader(_without_nul(path, text), strict=True)
+        reader = csv_reader(_without_nul(path, text))
         try:
             header = next(reader, [])
             indices = column_indices(path, header, columns)
@@ -92,6 +102,16 @@ def iter_csv(path: Path | str, *columns: str) -> Iterator[tuple[str, ...]]:
                 f"{path}, after line {reader.line_num}: not UTF-8 ({error.reason}); convert it "
                 "first, for example with iconv -t UTF-8"
             ) from error
+
+
+def csv_reader(lines: Iterable[str], delimiter: str = ",") -> Reader:
+    """Rows of quoted cells (RFC 4180); csv.Error at quotes that are wrong or never closed.
+
+    The module's limit on the size of a cell is one of the process: it is raised, never lowered,
+    so that what is read does not depend on what was read before.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), _MOST_CSV_CHARACTERS))
+    return csv.reader(lines, delimiter=delimiter, strict=True)
 
 
 def column_indices(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.textio import Table, iter_lines, read_table
+from mirror_rt.textio import Table, csv_reader, iter_lines, read_table
 
 __all__ = ["Rows", "find_column", "read_any_table", "read_rows"]
 
@@ -29,7 +29,7 @@ def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = F
     """
     if quoted:
         text = io.StringIO("\n".join(iter_lines(path)) + "\n", newline="")
-        reader = csv.reader(text, delimiter=delimiter)
+        reader = csv_reader(text, delimiter)
         try:
             rows = [(reader.line_num, row) for row in reader if row]
         except csv.Error as error:  # a quote that is never closed, say
