@@ -72,10 +72,13 @@ class Connection:
     """One connection that is kept alive."""
 
     async def open(self, port: int) -> Connection:
+        self.port = port
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
         return self
 
     async def post(self, request: bytes) -> int:
+        if self.reader.at_eof():  # closed meanwhile, as one that was idle
+            await self.open(self.port)
         self.writer.write(request)
         head = await self.reader.readuntil(b"\r\n\r\n")
         found = re.search(rb"content-length: (\d+)", head)
@@ -179,13 +182,15 @@ class Server:
         line += ["--log-level", "info"] + (["--variant", variant] if variant else [])
         self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
-        self.port = 0
+        self.port, ready = 0, False
         for text in self.process.stderr:
             if found := re.search(r"listening at http://[^ ]*:(\d+)", text):
                 self.port = int(found[1])
-            if "ready:" in text:
+            ready = ready or "ready:" in text
+            if self.port and ready:
                 break
-        assert self.port, "the server did not start"
+        else:
+            raise SystemExit("the server did not start")
         drain = threading.Thread(target=self.process.stderr.read, daemon=True)
         drain.start()
 

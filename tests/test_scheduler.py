@@ -366,16 +366,21 @@ def test_two_devices_run_at_the_same_time(encoder):
     scheduler.close()
 
 
-def test_a_task_waits_without_blocking_the_event_loop(encoder, scheduler):
+@pytest.mark.parametrize(("text", "aside"), [("abc", False), ("a" * 2000, True)])
+def test_a_task_waits_without_blocking_the_event_loop(encoder, text, aside):
+    scheduler = Scheduler(encoder)
+
     async def main():
-        task = asyncio.create_task(scheduler.aencode("abc", normalize_embeddings=False))
+        task = asyncio.create_task(scheduler.aencode(text, normalize_embeddings=False))
         await asyncio.to_thread(encoder.began.acquire, timeout=60)  # the loop goes on meanwhile
         assert not task.done()
         encoder.step()
         return await task
 
-    np.testing.assert_array_equal(asyncio.run(main()), [3, ord("a")])
-    assert threading.main_thread() not in encoder._tokenizer.threads
+    np.testing.assert_array_equal(asyncio.run(main()), [len(text), ord("a")])
+    scheduler.close()
+    # What takes a moment is tokenised in a thread; handing over what is short takes longer.
+    assert (threading.main_thread() not in encoder._tokenizer.threads) == aside
 
 
 def test_a_cancelled_task_takes_its_texts_back(encoder, scheduler, busy):

@@ -28,7 +28,7 @@ def encoder(bundle):
 def server(bundle):
     server = ServerProcess(
         bundle, "--model-name", "tiny", "--max-body-bytes", 1_000_000, "--header-timeout", 1,
-        "--body-timeout", 1,
+        "--body-timeout", 1, "--keep-alive", 3,
     )  # fmt: skip
     server.wait_until_ready()
     yield server
@@ -242,7 +242,7 @@ def test_hostile_connections_harm_nobody(server, encoder):
                                    atol=1e-6)  # fmt: skip
         assert b" 408 " in read_all(slow_body)
         assert b" 408 " in read_all(slow_head)
-        assert b" 408 " in read_all(silent)
+        assert read_all(silent) == b""  # closed as one that is idle
     np.testing.assert_allclose(server.post("/embed", {"inputs": "word"})[1][0], expected, atol=1e-6)
 
 

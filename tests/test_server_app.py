@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mirror_rt import BundleError, Encoder, InvalidTextError, Scheduler
+from mirror_rt.scheduling import BatchReport
 from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
+from mirror_rt.server.pace import Pace
 from mirror_rt.server.security import ApiKeys
 
 
@@ -139,7 +142,10 @@ def test_a_long_wait_is_foretold(make, encoder):
         calls.append(Call(app, "/embed", {"inputs": "river " * 10}))
         while not service.scheduler.waiting_tokens:
             await asyncio.sleep(0.001)
-        service._seconds_per_token = 4.0 / service.scheduler.waiting_tokens
+        tokens = service.scheduler.waiting_tokens
+        report = BatchReport([tokens], tokens, [0.0], 4.0, failed=False)
+        service._pace = Pace(encoder.run_cost)
+        service._pace.add(report, time.monotonic())
         # Four seconds are less than the server's limit, and more than this client has.
         hurried = Call(app, "/embed", {"inputs": "a"}, headers={"X-Request-Timeout": "1"})
         assert (await hurried.answer())[0] == 429
@@ -150,6 +156,45 @@ def test_a_long_wait_is_foretold(make, encoder):
         assert [(await call.answer())[0] for call in calls] == [200] * 3
 
     run(main())
+
+
+def test_a_text_of_full_length_may_always_wait(make, encoder):
+    app = make(max_wait=1e-6)
+    service = app.state.registry.services["tiny"]
+
+    async def main():
+        assert (await Call(app, "/embed", {"inputs": "a"}).answer())[0] == 200
+        encoder.began.clear()
+        encoder.free.clear()
+        calls = [Call(app, "/embed", {"inputs": "a"})]
+        await started(encoder)
+        while service.scheduler.waiting_tokens <= encoder.max_length:
+            calls.append(Call(app, "/embed", {"inputs": "river " * 30}))
+            await asyncio.sleep(0.01)
+        status, _ = await Call(app, "/embed", {"inputs": "a"}).answer()
+        encoder.free.set()
+        assert [(await call.answer())[0] for call in calls] == [200] * len(calls)
+        assert status == 429
+        assert len(calls) > 3
+
+    run(main())
+
+
+def test_the_pace_counts_what_lies_between_runs():
+    pace = Pace(run_cost=10)
+    assert pace.seconds(100) == 0
+    # A text of 10 tokens came at 0, ran from .5 to 1; one that came at once, from 1.5 to 2.
+    pace.add(BatchReport([10], 10, [0.5], 0.5, failed=False), 1.0)
+    assert pace.seconds(10) == pytest.approx(1.0)
+    assert pace.seconds(190) == pytest.approx(10.0)  # in one run, not in nineteen
+    pace.add(BatchReport([10], 10, [0.5], 0.5, failed=False), 2.0)
+    assert pace.seconds(10) == pytest.approx(1.0)
+    # After an idle hour it is not slower.
+    pace.add(BatchReport([10], 10, [0.0], 1.0, failed=False), 3600.0)
+    assert pace.seconds(10) == pytest.approx(1.0)
+    pace.add(BatchReport([10, 10], 20, [0.0, 0.0], 30.0, failed=True), 3700.0)
+    assert pace.seconds(10) == pytest.approx(1.0)
+    assert pace.seconds(0) == 0
 
 
 def test_deadlines(make, encoder):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import orjson
@@ -28,7 +28,6 @@ from mirror_rt.server.registry import Registry
 
 __all__ = ["create_app"]
 
-# The first is looked at first.
 _POSTS: list[tuple[str, Handler]] = [
     ("/v1/embeddings", openai.embeddings),
     ("/embed", tei.embed),
@@ -65,9 +64,10 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
         yield
         registry.close()
 
+    posts = {path: Endpoint(registry, handler, path, reads=True) for path, handler in _POSTS}
     app = Starlette(
-        routes=_routes(registry),
-        middleware=_middleware(registry),
+        routes=_routes(registry, posts),
+        middleware=_middleware(registry, posts),
         exception_handlers={HTTPException: _http_problem},
         lifespan=lifespan,
     )
@@ -75,7 +75,7 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
     return app
 
 
-def _routes(registry: Registry) -> list[Route]:
+def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
     document = orjson.dumps(openapi_document())
     page = docs_page(openapi_document()).encode()
 
@@ -94,12 +94,8 @@ def _routes(registry: Registry) -> list[Route]:
     both = _ReadOrPost(
         Endpoint(registry, status.page, "/"), Endpoint(registry, tei.embed, "/", reads=True)
     )
-    posts = [
-        Route(path, Endpoint(registry, handler, path, reads=True), methods=["POST"])
-        for path, handler in _POSTS
-    ]
     return [
-        *posts,
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
         *(
             Route(path, Endpoint(registry, handler, path), methods=["GET"])
             for path, handler in gets
@@ -130,7 +126,7 @@ _PAGE_HEADERS = [
 ]
 
 
-def _middleware(registry: Registry) -> list[Middleware]:
+def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middleware]:
     origins = registry.config.cors_origins
     cors = Middleware(
         CORSMiddleware,
@@ -139,7 +135,7 @@ def _middleware(registry: Registry) -> list[Middleware]:
         allow_headers=["authorization", "content-type", "x-request-id", "x-request-timeout"],
         expose_headers=["x-request-id", "x-truncated-items", "retry-after"],
     )
-    gate = Middleware(Gate, registry=registry)
+    gate = Middleware(Gate, registry=registry, posts=posts)
     return [cors, gate] if origins else [gate]
 
 

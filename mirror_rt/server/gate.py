@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -37,11 +37,13 @@ class Gate:
     Args:
         app: the routes.
         registry: for keys and metrics.
+        posts: path -> what answers a POST there, past the search for a route.
     """
 
-    def __init__(self, app: ASGIApp, registry: Registry) -> None:
+    def __init__(self, app: ASGIApp, registry: Registry, posts: Mapping[str, ASGIApp]) -> None:
         self._app = app
         self._registry = registry
+        self._posts = posts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, if it may, and note what became of it."""
@@ -62,7 +64,8 @@ class Gate:
         self._registry.metrics.open.inc()
         try:
             if self._may_enter(scope, exchange):
-                await self._app(scope, receive, send_with_id)
+                app = self._posts.get(_path(scope)) if scope["method"] == "POST" else None
+                await (app or self._app)(scope, receive, send_with_id)
             else:
                 await answer_problem(_UNAUTHORIZED, scope, send_with_id)
         except HungUp:

@@ -56,6 +56,7 @@ def configure_logging(*, level: str, as_json: bool) -> None:
     # Nothing of this is shown, and it would be found out for every request.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.logAsyncioTasks = False  # type: ignore[attr-defined]  # since Python 3.12
+    logging._srcfile = None  # as logging's documentation advises
     atexit.register(_drop_unwritten)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else _TextFormatter())

@@ -40,7 +40,7 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     options = _options(request, registry, service.encoder.prompts)
     timeout = exchange.timeout(registry.config.timeout)
     encoded = await service.encode(items, timeout, options, exchange.times)
-    tokens = exchange.tokens = int(encoded.token_counts.sum())
+    tokens = exchange.tokens = sum(encoded.token_counts.tolist())
     tail = {
         "model": service.model.name,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
@@ -68,7 +68,7 @@ async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
 
 def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
     """Say how many texts were cut, where any was."""
-    cut = int(encoded.truncated.sum())
+    cut = sum(encoded.truncated.tolist())
     return [(b"x-truncated-items", str(cut).encode())] if cut else []
 
 

@@ -35,7 +35,8 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head()
+        # Clients connect before they have something to ask: then it is as between two requests.
+        self._timer = self.loop.call_later(self._listen.keep_alive, self._close_unused)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
@@ -104,6 +105,10 @@ class _Connection(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _close_unused(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
 
     def _too_slow(self) -> None:
         if not self.transport.is_closing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.metrics import ModelMetrics
 from mirror_rt.server.models import NamedEncoder
+from mirror_rt.server.pace import Pace
 from mirror_rt.server.recent import Recent
 
 __all__ = ["Items", "ModelService"]
@@ -30,8 +32,6 @@ Items = Sequence[str] | Sequence[list[int]]
 # A request of more texts is cut into pieces of so many, of which two wait for the device at a
 # time, whoever sent them: enough to keep it busy, and no text of others waits behind more.
 _PIECE, _PIECES_AT_A_TIME = 64, 2
-# Weight of the last run in the rate by which waiting is foretold.
-_RECENT = 0.1
 
 
 class ModelService:
@@ -52,7 +52,7 @@ class ModelService:
         self._metrics = metrics
         self._recent = recent
         self._open_texts = 0
-        self._seconds_per_token = 0.0
+        self._pace = Pace(model.encoder.run_cost)
         self._pieces = asyncio.Semaphore(_PIECES_AT_A_TIME)
         # For what the scheduler does not do: token vectors, and tokens alone.
         self.aside = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-aside")
@@ -97,12 +97,15 @@ class ModelService:
     @property
     def waiting_seconds(self) -> float:
         """How long what waits now will take, by the runs so far."""
-        return self.scheduler.waiting_tokens * self._seconds_per_token
+        return self._pace.seconds(self.scheduler.waiting_tokens)
 
     def admit(self, texts: int, timeout: float) -> None:
         """Count texts of a request that is accepted; OverloadedError where it is not."""
-        wait = self.waiting_seconds
-        if wait > min(self._config.max_wait, timeout):
+        tokens = self.scheduler.waiting_tokens
+        wait = self._pace.seconds(tokens)
+        # One text of full length may always wait: a machine that stalled once refuses nobody.
+        most = self._config.max_wait if tokens > self.encoder.max_length else math.inf
+        if wait > min(most, timeout):
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
         if self._open_texts + texts > self._config.max_waiting_texts:
             raise OverloadedError(f"{self._open_texts} texts wait", retry_after=max(wait, 1.0))
@@ -174,10 +177,7 @@ class ModelService:
         self._metrics.observe(report)
         self._recent.add_run(report)
         self._metrics.waiting_tokens.set(self.scheduler.waiting_tokens)
-        if not report.failed:
-            rate = report.run_seconds / max(1, sum(report.tokens))
-            known = self._seconds_per_token
-            self._seconds_per_token = rate if not known else known + _RECENT * (rate - known)
+        self._pace.add(report, time.monotonic())
 
 
 def _join(parts: list[EncodedTexts], pieces: list[list[int]], n: int) -> EncodedTexts:

@@ -51,7 +51,7 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     }
     timeout = exchange.timeout(registry.config.timeout)
     encoded = await service.encode(items, timeout, options, exchange.times)
-    exchange.tokens = int(encoded.token_counts.sum())
+    exchange.tokens = sum(encoded.token_counts.tolist())
     content = _rows(list(encoded.embeddings))
     short = len(items) <= _ROWS
     return Answer(b"".join(content) if short else content, headers=truncated_header(encoded))
@@ -84,7 +84,7 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     options = _options(registry, request.parameters or SimilarityParameters())
     timeout = exchange.timeout(registry.config.timeout)
     encoded = await service.encode(items, timeout, options, exchange.times)
-    exchange.tokens = int(encoded.token_counts.sum())
+    exchange.tokens = sum(encoded.token_counts.tolist())
     cosines = cosine_similarity(encoded.embeddings[:1], encoded.embeddings[1:])[0]
     return Answer(
         orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), headers=truncated_header(encoded)
