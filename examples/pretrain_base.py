@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from mirror_rt.errors import DataError, MirrorError
-from mirror_rt.files import check_free, new_folder
+from mirror_rt.files import check_free, new_folder, write_json
 from mirror_rt.textio import iter_lines
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -73,6 +73,7 @@ def main() -> int:
     with new_folder(arguments.out, overwrite=arguments.overwrite) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        declare_mean_pooling(folder, arguments.hidden)
     print(f"{arguments.out}: next, mirror-rt tune --model {arguments.out} ...")
     return 0
 
@@ -157,6 +158,22 @@ def train_tokenizer(texts: list[str], arguments: argparse.Namespace) -> PreTrain
         model_max_length=arguments.max_length,
         **{f"{name}_token": token for name, token in SPECIAL.items()},
     )
+
+
+def declare_mean_pooling(folder: Path, hidden: int) -> None:
+    """Say, as sentence-transformers does, that a text's vector is the mean of its tokens'.
+
+    No pre-training task looked at [CLS] here: recipes that would take it take the mean then.
+    """
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(kinds)
+    ]
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling/config.json",
+               {"word_embedding_dimension": hidden, "pooling_mode_mean_tokens": True})  # fmt: skip
+    write_json(folder / "modules.json", modules)
 
 
 def make_model(

@@ -23,7 +23,8 @@ from mirror_rt.options import EncodeOptions
 from mirror_rt.prompts import Prompts
 from mirror_rt.providers import CPU, Providers
 from mirror_rt.replicas import Runner
-from mirror_rt.session import SessionConfig, Spinning
+from mirror_rt.session import GraphSession
+from mirror_rt.session_config import SessionConfig, Spinning
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
 
@@ -167,6 +168,21 @@ class Encoder(BatchEncoder):
     def providers(self) -> list[str]:
         """The execution providers in use, the first preferred."""
         return self._session.providers
+
+    @property
+    def concurrent_runs(self) -> int:
+        """How many runs a scheduler keeps in flight: one a device, and two on a CPU.
+
+        There, one computes while the other waits for its slowest thread or is given back.
+        """
+        on_cpu = self.providers[0] == CPU and self._config.resolved_threads > 1
+        return max(self.parallel_runs, 2) if on_cpu else self.parallel_runs
+
+    def expect_concurrent_runs(self) -> None:
+        """Get ready for runs that begin while another is in flight; a scheduler calls it."""
+        for runner in self._session.replicas:
+            if isinstance(runner, GraphSession):
+                runner.expect_concurrent_runs()
 
     @property
     def load_options(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from mirror_rt.pipeline import EncodedTexts
 from mirror_rt.providers import Providers
 from mirror_rt.quantization import Embeddings
 from mirror_rt.routing import Languages, Router
-from mirror_rt.session import SessionConfig, Spinning
+from mirror_rt.session_config import SessionConfig, Spinning
 
 __all__ = ["LanguagePack"]
 

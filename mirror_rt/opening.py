@@ -13,7 +13,8 @@ from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.manifest import Layout, Manifest, Variant
 from mirror_rt.providers import CPU, CUDA, TENSORRT, Providers, candidates, not_started, why_not
 from mirror_rt.replicas import Replicas, Runner
-from mirror_rt.session import GraphSession, NotStarted, SessionConfig, import_onnxruntime
+from mirror_rt.session import GraphSession, NotStarted, import_onnxruntime
+from mirror_rt.session_config import SessionConfig
 
 __all__ = ["exact_variant", "open_exact", "open_variant"]
 

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.binding import BindingPool
-from mirror_rt.cpus import cpu_budget
-from mirror_rt.devices import Devices, device_name, memory_of
+from mirror_rt.devices import device_name, memory_of
 from mirror_rt.errors import (
     BundleError,
     ClosedError,
-    ConfigError,
     MirrorError,
     ProviderError,
     require,
 )
-from mirror_rt.providers import CPU, Providers
+from mirror_rt.providers import CPU
 from mirror_rt.replicas import Runner
+from mirror_rt.session_config import SessionConfig
 from mirror_rt.tokens import PaddedBatch
 
 if TYPE_CHECKING:
@@ -36,15 +35,11 @@ if TYPE_CHECKING:
 __all__ = [
     "GraphSession",
     "NotStarted",
-    "SessionConfig",
-    "Spinning",
     "import_onnxruntime",
     "onnxruntime_errors",
 ]
 
 logger = logging.getLogger("mirror_rt")
-
-Spinning = Literal["off", "run", "always"]
 
 # After a run of more padded tokens than this the arena gives its memory back: twice the default
 # budget. 16,384 tokens of all-MiniLM-L6-v2 take 1 GB, which would stay for good.
@@ -53,62 +48,6 @@ _SHRINK = "memory.enable_memory_arena_shrinkage"
 
 # Joins what the exporter takes apart: onnxruntime's SkipLayerNormalization adds number by number.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
-
-_SPINNING = {
-    "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
-    "run": {"session.force_spinning_stop": "1"},
-    "always": {},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SessionConfig:
-    """How to run a graph.
-
-    Attributes:
-        providers: `"auto"`, `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime's names.
-        allow_fallback: run on the CPU, with a warning, where the provider asked for cannot start.
-        threads: of one operator; None for the processors this process may use.
-        spinning: whether threads without work spin rather than sleep: `"off"`, `"run"` (while a
-            run is in flight) or `"always"` (and a while after it, onnxruntime's own default).
-            None for `"run"`, and for `"off"` under a CPU quota, which spinning would use up.
-        devices: numbers of NVIDIA cards, a session on each; `"all"`; None for the first.
-        cuda_graphs: run small batches as CUDA graphs.
-        provider_options: of the provider that is preferred, in onnxruntime's names.
-
-    Raises:
-        ConfigError: `threads` or `spinning` has an unusable value.
-    """
-
-    providers: Providers = "auto"
-    allow_fallback: bool = False
-    threads: int | None = None
-    spinning: Spinning | None = None
-    devices: Devices = None
-    cuda_graphs: bool = False
-    provider_options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise ConfigError(f"threads must be in 1 .. 1024, got {self.threads}")
-        if self.spinning not in (None, *get_args(Spinning)):
-            raise ConfigError(
-                f"spinning must be 'off', 'run', 'always' or None, got {self.spinning!r}"
-            )
-
-    def options(self, onnxruntime: Any) -> Any:
-        """The same in the terms of onnxruntime."""
-        budget = cpu_budget()
-        options = onnxruntime.SessionOptions()
-        # Given a number, onnxruntime pins no thread to a processor, which cpusets would refuse.
-        options.intra_op_num_threads = self.threads or budget.threads
-        # Shapes vary from batch to batch: a memory pattern for each would only grow the process.
-        options.enable_mem_pattern = False
-        options.log_severity_level = 4  # its errors are raised, and shown once, by us
-        spinning = self.spinning or ("off" if budget.has_quota else "run")
-        for name, value in _SPINNING[spinning].items():
-            options.add_session_config_entry(name, value)
-        return options
 
 
 class NotStarted(Exception):  # noqa: N818  # what becomes of it is decided where it is caught
@@ -145,7 +84,11 @@ class GraphSession:
         self._bound: BindingPool | None = None
         self._opening = threading.Lock()
         self._closed = False
-        self._session: ort.InferenceSession | None = self._open()
+        self._counting = threading.Lock()
+        self._in_flight = 0
+        self._sleeping: ort.InferenceSession | None = None
+        self._identity = _identity(graph)
+        self._session: ort.InferenceSession | None = self._open(config)
         self.inputs = [node.name for node in self._session.get_inputs()]
         self.outputs = [node.name for node in self._session.get_outputs()]
         self.providers: list[str] = list(self._session.get_providers())
@@ -170,12 +113,14 @@ class GraphSession:
             BundleError: onnxruntime fails on it.
             ClosedError: after `close`.
         """
-        session, bound = self.session(), self._bound
         arrays = batch._asdict()
         feeds = {name: arrays[name] for name in self.inputs}
-        with self.errors_named(batch):
+        with self.errors_named(batch), self._counted() as alone:
+            session, bound = self.session(), self._bound
             if bound is not None:
                 return bound.run(feeds, output, None)
+            if not alone and self._sleeping is not None:
+                session = self._sleeping
             return np.asarray(session.run([output], feeds, self._run_options(batch))[0])
 
     @contextlib.contextmanager
@@ -211,20 +156,48 @@ class GraphSession:
                 )
             if self._session is None:
                 logger.info("this process was forked: loading %s again", self.graph)
-                self._session = self._open()
+                self._session = self._open(self._config)
             return self._session
 
     def close(self) -> None:
         """Free the memory, once no run is in flight; every later run is a ClosedError."""
         with self._opening:
-            self._closed, self._session, self._bound = True, None, None
+            self._closed = True
+            self._session = self._sleeping = self._bound = None
 
-    def _open(self) -> ort.InferenceSession:
+    def expect_concurrent_runs(self) -> None:
+        """Have runs that begin while another is in flight not spin where that one has work to do.
+
+        On the CPU they go to a second session, whose threads sleep. The weights of a bundle are
+        mapped, and so not in memory twice.
+        """
+        config = self._config
+        if not (self._on_cpu() and config.resolved_threads > 1):
+            return
+        with self._opening:
+            if self._closed or self._sleeping is not None or config.resolved_spinning != "run":
+                return
+            if _identity(self.graph) == self._identity:  # else it would be another model
+                self._sleeping = self._open(dataclasses.replace(config, spinning="off"))
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[bool]:
+        """Count a run in flight; whether it is the only one."""
+        with self._counting:
+            alone = self._in_flight == 0
+            self._in_flight += 1
+        try:
+            yield alone
+        finally:
+            with self._counting:
+                self._in_flight -= 1
+
+    def _open(self, config: SessionConfig) -> ort.InferenceSession:
         onnxruntime = import_onnxruntime()
         try:
             return onnxruntime.InferenceSession(
                 str(self.graph),
-                self._config.options(onnxruntime),
+                config.options(onnxruntime),
                 providers=self._wanted,
                 disabled_optimizers=_SLOW_ON_CPU if self._on_cpu() else None,
                 enable_fallback=0,  # or a card that fails would be left for the CPU in silence
@@ -250,12 +223,20 @@ class GraphSession:
         """In a forked process: leave the session of the parent alone, without its threads."""
         import ctypes
 
-        self._opening = threading.Lock()
-        if self._session is not None:
+        self._opening, self._counting, self._in_flight = threading.Lock(), threading.Lock(), 0
+        for held in (self._session, self._sleeping, self._bound):
             # Never freed: that would wait for the threads to end.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._bound))
-            self._session = self._bound = None
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+        self._session = self._sleeping = self._bound = None
+
+
+def _identity(graph: Path) -> tuple[int, ...] | None:
+    """What changes when another file takes the place of this one; None where there is none."""
+    try:
+        found = graph.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 _sessions: weakref.WeakSet[GraphSession] = weakref.WeakSet()

@@ -1,4 +1,5 @@
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from damage import add_variant, spoil_token
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, NonFiniteError, Scheduler
 from mirror_rt.cpus import CpuBudget
-from mirror_rt.session import SessionConfig
+from mirror_rt.session_config import SessionConfig
 from mirror_rt.tokens import RaggedTokens
 
 TEXTS = ["the river", "a", "the old town hall by the river", "word"] * 8
@@ -23,7 +24,7 @@ def onnxruntime():
 @pytest.fixture
 def quota(monkeypatch):
     """Let the process find a CPU quota of two processors, of eight."""
-    monkeypatch.setattr("mirror_rt.session.cpu_budget", lambda: CpuBudget(8, 2.0, "cpu.max"))
+    monkeypatch.setattr("mirror_rt.session_config.cpu_budget", lambda: CpuBudget(8, 2.0, "cpu.max"))
 
 
 def spinning(options):
@@ -46,7 +47,7 @@ def test_complaint_1_threads_come_from_the_quota(onnxruntime, quota):
 
 
 def test_spinning(onnxruntime, monkeypatch):
-    monkeypatch.setattr("mirror_rt.session.cpu_budget", lambda: CpuBudget(8))
+    monkeypatch.setattr("mirror_rt.session_config.cpu_budget", lambda: CpuBudget(8))
     found = {
         how: (spinning(options), stops_after_the_run(options))
         for how in (None, "off", "run", "always")
@@ -70,6 +71,59 @@ def test_spinning_changes_no_vector(bundle, how):
     expected = Encoder.load(bundle).encode(TEXTS)
     found = Encoder.load(bundle, spinning=how, threads=2).encode(TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+class Held:
+    """A session that says when it runs, and waits."""
+
+    def __init__(self, session):
+        self.began, self.free, self._session = threading.Event(), threading.Event(), session
+
+    def run(self, *arguments):
+        self.began.set()
+        assert self.free.wait(60)
+        return self._session.run(*arguments)
+
+
+def test_runs_beside_another_do_not_spin(bundle):
+    with Encoder.load(bundle, threads=2, spinning="run") as encoder:
+        expected = encoder.encode(TEXTS)
+        graph = encoder._session
+        assert graph._sleeping is None
+        with Scheduler(encoder) as scheduler:
+            awake, asleep = Held(graph._session), Held(graph._sleeping)
+            graph._session, graph._sleeping = awake, asleep
+            first = scheduler.submit(TEXTS[0])
+            assert awake.began.wait(60)
+            second = scheduler.submit(TEXTS)
+            assert asleep.began.wait(60)
+            asleep.free.set()
+            np.testing.assert_allclose(second.result(60).embeddings, expected, atol=1e-6)
+            awake.free.set()
+            np.testing.assert_allclose(first.result(60).embeddings, expected[:1], atol=1e-6)
+            asleep.began.clear()
+            scheduler.encode(TEXTS[0])  # alone
+            assert not asleep.began.is_set()
+        assert graph._in_flight == 0
+
+
+@pytest.mark.parametrize("options", [{"spinning": "off"}, {"spinning": "always"}, {"threads": 1}])
+def test_no_second_session_where_it_gains_nothing(bundle, options):
+    with Encoder.load(bundle, **{"threads": 2} | options) as encoder, Scheduler(encoder):
+        assert encoder._session._sleeping is None
+
+
+def test_no_second_session_of_another_model(bundle_copy):
+    """A file that was replaced since would give other vectors."""
+    with Encoder.load(bundle_copy, threads=2, spinning="run") as encoder:
+        expected = encoder.encode(TEXTS)
+        graph = encoder._session.graph
+        other = graph.with_name("other.onnx")
+        other.write_bytes(graph.read_bytes())
+        other.replace(graph)
+        with Scheduler(encoder) as scheduler:
+            assert encoder._session._sleeping is None
+            np.testing.assert_allclose(scheduler.encode(TEXTS), expected, atol=1e-6)
 
 
 def test_bad_spinning(bundle):

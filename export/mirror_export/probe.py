@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from mirror_rt.manifest import Layout, Manifest
-from mirror_rt.session import GraphSession, SessionConfig
+from mirror_rt.session import GraphSession
+from mirror_rt.session_config import SessionConfig
 from mirror_rt.tokenization import TextTokenizer
 from mirror_rt.tokens import PaddedBatch
 

@@ -11,7 +11,7 @@ from typing import get_args
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_rt.options import OnTooLong
-from mirror_rt.session import Spinning
+from mirror_rt.session_config import Spinning
 
 __all__ = ["add_parser"]
 

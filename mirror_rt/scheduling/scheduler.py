@@ -47,8 +47,8 @@ class Scheduler:
     The encoders stay open when it is closed.
 
     Args:
-        encoders: one encoder, or several of the same model; each has a thread for each of its
-            devices.
+        encoders: one encoder, or several of the same model; each has a thread for each run that it
+            can have in flight: one a device, two on a CPU.
         token_budget: most padded tokens of a run; a text longer than that runs alone.
         max_waiting_texts: where more would wait, a call is an `OverloadedError`.
         max_waiting_tokens: the same, in tokens.
@@ -86,8 +86,10 @@ class Scheduler:
         self._devices = [
             Device(encoder, self._queue, on_batch)
             for encoder in encoders
-            for _ in range(encoder.parallel_runs)
+            for _ in range(encoder.concurrent_runs)
         ]
+        for encoder in encoders:
+            encoder.expect_concurrent_runs()
         for device in self._devices:
             device.start()
         atexit.register(self._stop)
