@@ -20,6 +20,7 @@ from mirror_rt import (
     Scheduler,
 )
 from mirror_rt.encoding import BatchEncoder
+from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
 from mirror_rt.tokenization import TokenizedTexts
 from mirror_rt.tokens import RaggedTokens
 
@@ -493,3 +494,46 @@ def test_every_option_means_what_it_means_offline(bundle, options):
     np.testing.assert_array_equal(found.token_counts, expected.token_counts)
     np.testing.assert_array_equal(found.chunks, expected.chunks)
     np.testing.assert_array_equal(found.truncated, expected.truncated)
+
+
+def queue(waiting, length, arrived):
+    text = WaitingText(None, 0, np.zeros(length, np.int32), length, arrived)
+    waiting.add(text)
+    return text
+
+
+def test_a_long_queue_is_served_in_its_order():
+    """Texts of a common length that come later do not overtake the others for ever."""
+    waiting: WaitingTexts[None] = WaitingTexts()
+    rng, came, rounds = np.random.default_rng(0), 0, {}
+    for turn in range(60):
+        while len(waiting) < 400:
+            came += 1
+            length = int(rng.integers(3, 60)) if came % 4 == 0 else 10
+            rounds[queue(waiting, length, came * 0.01)] = turn
+        batch = waiting.take(token_budget=512, run_cost=16)
+        assert 0 < sum(text.length for text in batch) <= 512
+        assert [text.length for text in batch] == sorted(text.length for text in batch)
+        for text in batch:
+            rounds[text] = turn - rounds[text]
+    waited = [turns for text, turns in rounds.items() if not text.waits]
+    assert max(waited) < 2.5 * np.mean(waited)
+
+
+def test_texts_of_one_request_are_taken_first_to_last():
+    waiting: WaitingTexts[None] = WaitingTexts()
+    texts = [queue(waiting, 100 - i // 4, 0.0) for i in range(300)]
+    seen = []
+    while waiting:
+        batch = waiting.take(token_budget=2048, run_cost=16)
+        assert min(texts, key=lambda text: (text in seen, text.number)) in batch
+        seen += batch
+    assert sorted(text.number for text in seen) == [text.number for text in texts]
+
+
+def test_where_a_run_costs_much_more_texts_are_looked_at():
+    waiting: WaitingTexts[None] = WaitingTexts()
+    for i in range(1000):
+        queue(waiting, 10, i * 0.001)
+    assert len(waiting.take(token_budget=100_000, run_cost=16)) == 64
+    assert len(waiting.take(token_budget=100_000, run_cost=1000)) == 800
