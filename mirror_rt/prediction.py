@@ -78,6 +78,9 @@ class Predictor:
             errors: `"raise"` refuses the call for an unusable text; `"nan"` gives it no label and
                 NaN scores.
 
+        Returns:
+            Labels and scores, in the order of `inputs`.
+
         Raises:
             InvalidTextError: a text cannot be encoded, or an item is no pair.
             ConfigError: no such head, or an option has an unusable value.

@@ -106,7 +106,7 @@ class LazyEncoder:
 
     def load(self) -> None:
         """Load the encoder now, so that an error comes now."""
-        self.encoder  # noqa: B018
+        _ = self.encoder
 
     @property
     def name(self) -> str:
