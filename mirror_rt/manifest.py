@@ -40,6 +40,9 @@ Target = Literal["cpu", "cuda"]
 Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
 
 
+_MAPPED = "_mapped.onnx"
+
+
 class Layout:
     """Where a bundle keeps its files; the names are those that other tools look for."""
 
@@ -53,7 +56,12 @@ class Layout:
     @staticmethod
     def mapped(graph: str) -> str:
         """Path of the same graph with its weights read in place from the file `graph`."""
-        return graph.removesuffix(".onnx") + "_mapped.onnx"
+        return graph.removesuffix(".onnx") + _MAPPED
+
+    @staticmethod
+    def is_mapped(graph: Path) -> bool:
+        """Whether onnxruntime maps the weights of this graph, rather than read them."""
+        return graph.name.endswith(_MAPPED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from mirror_rt.errors import (
     ProviderError,
     require,
 )
+from mirror_rt.manifest import Layout
 from mirror_rt.providers import CPU
 from mirror_rt.replicas import Runner
 from mirror_rt.session_config import SessionConfig
@@ -168,17 +169,22 @@ class GraphSession:
     def expect_concurrent_runs(self) -> None:
         """Have runs that begin while another is in flight not spin where that one has work to do.
 
-        On the CPU they go to a second session, whose threads sleep. The weights of a bundle are
-        mapped, and so not in memory twice.
+        On the CPU they go to a second session, whose threads sleep; where the weights are mapped,
+        that is, and so not in memory twice.
         """
         config = self._config
-        if not (self._on_cpu() and config.resolved_threads > 1):
+        spins = config.resolved_spinning == "run" and config.resolved_threads > 1
+        if not (spins and self._on_cpu() and Layout.is_mapped(self.graph)):
             return
         with self._opening:
-            if self._closed or self._sleeping is not None or config.resolved_spinning != "run":
+            if self._closed or self._sleeping is not None:
                 return
-            if _identity(self.graph) == self._identity:  # else it would be another model
+            if _identity(self.graph) != self._identity:
+                return  # it would be another model
+            try:
                 self._sleeping = self._open(dataclasses.replace(config, spinning="off"))
+            except (BundleError, NotStarted) as error:
+                logger.warning("%s: no second session for runs in parallel: %s", self.graph, error)
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[bool]:

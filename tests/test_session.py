@@ -113,6 +113,25 @@ def test_no_second_session_where_it_gains_nothing(bundle, options):
         assert encoder._session._sleeping is None
 
 
+def test_no_second_session_where_weights_would_be_in_memory_twice(bundle_copy):
+    (bundle_copy / "onnx/model_mapped.onnx").unlink()
+    encoder = Encoder.load(bundle_copy, threads=2, spinning="run", verify=False)
+    with encoder, Scheduler(encoder):
+        assert encoder._session._sleeping is None
+
+
+def test_a_second_session_that_does_not_start_is_done_without(bundle, monkeypatch, caplog):
+    def fail(self, config):
+        raise BundleError("out of threads")
+
+    with Encoder.load(bundle, threads=2, spinning="run") as encoder:
+        monkeypatch.setattr(type(encoder._session), "_open", fail)
+        with Scheduler(encoder) as scheduler:
+            assert encoder._session._sleeping is None
+            assert scheduler.encode("a").shape == (32,)
+    assert "no second session for runs in parallel: out of threads" in caplog.text
+
+
 def test_no_second_session_of_another_model(bundle_copy):
     """A file that was replaced since would give other vectors."""
     with Encoder.load(bundle_copy, threads=2, spinning="run") as encoder:
