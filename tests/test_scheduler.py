@@ -536,3 +536,18 @@ def test_where_a_run_costs_much_more_texts_are_looked_at():
         queue(waiting, 10, i * 0.001)
     assert len(waiting.take(token_budget=100_000, run_cost=16)) == 64
     assert len(waiting.take(token_budget=100_000, run_cost=1000)) == 800
+
+
+def test_a_run_that_is_done_before_its_call_is_accepted(encoder, monkeypatch):
+    """The device may be quicker than the caller's thread."""
+    scheduler = Scheduler(encoder)
+    put = scheduler._queue.put
+
+    def put_and_run(request, *, admitted):
+        put(request, admitted=admitted)
+        encoder.free()
+        assert request.future.result(60) is not None
+
+    monkeypatch.setattr(scheduler._queue, "put", put_and_run)
+    assert scheduler.submit("abc", normalize_embeddings=False).done()
+    scheduler.close()

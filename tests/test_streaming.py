@@ -282,15 +282,23 @@ def test_a_call_of_many_texts_has_batches_of_its_own(encoder, monkeypatch):
     assert asyncio.run(encoder.aencode("a", batch_size=1)).shape == (32,)
 
 
+def device_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("mirror_rt-device")]
+
+
 def test_the_scheduler_of_tasks_ends_with_its_encoder(bundle):
+    before = set(device_threads())
     encoder = Encoder.load(bundle)
     asyncio.run(encoder.aencode("a"))
-    threads = [t for t in threading.enumerate() if t.name.startswith("mirror_rt-device")]
+    own = set(device_threads()) - before
+    assert own
     alive = weakref.ref(encoder)
     del encoder
     gc.collect()
     assert alive() is None
-    assert len([t for t in threads if t.is_alive()]) == len(threads) - 1
+    for thread in own:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_aencode_of_a_closed_encoder(bundle):

@@ -287,8 +287,9 @@ class Scheduler:
         except BaseException:
             self._queue.release(len(call.texts))
             raise
+        has_texts = bool(request.texts)  # asked before a device can be done with them
         self._queue.put(request, admitted=len(call.texts))
-        if request.texts:
+        if has_texts:
             request.future.add_done_callback(
                 lambda future: self._queue.cancel(request) if future.cancelled() else None
             )
