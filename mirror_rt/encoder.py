@@ -169,20 +169,18 @@ class Encoder(BatchEncoder):
         """The execution providers in use, the first preferred."""
         return self._session.providers
 
-    @property
-    def concurrent_runs(self) -> int:
-        """How many runs a scheduler keeps in flight: one a device, and two on a CPU.
+    def prepare_concurrent_runs(self) -> int:
+        """Get ready for runs that begin while another is in flight.
 
-        There, one computes while the other waits for its slowest thread or is given back.
+        Returns:
+            How many are best at a time: one a device, and two on a CPU, where one computes while
+            the other waits for its slowest thread or is given back.
         """
-        on_cpu = self.providers[0] == CPU and self._config.resolved_threads > 1
-        return max(self.parallel_runs, 2) if on_cpu else self.parallel_runs
-
-    def expect_concurrent_runs(self) -> None:
-        """Get ready for runs that begin while another is in flight; a scheduler calls it."""
         for runner in self._session.replicas:
             if isinstance(runner, GraphSession):
-                runner.expect_concurrent_runs()
+                runner.prepare_concurrent_runs()
+        on_cpu = self.providers[0] == CPU and self._config.resolved_threads > 1
+        return max(self.parallel_runs, 2) if on_cpu else self.parallel_runs
 
     @property
     def load_options(self) -> dict[str, Any]:

@@ -99,13 +99,9 @@ class Pipeline(ABC):
         """How many runs are best in flight at a time: one a device."""
         return self._parallel_runs
 
-    @property
-    def concurrent_runs(self) -> int:
-        """How many runs a scheduler keeps in flight."""
+    def prepare_concurrent_runs(self) -> int:
+        """Get ready for runs that begin while another is in flight; how many are best at a time."""
         return self._parallel_runs
-
-    def expect_concurrent_runs(self) -> None:  # noqa: B027  # most have nothing to do
-        """Get ready for runs that begin while another is in flight."""
 
     def prepare(self, texts: list[Any], job: Job) -> TokenRows:
         """Check and tokenise the texts of one call, or take lists of token ids as they are.

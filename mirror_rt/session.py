@@ -120,9 +120,9 @@ class GraphSession:
             session, bound = self.session(), self._bound
             if bound is not None:
                 return bound.run(feeds, output, None)
-            if not alone and self._sleeping is not None:
-                session = self._sleeping
-            return np.asarray(session.run([output], feeds, self._run_options(batch))[0])
+            sleeping = None if alone else self._sleeping
+            found = (sleeping or session).run([output], feeds, self._run_options(batch))
+            return np.asarray(found[0])
 
     @contextlib.contextmanager
     def errors_named(self, batch: PaddedBatch) -> Iterator[None]:
@@ -166,7 +166,7 @@ class GraphSession:
             self._closed = True
             self._session = self._sleeping = self._bound = None
 
-    def expect_concurrent_runs(self) -> None:
+    def prepare_concurrent_runs(self) -> None:
         """Have runs that begin while another is in flight not spin where that one has work to do.
 
         On the CPU they go to a second session, whose threads sleep; where the weights are mapped,

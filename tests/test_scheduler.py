@@ -20,7 +20,6 @@ from mirror_rt import (
     Scheduler,
 )
 from mirror_rt.encoding import BatchEncoder
-from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
 from mirror_rt.tokenization import TokenizedTexts
 from mirror_rt.tokens import RaggedTokens
 
@@ -494,48 +493,6 @@ def test_every_option_means_what_it_means_offline(bundle, options):
     np.testing.assert_array_equal(found.token_counts, expected.token_counts)
     np.testing.assert_array_equal(found.chunks, expected.chunks)
     np.testing.assert_array_equal(found.truncated, expected.truncated)
-
-
-def queue(waiting, length, arrived):
-    text = WaitingText(None, 0, np.zeros(length, np.int32), length, arrived)
-    waiting.add(text)
-    return text
-
-
-def test_a_long_queue_is_served_nearly_in_its_order():
-    """Texts of a common length that come later do not overtake the others for ever."""
-    waiting: WaitingTexts[None] = WaitingTexts()
-    lengths = np.random.default_rng(0).lognormal(2.6, 0.6, 20_000).astype(int) + 3
-    served, came, waited = 0, {}, []
-    for turn in range(300):
-        while len(waiting) < 350:
-            n = len(came)
-            came[queue(waiting, int(lengths[n]), served + n * 1e-6)] = served
-        batch = waiting.take(token_budget=2048, run_cost=16)
-        assert len(batch) * batch[-1].length <= 2048
-        assert [text.length for text in batch] == sorted(text.length for text in batch)
-        served += len(batch)
-        waited += [served - came[text] for text in batch if turn > 60]
-    assert max(waited) < 2 * np.mean(waited)
-
-
-def test_texts_of_one_request_are_taken_first_to_last():
-    waiting: WaitingTexts[None] = WaitingTexts()
-    texts = [queue(waiting, 100 - i // 4, 0.0) for i in range(300)]
-    seen = []
-    while waiting:
-        batch = waiting.take(token_budget=2048, run_cost=16)
-        assert min(texts, key=lambda text: (text in seen, text.number)) in batch
-        seen += batch
-    assert sorted(text.number for text in seen) == [text.number for text in texts]
-
-
-def test_where_a_run_costs_much_more_texts_are_looked_at():
-    waiting: WaitingTexts[None] = WaitingTexts()
-    for i in range(1000):
-        queue(waiting, 10, i * 0.001)
-    assert len(waiting.take(token_budget=100_000, run_cost=16)) == 64
-    assert len(waiting.take(token_budget=100_000, run_cost=1000)) == 800
 
 
 def test_a_run_that_is_done_before_its_call_is_accepted(encoder, monkeypatch):

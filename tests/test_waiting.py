@@ -118,3 +118,45 @@ def test_best_window_is_the_best_of_all(values, first, budget, cost):
     assert start <= first < stop
     assert stop - start == 1 or (stop - start) * lengths[stop - 1] <= budget
     assert work(start, stop) == pytest.approx(best)
+
+
+def add(queue, length, arrived):
+    text = WaitingText(None, 0, np.zeros(length, np.int32), length, arrived)
+    queue.add(text)
+    return text
+
+
+def test_a_long_queue_is_served_nearly_in_its_order():
+    """Texts of a common length that come later do not overtake the others for ever."""
+    queue = WaitingTexts()
+    sizes = np.random.default_rng(0).lognormal(2.6, 0.6, 20_000).astype(int) + 3
+    served, came, waited = 0, {}, []
+    for turn in range(300):
+        while len(queue) < 350:
+            n = len(came)
+            came[add(queue, int(sizes[n]), served + n * 1e-6)] = served
+        batch = queue.take(token_budget=2048, run_cost=16)
+        assert len(batch) * batch[-1].length <= 2048
+        assert lengths(batch) == sorted(lengths(batch))
+        served += len(batch)
+        waited += [served - came[text] for text in batch if turn > 60]
+    assert max(waited) < 2 * np.mean(waited)
+
+
+def test_texts_of_one_request_are_taken_first_to_last():
+    queue = WaitingTexts()
+    texts = [add(queue, 100 - i // 4, 0.0) for i in range(300)]
+    seen = []
+    while queue:
+        batch = queue.take(token_budget=2048, run_cost=16)
+        assert min(texts, key=lambda text: (text in seen, text.number)) in batch
+        seen += batch
+    assert sorted(text.number for text in seen) == [text.number for text in texts]
+
+
+def test_where_a_run_costs_much_more_texts_are_looked_at():
+    queue = WaitingTexts()
+    for i in range(1000):
+        add(queue, 10, i * 0.001)
+    assert len(queue.take(token_budget=100_000, run_cost=16)) == 64
+    assert len(queue.take(token_budget=100_000, run_cost=1000)) == 800

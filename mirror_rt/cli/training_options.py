@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
 
 from mirror_rt.cli.common import add_hub_options
@@ -54,6 +55,6 @@ def require_train(command: str) -> None:
         MissingDependencyError: it is not; the command is named.
     """
     try:
-        import mirror_train  # noqa: F401  # what is missing is said as it is imported
+        importlib.import_module("mirror_train")  # which says what is missing
     except MissingDependencyError as error:
         raise MissingDependencyError(f"mirror-rt {command}: {error}") from error

@@ -86,10 +86,8 @@ class Scheduler:
         self._devices = [
             Device(encoder, self._queue, on_batch)
             for encoder in encoders
-            for _ in range(encoder.concurrent_runs)
+            for _ in range(encoder.prepare_concurrent_runs())
         ]
-        for encoder in encoders:
-            encoder.expect_concurrent_runs()
         for device in self._devices:
             device.start()
         atexit.register(self._stop)

@@ -17,8 +17,7 @@ __all__ = ["WaitingText", "WaitingTexts", "best_window"]
 # overtake it until then, and nothing starves.
 _PATIENCE = 1.0
 # How many texts a batch is chosen from: so many, and enough tokens that what a run costs besides
-# them is small. With all of a long queue to choose from, a twentieth more run in a second, and the
-# slowest of a hundred waits half as long again.
+# them is small. All of a long queue would pad a little less, and be far less in its order.
 _CANDIDATES, _RUNS_OF_COST = 64, 8
 
 RequestT = TypeVar("RequestT")

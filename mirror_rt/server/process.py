@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +27,6 @@ logger = logging.getLogger("mirror_rt.server")
 
 # After SIGTERM, connections that are idle are kept for so long: a request may be on its way.
 _LINGER = 0.5
-# Seconds until a thread that computes hands Python's lock to one that waits; by default .005.
-_SWITCH_INTERVAL = 1e-4
 
 
 def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> None:
@@ -90,11 +86,6 @@ def run_app(
     """
     server = _Server(_uvicorn_config(app, listen), app, on_listening)
     _handle_signals(server, app)
-    # The thread of a device that has finished a run must not wait for Python's lock as long as a
-    # run takes, while the event loop has something to do.
-    sys.setswitchinterval(_SWITCH_INTERVAL)
-    gc.collect()
-    gc.freeze()  # what is loaded stays: the collector need not look at it again
     server.run(sockets=[listener])
 
 
