@@ -143,7 +143,9 @@ def main(device, model, pairs, folder):
     folder = Path(folder)
     data = load_training_data(Path(pairs))
     recipe = load_recipe("word").replace(batch_size=20, epochs=1, learning_rate=1e-3)
-    config = TuneConfig(recipe, folder / "runs", model, precision="fp32", loss_batch=80)
+    config = TuneConfig(
+        recipe=recipe, out=folder / "runs", model=model, precision="fp32", loss_batch=80
+    )
     with joined_processes(device) as processes:
         seen = {
             "infonce": check_infonce(processes),

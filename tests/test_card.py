@@ -26,7 +26,7 @@ def tuned_bundle(tiny_bert, words_file, tmp_path_factory):
     (base / "README.md").write_text(CARD)
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     data = load_training_data(words_file, language="zh-Hans")
-    tune(data, TuneConfig(recipe, root / "tuned", str(base), pooling="mean"))
+    tune(data, TuneConfig(recipe=recipe, out=root / "tuned", model=str(base), pooling="mean"))
     export_bundle(ExportConfig(str(root / "tuned"), root / "bundle"))
     return root / "bundle"
 

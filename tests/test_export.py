@@ -51,7 +51,7 @@ def test_the_manifest_carries_the_tuning(tiny_bert, words_file, tmp_path):
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     for pooling in ("mean", "mean-with-padding"):
         tuned, out = tmp_path / f"tuned-{pooling}", tmp_path / f"bundle-{pooling}"
-        config = TuneConfig(recipe, tuned, str(tiny_bert), pooling=pooling)
+        config = TuneConfig(recipe=recipe, out=tuned, model=str(tiny_bert), pooling=pooling)
         tune(load_training_data(words_file, language="en"), config)
         export_bundle(ExportConfig(str(tuned), out))
         manifest, before = Manifest.read(out), Manifest.read(tuned, "mirror_rt encoder")
@@ -140,7 +140,10 @@ def test_the_model_itself_is_never_replaced(tiny_bert, tmp_path):
 
 def test_a_tuned_folder_that_was_changed_is_refused(tiny_bert, words_file, tmp_path):
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    tuned = tune(load_training_data(words_file), TuneConfig(recipe, tmp_path / "t", str(tiny_bert)))
+    tuned = tune(
+        load_training_data(words_file),
+        TuneConfig(recipe=recipe, out=tmp_path / "t", model=str(tiny_bert)),
+    )
     path = tuned.out / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -30,13 +30,19 @@ PROBES = ["the river", "old town hall", "doctor"]
 
 def flow_config(tiny_bert, out, **options):
     options = {"recipe": FLOW, "model": str(tiny_bert)} | options
-    return FlowConfig(out, **options)
+    return FlowConfig(out=out, **options)
 
 
 def cf_config(tiny_bert, out, *, resume=False, overwrite=False, seed=42, **recipe):
     recipe = CfRecipe(**({"mirror": MIRROR, "flow": FLOW} | recipe))
     return CfConfig(
-        out, str(tiny_bert), recipe, precision="fp32", resume=resume, overwrite=overwrite, seed=seed
+        out=out,
+        model=str(tiny_bert),
+        recipe=recipe,
+        precision="fp32",
+        resume=resume,
+        overwrite=overwrite,
+        seed=seed,
     )
 
 

@@ -274,7 +274,7 @@ model, text, out = sys.argv[1:]
 data = load_training_data(Path(text))
 recipe = load_recipe("sentence").replace(max_length=64)
 for batch_size, loss_batch in [(20, None), (20, 400), (400, None)]:
-    config = TuneConfig(recipe.replace(batch_size=batch_size), Path(out) / f"{peak()}",
+    config = TuneConfig(recipe=recipe.replace(batch_size=batch_size), out=Path(out) / f"{peak()}",
                         model=model, precision="fp32", loss_batch=loss_batch)
     tune(data, config)
     print(peak())

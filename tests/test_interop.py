@@ -26,7 +26,10 @@ TEXTS = [*SENTENCES, "word " * 40]
 def tuned(tiny_bert, words_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("tuned") / "tiny"
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    tune(load_training_data(words_file), TuneConfig(recipe, out, str(tiny_bert), pooling="mean"))
+    tune(
+        load_training_data(words_file),
+        TuneConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean"),
+    )
     return out
 
 

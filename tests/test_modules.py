@@ -174,7 +174,10 @@ def test_a_transformer_in_a_subfolder(save, words_file, tmp_path):
     encoder = TorchEncoder.load(folder, device="cpu")
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    tuned = tune(load_training_data(words_file), TuneConfig(recipe, tmp_path / "t", str(folder)))
+    tuned = tune(
+        load_training_data(words_file),
+        TuneConfig(recipe=recipe, out=tmp_path / "t", model=str(folder)),
+    )
     assert len(tuned.manifest.base_model["weights_sha256"]) == 1
 
 
@@ -255,7 +258,7 @@ def test_a_given_pooling_replaces_all_modules(save):
 def test_more_than_a_pooling_is_not_tuned(save, words_file, tmp_path):
     folder = save(pooling("mean"), dense(32, 16))
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    config = TuneConfig(recipe, tmp_path / "tuned", str(folder))
+    config = TuneConfig(recipe=recipe, out=tmp_path / "tuned", model=str(folder))
     with pytest.raises(ModelError, match="mean and further modules, which cannot be tuned: pass"):
         tune(load_training_data(words_file), config)
 

@@ -211,10 +211,15 @@ def test_raw_strings_and_large_batches(tiny_bert, words_file, tmp_path):
         batch_size=20, epochs=1, learning_rate=1e-3, dropout=0.0
     )
     data = load_training_data(words_file)
-    config = TuneConfig(recipe, tmp_path / "a", str(tiny_bert), precision="fp32", loss_batch=80)
+    config = TuneConfig(
+        recipe=recipe, out=tmp_path / "a", model=str(tiny_bert), precision="fp32", loss_batch=80
+    )
     cached = tune(data, config).stats.losses
     whole = TuneConfig(
-        recipe.replace(batch_size=80), tmp_path / "b", str(tiny_bert), precision="fp32"
+        recipe=recipe.replace(batch_size=80),
+        out=tmp_path / "b",
+        model=str(tiny_bert),
+        precision="fp32",
     )
     assert cached == pytest.approx(tune(data, whole).stats.losses, rel=1e-4)
     assert cached[-1] < cached[0]

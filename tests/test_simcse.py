@@ -135,9 +135,14 @@ def test_hard_negatives_in_large_batches(tiny_bert, words, tmp_path):
     recipe = load_recipe("simcse-nli").replace(
         batch_size=10, epochs=1, learning_rate=1e-3, dropout=0.0
     )
-    cached = TuneConfig(recipe, tmp_path / "a", str(tiny_bert), precision="fp32", loss_batch=40)
+    cached = TuneConfig(
+        recipe=recipe, out=tmp_path / "a", model=str(tiny_bert), precision="fp32", loss_batch=40
+    )
     whole = TuneConfig(
-        recipe.replace(batch_size=40), tmp_path / "b", str(tiny_bert), precision="fp32"
+        recipe=recipe.replace(batch_size=40),
+        out=tmp_path / "b",
+        model=str(tiny_bert),
+        precision="fp32",
     )
     found = tune(data, cached).stats.losses
     assert found == pytest.approx(tune(data, whole).stats.losses, rel=1e-4)
@@ -147,7 +152,9 @@ def test_hard_negatives_in_large_batches(tiny_bert, words, tmp_path):
         ({"loss": "multi_similarity", "temperature": 1}, "t has hard negatives, which the loss"),
         ({"same_dropout": True}, "give no hard negatives"),
     ]:
-        config = TuneConfig(recipe.replace(**changes), tmp_path / "c", str(tiny_bert))
+        config = TuneConfig(
+            recipe=recipe.replace(**changes), out=tmp_path / "c", model=str(tiny_bert)
+        )
         with pytest.raises(ConfigError, match=message):
             tune(data, config)
 

@@ -19,6 +19,7 @@ from mirror_train.systems import SYSTEMS, SystemsConfig, open_with_torch, run_sy
 from mirror_train.systems import run as run_module
 from mirror_train.systems.claims import Claim, judge
 from mirror_train.systems.inputs import Inputs, without
+from mirror_train.systems.job import Job
 from mirror_train.systems.table import find_systems
 
 SENTIMENTS = 5
@@ -216,6 +217,8 @@ def test_systems_are_evaluated_as_they_are_used(configure, tiny_bert, bundle, mo
         (["--small"], 2, "--small does not go with the study 'systems'"),
         (["--top", 1], 2, "top must be at least 2, got 1"),
         (["--max-steps", 0], 2, "max_steps must be at least 1, got 0"),
+        (["--learning-rate", 0], 2, "learning_rate must be above 0, got 0.0"),
+        (["--learning-rate", "nan"], 2, "learning_rate must be above 0, got nan"),
         (["--lang", "xx"], 1, "has no set in 'xx' to evaluate on"),
     ],
 )
@@ -226,13 +229,40 @@ def test_what_cannot_be_used(folder, tiny_bert, tmp_path, cli, arguments, code, 
 
 
 def test_options_of_systems_go_with_them_alone(folder, tmp_path, cli):
-    for option in (["--systems", "mirror"], ["--max-steps", 3], ["--no-export"], ["--seed", 1]):
+    for option in (["--systems", "mirror"], ["--max-steps", 3], ["--no-export"], ["--seed", 1],
+                   ["--learning-rate", 2]):  # fmt: skip
         done = cli("study", "ablation", "--data", folder, "--out", tmp_path / "out", *option)
         assert done.code == 2
         assert f"{option[0]} does not go with the study 'ablation'" in done.err
     done = cli("study", "systems", "--out", tmp_path / "out")
     assert done.code == 2
     assert "study systems needs --data DIR" in done.err
+
+
+@pytest.mark.parametrize("system", ["mirror", "cf", "burt", "multitask", "flow"])
+def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_bert, tmp_path):
+    """Not that of a flow, which learns vectors, however large the encoder is."""
+    inputs, model = Inputs(folder, top=48), str(tiny_bert)
+    job = Job(system=system, inputs=inputs, out=tmp_path / "out", model=model, max_steps=1,
+              learning_rate=8e-4, precision="fp32", device="cpu",
+              show_progress_bar=False)  # fmt: skip
+    own = SYSTEMS[system].options()
+    tuned = SYSTEMS[system].tune(job).manifest.recipe
+    assert tuned["learning_rate"] == (own["learning_rate"] if system == "flow" else 8e-4)
+    assert tuned.get("flow_learning_rate") == own.get("flow_learning_rate")
+
+
+def test_recipes_are_cut_to_what_the_base_has_positions_for(configure, here, tiny_bert, tmp_path):
+    base = shutil.copytree(tiny_bert, tmp_path / "short")
+    limits = json.loads((base / "tokenizer_config.json").read_text()) | {"model_max_length": 24}
+    (base / "tokenizer_config.json").write_text(json.dumps(limits))
+    systems = ["mirror", "cf", "burt", "multitask"]
+    config = dataclasses.replace(configure(systems=systems), model=str(base))
+    rows, _ = run_systems(config, open_with_torch(config))
+    assert [row.tuned.error for row in rows] == [None] * 5
+    for system in systems:
+        manifest = json.loads((config.out / "models" / system / "mirror.json").read_text())
+        assert manifest["recipe"]["max_length"] == 24
 
 
 def test_find_systems():

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.cli.common import Subparsers, add_subparser
-from mirror_rt.cli.task_options import add_run_options, run_options
-from mirror_rt.cli.training_options import require_train
+from mirror_rt.cli.training_options import add_run_options, require_train, run_options
 from mirror_rt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def run(arguments: argparse.Namespace) -> None:
         concatenation=arguments.concatenation,
         **changes,
     )
-    config = BurtConfig(recipe=recipe, **run_options(arguments))
+    config = BurtConfig(recipe=recipe, precision=arguments.precision, **run_options(arguments))
     tasks = BurtTasks.load(
         nli=arguments.nli,
         ppdb=arguments.ppdb,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.common import Subparsers, add_subparser
 from mirror_rt.cli.flow import add_flow_options, add_model_options, flow_options, report
-from mirror_rt.cli.training_options import add_device_options, require_train
+from mirror_rt.cli.training_options import add_device_options, require_train, run_options
 from mirror_rt.cli.tune import add_data_options, training_data
 from mirror_rt.errors import ConfigError
 
@@ -103,25 +103,16 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     require_train("cf")
-    from mirror_train import DEFAULT_MODEL
     from mirror_train.flow import CfConfig, tune_cf
 
     if (arguments.data is None) == (arguments.words is None):
         arguments.wrong_usage("pass one of --data FILE and --words LANG")
     config = CfConfig(
-        out=arguments.out,
-        model=arguments.model or DEFAULT_MODEL,
         recipe=_recipe(arguments),
-        revision=arguments.revision,
         pooling=arguments.pooling,
         precision=arguments.precision,
-        device=arguments.device,
-        seed=arguments.seed,
         resume=arguments.resume,
-        overwrite=arguments.overwrite,
-        offline=arguments.offline,
-        trust_remote_code=arguments.trust_remote_code,
-        show_progress_bar=progress(arguments),
+        **run_options(arguments),
     )
     report(tune_cf(training_data(arguments), config))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from mirror_rt.cli.common import Subparsers, add_subparser, progress
-from mirror_rt.cli.training_options import add_base_options, require_train
+from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.training_options import add_base_options, require_train, run_options
 from mirror_rt.cli.tune import add_data_options, training_data
 
 if TYPE_CHECKING:
@@ -77,23 +77,14 @@ def flow_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     require_train("flow")
-    from mirror_train import DEFAULT_MODEL
     from mirror_train.flow import FlowConfig, FlowRecipe, tune_flow
 
     if (arguments.data is None) == (arguments.words is None):
         arguments.wrong_usage("pass one of --data FILE and --words LANG")
     config = FlowConfig(
-        out=arguments.out,
-        model=arguments.model or DEFAULT_MODEL,
         recipe=FlowRecipe(**flow_options(arguments)),
-        revision=arguments.revision,
         pooling=arguments.pooling,
-        device=arguments.device,
-        seed=arguments.seed,
-        overwrite=arguments.overwrite,
-        offline=arguments.offline,
-        trust_remote_code=arguments.trust_remote_code,
-        show_progress_bar=progress(arguments),
+        **run_options(arguments),
     )
     report(tune_flow(training_data(arguments), config))
 

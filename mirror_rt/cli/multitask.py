@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.cli.common import Subparsers, add_subparser, format_table
-from mirror_rt.cli.task_options import add_run_options, run_options
-from mirror_rt.cli.training_options import require_train
+from mirror_rt.cli.training_options import add_run_options, require_train, run_options
 
 __all__ = ["add_parser"]
 
@@ -102,7 +101,9 @@ def run(arguments: argparse.Namespace) -> None:
     require_train("multitask")
     from mirror_train.pairs import MultitaskConfig, load_multitask_data, tune_multitask
 
-    config = MultitaskConfig(recipe=_recipe(arguments), **run_options(arguments))
+    config = MultitaskConfig(
+        recipe=_recipe(arguments), precision=arguments.precision, **run_options(arguments)
+    )
     files = {task: found for task in _TASKS if (found := getattr(arguments, task))}
     data = load_multitask_data(
         arguments.data,

@@ -51,7 +51,8 @@ SYSTEMS = {
 # Options of the other studies, and what they are where they are not given.
 _OF_OTHERS = {"strings": None, "words": None, "pairs": None, "recipe": None, "seeds": None,
               "pooling": "auto", "small": False}  # fmt: skip
-_OWN = {"systems": None, "seed": None, "max_steps": None, "samples": None, "export": True}
+_OWN = {"systems": None, "seed": None, "max_steps": None, "learning_rate": None,
+        "samples": None, "export": True}  # fmt: skip
 _SEED, _SAMPLES = 42, 1000
 
 
@@ -72,6 +73,13 @@ def add_systems_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most optimiser steps of flow, cf, burt and multitask (default: their papers', hours "
         "without a GPU)",
+    )
+    group.add_argument(
+        "--learning-rate",
+        type=float,
+        metavar="RATE",
+        help="of everything that moves the encoder (default: each paper's, made for models of "
+        "BERT-base's size; a small one takes a higher rate)",
     )
     group.add_argument(
         "--samples", type=int, metavar="N", help=f"of the bootstrap (default {_SAMPLES})"
@@ -110,6 +118,7 @@ def run_systems(arguments: argparse.Namespace) -> int:
         language=arguments.lang,
         top=arguments.top,
         max_steps=arguments.max_steps,
+        learning_rate=arguments.learning_rate,
         seed=_SEED if arguments.seed is None else arguments.seed,
         samples=_SAMPLES if arguments.samples is None else arguments.samples,
         precision=arguments.precision,

@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 import importlib
 from pathlib import Path
+from typing import Any
 
-from mirror_rt.cli.common import add_hub_options
+from mirror_rt.cli.common import add_hub_options, progress
 from mirror_rt.errors import MissingDependencyError
 
-__all__ = ["add_base_options", "add_device_options", "require_train"]
+__all__ = [
+    "add_base_options",
+    "add_device_options",
+    "add_run_options",
+    "require_train",
+    "run_options",
+]
 
 
 def add_base_options(
@@ -46,6 +53,33 @@ def add_device_options(
         "--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto", help=precision
     )
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add what the commands with task heads have in common: base model, result, device, seed."""
+    add_base_options(parser)
+    group = parser.add_argument_group("run")
+    add_device_options(group)
+    group.add_argument("--seed", type=int, default=11711, help="default 11711, that of BERT-CF")
+    group.add_argument("--overwrite", action="store_true", help="replace --out")
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What every command that trains has in common, as fields of `RunConfig`."""
+    from mirror_train import DEFAULT_MODEL
+
+    return {
+        "out": arguments.out,
+        "model": arguments.model or DEFAULT_MODEL,
+        "revision": arguments.revision,
+        "device": arguments.device,
+        "seed": arguments.seed,
+        "overwrite": arguments.overwrite,
+        "offline": arguments.offline,
+        "trust_remote_code": arguments.trust_remote_code,
+        "show_progress_bar": progress(arguments),
+    }
 
 
 def require_train(command: str) -> None:

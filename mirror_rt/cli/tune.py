@@ -6,9 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.common import Subparsers, add_subparser
 from mirror_rt.cli.recipes import add_recipes_option
-from mirror_rt.cli.training_options import add_base_options, add_device_options, require_train
+from mirror_rt.cli.training_options import (
+    add_base_options,
+    add_device_options,
+    require_train,
+    run_options,
+)
 from mirror_rt.cli.tune_languages import run_languages
 from mirror_rt.errors import ConfigError
 
@@ -199,20 +204,12 @@ def _config(arguments: argparse.Namespace, recipe: Recipe) -> TuneConfig:
 
     return mirror_train.TuneConfig(
         recipe=recipe,
-        out=arguments.out,
-        model=arguments.model or mirror_train.DEFAULT_MODEL,
-        revision=arguments.revision,
         pooling=arguments.pooling,
         precision=arguments.precision,
-        device=arguments.device,
-        seed=arguments.seed,
         loss_batch=arguments.loss_batch,
         checkpoint_every=arguments.checkpoint_every,
         resume=arguments.resume,
-        overwrite=arguments.overwrite,
-        offline=arguments.offline,
-        trust_remote_code=arguments.trust_remote_code,
-        show_progress_bar=progress(arguments),
+        **run_options(arguments),
     )
 
 

@@ -15,7 +15,6 @@ from mirror_train.batches import Batches, check_loss_batch
 from mirror_train.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.data import TrainingData
 from mirror_train.declared import declared_pooling
-from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.dense import Dense
 from mirror_train.output import describe, write_folder
 from mirror_train.pooling import check_special_tokens
@@ -23,58 +22,41 @@ from mirror_train.precision import Precision, resolve_precision
 from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.processes import Processes, joined_processes
 from mirror_train.recipe import Recipe
+from mirror_train.run_config import RunConfig
 from mirror_train.trainer import Trainer, TrainingStats
 from mirror_train.whitening import centre_again, fit_whitening
 
 __all__ = ["TuneConfig", "TuneReport", "load_base", "tune", "tuned_pooling"]
 
 
-@dataclass(frozen=True, slots=True)
-class TuneConfig:
-    """Everything of a run but its strings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneConfig(RunConfig):
+    """Everything of a run but its strings; see `RunConfig`.
 
     Attributes:
         recipe: hyper-parameters.
-        out: folder to write.
-        model: base model: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
         pooling: `auto` takes what the base model declares, else the recipe's; but a recipe's
             `mean-without-special` goes first.
         precision: auto, fp32, bf16 or fp16.
-        device: auto, cpu, cuda or cuda:N.
-        seed: the same seed gives the same vectors on the same machine.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
             That many pairs then go through the encoder at a time, and gradients are cached (see
             `mirror_train.gradcache`): memory follows the batch size, the loss `loss_batch`. None
             for the batch size.
         checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
         resume: continue after the last checkpoint, if there is one.
-        overwrite: replace an existing `out`, and forget an earlier run's checkpoints.
-        offline: never ask the network.
-        trust_remote_code: run code that comes with the base model.
-        show_progress_bar: None for a bar where standard error is a terminal.
     """
 
     recipe: Recipe
-    out: Path
-    model: str = DEFAULT_MODEL
-    revision: str | None = None
     pooling: Pooling | Literal["auto"] = "auto"
     precision: Precision = "auto"
-    device: str = "auto"
-    seed: int = 42
     loss_batch: int | None = None
     checkpoint_every: int = 0
     resume: bool = False
-    overwrite: bool = False
-    offline: bool = False
-    trust_remote_code: bool = False
-    show_progress_bar: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seed", "checkpoint_every"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+        RunConfig.__post_init__(self)
+        if self.checkpoint_every < 0:
+            raise ConfigError(f"checkpoint_every must be at least 0, got {self.checkpoint_every}")
         if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
             raise ConfigError(
                 f"loss_batch must be at least batch_size, {self.recipe.batch_size}, got "

@@ -13,7 +13,6 @@ from mirror_rt.files import check_free, check_space
 from mirror_rt.manifest import Layout, Manifest
 from mirror_train.batches import Batches
 from mirror_train.data import TrainingData
-from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.flow.fitting import RegularisedFit, fit_flow, initial_flow
 from mirror_train.flow.recipe import CfRecipe
 from mirror_train.flow.run import (
@@ -32,49 +31,33 @@ from mirror_train.pooling import check_special_tokens
 from mirror_train.precision import Precision, resolve_device, resolve_precision
 from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.processes import Processes
+from mirror_train.run_config import RunConfig
 from mirror_train.trainer import TrainingStats
 from mirror_train.tune import TuneConfig, TuneReport, tune, tuned_pooling
 
 __all__ = ["CfConfig", "tune_cf"]
 
 
-@dataclass(frozen=True, slots=True)
-class CfConfig:
-    """Everything of a run but its strings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CfConfig(RunConfig):
+    """Everything of a run but its strings; see `RunConfig`.
+
+    The result of the first step is kept in OUT.mirror until all is done.
 
     Attributes:
-        out: folder to write. The result of the first step is kept in OUT.mirror until all is done.
-        model: base model: folder, hub name, or the embedded default.
         recipe: hyper-parameters of both steps.
-        revision: branch, tag or commit on the hub.
         pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
         precision: of the encoder: auto, fp32, bf16 or fp16.
-        device: auto, cpu, cuda or cuda:N.
-        seed: the same seed gives the same vectors on the same machine.
         resume: go on with the first step's checkpoint, or with its result.
-        overwrite: replace an existing `out`, and forget what an earlier run has left.
-        offline: never ask the network.
-        trust_remote_code: run code that comes with the base model.
-        show_progress_bar: None for bars where standard error is a terminal.
     """
 
-    out: Path
-    model: str = DEFAULT_MODEL
     recipe: CfRecipe = field(default_factory=CfRecipe)
-    revision: str | None = None
     pooling: FlowPooling = "auto"
     precision: Precision = "auto"
-    device: str = "auto"
-    seed: int = 42
     resume: bool = False
-    overwrite: bool = False
-    offline: bool = False
-    trust_remote_code: bool = False
-    show_progress_bar: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed must be at least 0, got {self.seed}")
+        RunConfig.__post_init__(self)
         if self.resume and self.overwrite:
             raise ConfigError("resume continues a run, overwrite starts it again: choose one")
         if self.resume and self.recipe.joint:
@@ -182,20 +165,13 @@ def _first_step(
 
 
 def _mirror_config(config: CfConfig) -> TuneConfig:
+    options = config.run_options() | {"out": config.mirror_out}
     return TuneConfig(
         recipe=config.recipe.mirror,
-        out=config.mirror_out,
-        model=config.model,
-        revision=config.revision,
         pooling=config.pooling,
         precision=config.precision,
-        device=config.device,
-        seed=config.seed,
         resume=config.resume,
-        overwrite=config.overwrite,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-        show_progress_bar=config.show_progress_bar,
+        **options,
     )
 
 

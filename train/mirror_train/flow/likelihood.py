@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from mirror_rt.errors import ConfigError
 from mirror_rt.files import check_free, check_space
 from mirror_train.data import TrainingData
-from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.flow.fitting import fit_flow, initial_flow
 from mirror_train.flow.recipe import FlowRecipe
 from mirror_train.flow.run import (
@@ -25,45 +22,24 @@ from mirror_train.glow import check_flow_size
 from mirror_train.output import write_folder
 from mirror_train.precision import resolve_device
 from mirror_train.pretrained import load_pretrained
+from mirror_train.run_config import RunConfig
 from mirror_train.tune import TuneReport
 
 __all__ = ["FlowConfig", "tune_flow"]
 
 
-@dataclass(frozen=True, slots=True)
-class FlowConfig:
-    """Everything of a run but its strings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowConfig(RunConfig):
+    """Everything of a run but its strings; see `RunConfig`.
 
     Attributes:
-        out: folder to write.
-        model: the encoder: folder, hub name, or the embedded default. What follows its pooling
-            stays, and the flow comes after it.
         recipe: hyper-parameters.
-        revision: branch, tag or commit on the hub.
         pooling: cls, mean or mean-without-special; auto for what the model declares, else mean.
-        device: auto, cpu, cuda or cuda:N.
-        seed: the same seed gives the same vectors on the same machine.
-        overwrite: replace an existing `out`.
-        offline: never ask the network.
-        trust_remote_code: run code that comes with the model.
-        show_progress_bar: None for bars where standard error is a terminal.
+            What follows the pooling of the model stays, and the flow comes after it.
     """
 
-    out: Path
-    model: str = DEFAULT_MODEL
     recipe: FlowRecipe = field(default_factory=FlowRecipe)
-    revision: str | None = None
     pooling: FlowPooling = "auto"
-    device: str = "auto"
-    seed: int = 42
-    overwrite: bool = False
-    offline: bool = False
-    trust_remote_code: bool = False
-    show_progress_bar: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed must be at least 0, got {self.seed}")
 
 
 def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:

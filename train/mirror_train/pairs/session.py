@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,6 @@ from mirror_rt.files import check_free, check_space
 from mirror_rt.heads import Heads
 from mirror_rt.manifest import Manifest, PoolingMode
 from mirror_train.declared import declared_head
-from mirror_train.default_model import DEFAULT_MODEL
 from mirror_train.head import Head
 from mirror_train.license import base_license
 from mirror_train.output import write_folder
@@ -26,6 +24,7 @@ from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.precision import Precision, resolve_device, resolve_precision
 from mirror_train.pretrained import Pretrained, load_pretrained
 from mirror_train.processes import world_size
+from mirror_train.run_config import RunConfig
 from mirror_train.torch_encoder import TorchEncoder
 from mirror_train.trainer import TrainingStats
 from mirror_train.tune import TuneReport
@@ -34,36 +33,16 @@ __all__ = ["Session", "TaskConfig", "check_numbers", "open_session"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfig:
-    """Everything of a run with task heads but its data and its recipe.
+class TaskConfig(RunConfig):
+    """Everything of a run with task heads but its data and its recipe; see `RunConfig`.
 
     Attributes:
-        out: folder to write.
-        model: base model: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
         precision: auto, fp32, bf16 or fp16.
-        device: auto, cpu, cuda or cuda:N.
-        seed: the same seed gives the same weights on the same machine; the default is BERT-CF's.
-        overwrite: replace an existing `out`.
-        offline: never ask the network.
-        trust_remote_code: run code that comes with the base model.
-        show_progress_bar: None for a bar where standard error is a terminal.
+        seed: as of every run; the default is BERT-CF's.
     """
 
-    out: Path
-    model: str = DEFAULT_MODEL
-    revision: str | None = None
     precision: Precision = "auto"
-    device: str = "auto"
     seed: int = 11711
-    overwrite: bool = False
-    offline: bool = False
-    trust_remote_code: bool = False
-    show_progress_bar: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed must be at least 0, got {self.seed}")
 
 
 @dataclass(frozen=True, slots=True)

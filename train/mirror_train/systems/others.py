@@ -12,7 +12,7 @@ from mirror_train.flow import tune_flow as run_flow
 from mirror_train.pairs import BurtConfig, BurtRecipe, MultitaskConfig, MultitaskRecipe
 from mirror_train.pairs import tune_burt as run_burt
 from mirror_train.pairs import tune_multitask as run_multitask
-from mirror_train.systems.job import Job
+from mirror_train.systems.job import Job, fitted
 from mirror_train.tune import TuneReport
 
 __all__ = [
@@ -40,17 +40,7 @@ def tune_flow(job: Job) -> TuneReport:
     """Fit a flow to the base model's mean vectors of the sentences."""
     recipe = FlowRecipe()
     recipe = dataclasses.replace(recipe, steps=_steps(recipe.steps, job))
-    config = FlowConfig(
-        out=job.out,
-        model=job.model,
-        recipe=recipe,
-        revision=job.revision,
-        device=job.device,
-        seed=job.seed,
-        overwrite=True,
-        offline=job.offline,
-        show_progress_bar=job.show_progress_bar,
-    )
+    config = FlowConfig(recipe=recipe, **job.run_options())
     return run_flow(job.inputs.sentences(), config)
 
 
@@ -71,18 +61,8 @@ def tune_cf(job: Job, **ablation: Any) -> TuneReport:
     """Tune by Mirror-BERT on the sentences, then fit a flow with its loss as regulariser."""
     recipe = cf_recipe(**ablation)
     flow = dataclasses.replace(recipe.flow, steps=_steps(recipe.flow.steps, job))
-    config = CfConfig(
-        out=job.out,
-        model=job.model,
-        recipe=dataclasses.replace(recipe, flow=flow),
-        revision=job.revision,
-        precision=job.precision,
-        device=job.device,
-        seed=job.seed,
-        overwrite=True,
-        offline=job.offline,
-        show_progress_bar=job.show_progress_bar,
-    )
+    recipe = dataclasses.replace(recipe, mirror=fitted(recipe.mirror, job), flow=flow)
+    config = CfConfig(recipe=recipe, precision=job.precision, **job.run_options())
     return run_cf(job.inputs.sentences(), config)
 
 
@@ -93,13 +73,14 @@ def burt_options() -> dict[str, Any]:
 
 def tune_burt(job: Job) -> TuneReport:
     """Train on inference pairs and paraphrases, an epoch of the inference pairs."""
-    tasks, recipe = job.inputs.burt_tasks(job.seed), BurtRecipe()
+    tasks, recipe = job.inputs.burt_tasks(job.seed), fitted(BurtRecipe(), job)
     if job.max_steps is not None:
         turns = 1 if tasks.objectives == ("nli",) else 2  # every second batch is of inference
         pairs = 0 if tasks.nli is None else len(tasks.nli)
         epoch = max(1, turns * math.ceil(pairs / recipe.batch_size))
         recipe = dataclasses.replace(recipe, steps=_steps(epoch, job))
-    return run_burt(tasks, BurtConfig(recipe=recipe, **_task_options(job)))
+    config = BurtConfig(recipe=recipe, precision=job.precision, **job.run_options())
+    return run_burt(tasks, config)
 
 
 def multitask_options() -> dict[str, Any]:
@@ -109,21 +90,7 @@ def multitask_options() -> dict[str, Any]:
 
 def tune_multitask(job: Job) -> TuneReport:
     """Fine-tune on sentiment, paraphrases and similarity together."""
-    recipe = MultitaskRecipe()
+    recipe = fitted(MultitaskRecipe(), job)
     recipe = dataclasses.replace(recipe, steps=_steps(recipe.steps, job))
-    config = MultitaskConfig(recipe=recipe, **_task_options(job))
+    config = MultitaskConfig(recipe=recipe, precision=job.precision, **job.run_options())
     return run_multitask(job.inputs.tasks(job.seed), config)
-
-
-def _task_options(job: Job) -> dict[str, Any]:
-    return {
-        "out": job.out,
-        "model": job.model,
-        "revision": job.revision,
-        "precision": job.precision,
-        "device": job.device,
-        "seed": job.seed,
-        "overwrite": True,
-        "offline": job.offline,
-        "show_progress_bar": job.show_progress_bar,
-    }

@@ -160,7 +160,17 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 def _about(config: SystemsConfig) -> dict[str, Any]:
     options = dataclasses.asdict(config)
-    kept = ("model", "language", "top", "max_steps", "seed", "samples", "precision", "device")
+    kept = (
+        "model",
+        "language",
+        "top",
+        "max_steps",
+        "learning_rate",
+        "seed",
+        "samples",
+        "precision",
+        "device",
+    )
     return {name: options[name] for name in kept} | {
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

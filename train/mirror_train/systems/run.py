@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class SystemsConfig:
         language: of inputs and sets.
         top: tune on the first so many strings, pairs or rows alone.
         max_steps: see `Job`.
+        learning_rate: see `Job`.
         seed: of every run, and of the bootstrap.
         samples: of the bootstrap.
         precision: auto, fp32, bf16 or fp16.
@@ -76,6 +78,7 @@ class SystemsConfig:
     language: str = "en"
     top: int | None = None
     max_steps: int | None = None
+    learning_rate: float | None = None
     seed: int = 42
     samples: int = 1000
     precision: Precision = "auto"
@@ -88,6 +91,8 @@ class SystemsConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
 
 
 def open_with_torch(config: SystemsConfig) -> Callable[[str, str], Opened]:
@@ -177,6 +182,7 @@ class _Runner:
         self._sets = evaluation_sets(config.data, config.language)
         device = resolve_device(config.device)
         base = load_pretrained(config.model, revision=config.revision, offline=config.offline)
+        self._max_length = base.max_length
         self._common = {
             "model": base.weights_sha256(),
             "sets": {f"{one.suite}/{one.name}": _hash(one.path) for one in self._sets},
@@ -198,7 +204,8 @@ class _Runner:
             for path in find_input(config.data, name, config.language)
         }
         own = {"system": system.name, "options": system.options(), "files": files}
-        return self._common | own | {"top": config.top, "max_steps": config.max_steps}
+        limits = {name: getattr(config, name) for name in ("top", "max_steps", "learning_rate")}
+        return self._common | own | limits
 
     def path(self, name: str, identity: dict[str, Any]) -> Path:
         """Where the row is kept."""
@@ -219,15 +226,18 @@ class _Runner:
     def _job(self, name: str, out: Path) -> Job:
         config = self._config
         return Job(
-            name,
-            Inputs(config.data, config.language, config.top),
-            out,
-            config.model,
+            system=name,
+            inputs=Inputs(config.data, config.language, config.top),
+            out=out,
+            model=config.model,
             revision=config.revision,
             seed=config.seed,
             max_steps=config.max_steps,
+            learning_rate=config.learning_rate,
+            max_length=self._max_length,
             precision=config.precision,
             device=config.device,
+            overwrite=True,
             offline=config.offline,
             show_progress_bar=config.show_progress_bar,
         )

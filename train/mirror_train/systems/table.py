@@ -14,7 +14,7 @@ from mirror_train.recipe import Recipe, load_recipe, suggest
 from mirror_train.systems import others
 from mirror_train.systems.claims import Claim
 from mirror_train.systems.inputs import Inputs
-from mirror_train.systems.job import Job
+from mirror_train.systems.job import Job, fitted
 from mirror_train.tune import TuneConfig, TuneReport, tune
 
 __all__ = ["BASE", "SYSTEMS", "System", "find_systems"]
@@ -54,23 +54,9 @@ def tune_mirror(
     recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: Job
 ) -> TuneReport:
     """Tune by contrast; a batch is no larger than the data."""
-    data, settings = read(job.inputs), recipe()
+    data, settings = read(job.inputs), fitted(recipe(), job)
     settings = settings.replace(batch_size=max(2, min(settings.batch_size, len(data))))
-    return tune(
-        data,
-        TuneConfig(
-            recipe=settings,
-            out=job.out,
-            model=job.model,
-            revision=job.revision,
-            precision=job.precision,
-            device=job.device,
-            seed=job.seed,
-            overwrite=True,
-            offline=job.offline,
-            show_progress_bar=job.show_progress_bar,
-        ),
-    )
+    return tune(data, TuneConfig(recipe=settings, precision=job.precision, **job.run_options()))
 
 
 def _mirror(
