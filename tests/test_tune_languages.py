@@ -95,8 +95,8 @@ def test_the_table_and_resuming(tune, folders, tmp_path):
     assert again.code == 0, again.err
     assert "en: kept, finished earlier" in again.err
     row = again.out.splitlines()[1]
-    assert row.endswith("kept")
-    assert row.removesuffix("kept") == lines[1].removesuffix("tuned")  # the same figures
+    assert row.split()[-1] == "kept"
+    assert row.split()[:-1] == lines[1].split()[:-1]  # the same figures; columns fit all languages
     assert (tmp_path / "tuned/en/mirror.json").read_bytes() == before
     other = tune("--epochs", 1, "--resume", langs="en")
     assert other.code == 1
