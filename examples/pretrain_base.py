@@ -3,7 +3,7 @@
 A base that no contrastive training has touched, to see what tuning does to one:
 
     python examples/pretrain_base.py --data ../shared/data --out base
-    mirror-rt study systems --data ../shared/data --model base --out study
+    mirror-rt study systems --data ../shared/data --model base --learning-rate 2e-4 --out study
 
 Text: sentences/LANG.txt, words/LANG.txt and the text columns of the tables in pairs/ (in English;
 without pairs/sts-*, whose sentences models are evaluated on), or the lines of --texts FILE.
