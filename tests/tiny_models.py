@@ -1,7 +1,10 @@
-"""Tiny models with the families' real code: random weights, a tokenizer trained on the spot."""
+"""Tiny models with the families' real code: random weights, a tokenizer of the pieces at hand."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,27 +60,52 @@ TINY = {
 }  # fmt: skip
 
 
-def _train_tokenizer(tiny: Tiny, texts: list[str]):
+def _count_pieces(words: Iterable[str], inner: str = "") -> list[tuple[str, float]]:
+    """The pieces of up to 8 characters that cover most of the words, with log probabilities.
+
+    Every character is one. tokenizers' trainers of WordPiece and Unigram break ties by the order
+    of a hash: another vocabulary in every run, and now and then one that fails a test.
+    """
+    counts: Counter[str] = Counter()
+    for word in words:
+        for start in range(len(word)):
+            for end in range(start + 1, min(start + 8, len(word)) + 1):
+                counts[inner * (start > 0) + word[start:end]] += end - start
+    ranked = sorted(
+        counts, key=lambda piece: (len(piece.removeprefix(inner)) > 1, -counts[piece], piece)
+    )
+    return [(piece, math.log(counts[piece] / counts.total())) for piece in ranked[:900]]
+
+
+def _make_tokenizer(tiny: Tiny, texts: list[str]):
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
     special = [token for _, token in tiny.tokens]
     names = dict(tiny.tokens)
-    options = {"vocab_size": 900, "special_tokens": special, "show_progress": False}
     if tiny.pieces == "wordpiece":
-        tokenizer = Tokenizer(models.WordPiece(unk_token=names["unk"]))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(**options)
+        normalizer = normalizers.BertNormalizer(lowercase=True)
+        split = pre_tokenizers.BertPreTokenizer()
+        words = (w for t in texts for w, _ in split.pre_tokenize_str(normalizer.normalize_str(t)))
+        pieces = [*special, *(piece for piece, _ in _count_pieces(words, "##"))]
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
+        tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, split
     elif tiny.pieces == "bpe":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(**options, initial_alphabet=alphabet)
+        trainer = trainers.BpeTrainer(
+            vocab_size=900,
+            special_tokens=special,
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )
+        tokenizer.train_from_iterator(texts, trainer)
     else:
-        tokenizer = Tokenizer(models.Unigram())
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(**options, unk_token=names["unk"])
-    tokenizer.train_from_iterator(texts, trainer)
+        split = pre_tokenizers.Metaspace()
+        words = (word for text in texts for word, _ in split.pre_tokenize_str(text))
+        scored = [*((token, 0.0) for token in special), *_count_pieces(words)]
+        tokenizer = Tokenizer(models.Unigram(scored, unk_id=special.index(names["unk"])))
+        tokenizer.pre_tokenizer = split
     first, last = names["cls"], names["sep"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}",
@@ -88,12 +116,12 @@ def _train_tokenizer(tiny: Tiny, texts: list[str]):
 
 
 def make_model(family: str, folder: Path, texts: list[str], *, seed: int = 0) -> Path:
-    """Write a tiny model of random weights and a trained tokenizer."""
+    """Write a tiny model of random weights and its tokenizer."""
     import torch
     from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
     tiny = TINY[family]
-    tokenizer = _train_tokenizer(tiny, texts + SENTENCES)
+    tokenizer = _make_tokenizer(tiny, texts + SENTENCES)
     size = {
         "vocab_size": tokenizer.get_vocab_size(),
         "hidden_size": 32,
