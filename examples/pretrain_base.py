@@ -7,10 +7,11 @@ A base that no contrastive training has touched, to see what tuning does to one:
 
 Text: sentences/LANG.txt, words/LANG.txt and the text columns of the tables in pairs/ (in English;
 without pairs/sts-*, whose sentences models are evaluated on), or the lines of --texts FILE.
-Tokenizer: WordPiece, trained on the same text. Model: BERT, masked as in the paper (Devlin et al.
-2019): 15 % of the tokens, of which 80 % become [MASK], 10 % a random token, 10 % stay. Learning
-rate: up over the first tenth of the steps, then linearly down. One in a hundred texts is held out,
-and the loss on those is printed.
+Tokenizer: WordPiece, trained on the same text; its trainer breaks ties in another order each time,
+so --seed does not fix every piece. Model: BERT, masked as in the paper (Devlin et al. 2019): 15 %
+of the tokens, of which 80 % become [MASK], 10 % a random token, 10 % stay. Learning rate: up over
+the first tenth of the steps, then linearly down. One in a hundred texts is held out, and the loss
+on those is printed.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ def test_a_study_from_end_to_end(name, inputs, shared_out, cli):
     setups = STUDIES[name].setups(load_recipe(inputs[0] / "tiny.toml"), 60)
     report = json.loads((shared_out / f"{name}.json").read_text())
     assert [row["label"] for row in report["rows"]] == [setup.label for setup in setups]
+    assert (report["precision"], report["device"]) == ("fp32", "cpu")
     assert sum(row["verdict"] == "reference" for row in report["rows"]) == 1
     assert all(-1 <= row["mean"] <= 1 and len(row["values"]) == 1 for row in report["rows"])
     table = (shared_out / f"{name}.md").read_text()

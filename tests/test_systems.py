@@ -15,6 +15,7 @@ from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.similarity import ScoredPairs
 from mirror_rt.evaluation.suites import Outcome
 from mirror_train.pairs.examples import Examples
+from mirror_train.precision import resolve_device
 from mirror_train.systems import SYSTEMS, SystemsConfig, open_with_torch, run_systems, worker
 from mirror_train.systems import run as run_module
 from mirror_train.systems.claims import Claim, judge
@@ -178,6 +179,7 @@ def test_the_command_in_processes_of_their_own(folder, tiny_bert, tmp_path, cli)
     assert done.code == 0, done.err
     assert "mirror ...\n" in done.out
     report = json.loads((tmp_path / "out" / "systems.json").read_text())
+    assert report["device"] == str(resolve_device("auto"))  # what it was measured on
     base, mirror = report["rows"]
     assert (base["system"], mirror["system"]) == ("untuned", "mirror")
     assert mirror["tuned"]["memory_mb"] > 100

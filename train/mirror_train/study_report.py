@@ -14,6 +14,7 @@ from mirror_rt import __version__
 from mirror_rt.benchmarking import machine_name
 from mirror_rt.errors import require
 from mirror_rt.files import new_file, write_json
+from mirror_train.precision import resolve_device, resolve_precision
 from mirror_train.study import Run, StudyConfig
 
 __all__ = ["Row", "markdown_table", "summarize", "t_interval", "write_report"]
@@ -135,11 +136,14 @@ def _reading(config: StudyConfig) -> str:
 
 
 def _about(config: StudyConfig) -> dict[str, Any]:
+    device = resolve_device(config.device)
     return {
         "model": config.model,
         "strings": f"{config.data.source}, {len(config.data)}",
         "pairs": config.pairs.name,
         "recipe": dataclasses.asdict(config.recipe),
+        "precision": resolve_precision(config.precision, device),  # auto is not what was measured
+        "device": str(device),
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,

@@ -13,6 +13,7 @@ from mirror_rt.benchmarking import machine_name
 from mirror_rt.evaluation.bootstrap import CONFIDENCE
 from mirror_rt.evaluation.run import Result
 from mirror_rt.files import new_file, write_json
+from mirror_train.precision import resolve_device, resolve_precision
 from mirror_train.systems.claims import Finding, judge
 from mirror_train.systems.rows import Row, row_to_json
 from mirror_train.systems.run import SystemsConfig
@@ -160,18 +161,11 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 def _about(config: SystemsConfig) -> dict[str, Any]:
     options = dataclasses.asdict(config)
-    kept = (
-        "model",
-        "language",
-        "top",
-        "max_steps",
-        "learning_rate",
-        "seed",
-        "samples",
-        "precision",
-        "device",
-    )
+    kept = ("model", "language", "top", "max_steps", "learning_rate", "seed", "samples")
+    device = resolve_device(config.device)
     return {name: options[name] for name in kept} | {
+        "precision": resolve_precision(config.precision, device),  # auto is not what was measured
+        "device": str(device),
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,
