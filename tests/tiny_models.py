@@ -60,21 +60,26 @@ TINY = {
 }  # fmt: skip
 
 
-def _count_pieces(words: Iterable[str], inner: str = "") -> list[tuple[str, float]]:
-    """The pieces of up to 8 characters that cover most of the words, with log probabilities.
+def _rank_pieces(words: Iterable[str], size: int, inner: str = "") -> list[tuple[str, float]]:
+    """Every character, every word, and what else covers most of them, with log probabilities.
 
-    Every character is one. tokenizers' trainers of WordPiece and Unigram break ties by the order
-    of a hash: another vocabulary in every run, and now and then one that fails a test.
+    tokenizers' trainers of WordPiece and Unigram break ties by the order of a hash: another
+    vocabulary in every run, and now and then one that fails a test.
     """
     counts: Counter[str] = Counter()
-    for word in words:
+    whole = Counter(words)
+    for word, times in whole.items():
         for start in range(len(word)):
-            for end in range(start + 1, min(start + 8, len(word)) + 1):
-                counts[inner * (start > 0) + word[start:end]] += end - start
-    ranked = sorted(
-        counts, key=lambda piece: (len(piece.removeprefix(inner)) > 1, -counts[piece], piece)
-    )
-    return [(piece, math.log(counts[piece] / counts.total())) for piece in ranked[:900]]
+            for end in range(start + 1, len(word) + 1):
+                piece = inner * (start > 0) + word[start:end]
+                counts[piece] += times * (end - start)
+
+    def rank(piece: str) -> tuple[bool, bool, int, str]:
+        several = len(piece.removeprefix(inner)) > 1
+        return several, piece not in whole, -counts[piece], piece
+
+    total = counts.total()
+    return [(piece, math.log(counts[piece] / total)) for piece in sorted(counts, key=rank)[:size]]
 
 
 def _make_tokenizer(tiny: Tiny, texts: list[str]):
@@ -82,11 +87,13 @@ def _make_tokenizer(tiny: Tiny, texts: list[str]):
 
     special = [token for _, token in tiny.tokens]
     names = dict(tiny.tokens)
+    size = 900
     if tiny.pieces == "wordpiece":
         normalizer = normalizers.BertNormalizer(lowercase=True)
         split = pre_tokenizers.BertPreTokenizer()
         words = (w for t in texts for w, _ in split.pre_tokenize_str(normalizer.normalize_str(t)))
-        pieces = [*special, *(piece for piece, _ in _count_pieces(words, "##"))]
+        ranked = _rank_pieces(words, size - len(special), "##")
+        pieces = [*special, *(piece for piece, _ in ranked)]
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
         tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
         tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, split
@@ -94,7 +101,7 @@ def _make_tokenizer(tiny: Tiny, texts: list[str]):
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         trainer = trainers.BpeTrainer(
-            vocab_size=900,
+            vocab_size=size,
             special_tokens=special,
             show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -103,7 +110,8 @@ def _make_tokenizer(tiny: Tiny, texts: list[str]):
     else:
         split = pre_tokenizers.Metaspace()
         words = (word for text in texts for word, _ in split.pre_tokenize_str(text))
-        scored = [*((token, 0.0) for token in special), *_count_pieces(words)]
+        ranked = _rank_pieces(words, size - len(special))
+        scored = [*((token, 0.0) for token in special), *ranked]
         tokenizer = Tokenizer(models.Unigram(scored, unk_id=special.index(names["unk"])))
         tokenizer.pre_tokenizer = split
     first, last = names["cls"], names["sep"]
