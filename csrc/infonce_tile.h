@@ -112,28 +112,29 @@ struct TileUnits {
   const Unit* along_rows;     // [T / P][T / pair][P]
 };
 
+#ifndef MIRROR_RT_PAIRS
+TileUnits tile_units(const Geometry&, std::int64_t, std::int64_t, float* w, void*) {
+  return {w, w};
+}
+#else
 TileUnits tile_units(const Geometry& g, std::int64_t n_rows, std::int64_t n_columns, float* w,
                      void* scratch) {
-  if constexpr (kPair == 1) {
-    return {reinterpret_cast<const Unit*>(w), reinterpret_cast<const Unit*>(w)};
-  }
-  // A pair past the last row or column must add nothing.
-  for (std::int64_t i = 0; n_columns % kPair != 0 && i < n_rows; ++i) w[at(g, i, n_columns)] = 0;
-  for (std::int64_t j = 0; n_rows % kPair != 0 && j < n_columns; ++j) w[at(g, n_rows, j)] = 0;
   auto* along_columns = static_cast<Unit*>(scratch);
   auto* along_rows = along_columns + g.block * round_up(g.block / kPair, kPanel);
-  for (std::int64_t j = 0; j < n_columns; ++j) {
+  for (std::int64_t j = 0; j < n_columns; j += kLanes) {
+    // A row past the last one must add nothing; columns up to the next vector are 0 already.
+    if (n_rows % kPair != 0) store(w + at(g, n_rows, j), Vec{});
+    const std::int64_t panel = j / kPanel * (g.block / kPair);
     for (std::int64_t i = 0; i < n_rows; i += kPair) {
-      along_rows[(j / kPanel * (g.block / kPair) + i / kPair) * kPanel + j % kPanel] =
-          unit_along(w + at(g, i, j), kPanel);
-    }
-    if (j % kPair != 0) continue;
-    for (std::int64_t i = 0; i < n_rows; ++i) {
-      along_columns[at(g, i, j / kPair)] = unit_along(w + at(g, i, j), 1);
+      const Vec first = load(w + at(g, i, j)), second = load(w + at(g, i + 1, j));
+      store(along_rows + (panel + i / kPair) * kPanel + j % kPanel, pairs_of(first, second));
+      store_units(along_columns + at(g, i, j / kPair), first);
+      store_units(along_columns + at(g, i + 1, j / kPair), second);
     }
   }
   return {along_columns, along_rows};
 }
+#endif
 
 void accumulate(const Geometry& g, const PackedBlock& rows, const PackedBlock& columns,
                 float* scores, void* scratch, float* row_sums, float* column_sums) {
@@ -265,26 +266,36 @@ void weights(const Geometry& g, std::int64_t n_rows, std::int64_t n_columns, flo
   }
 }
 
-void pack(const Geometry& g, const float* unit, void* by_dim, void* transposed, void* by_row) {
-  auto* dims = static_cast<Unit*>(by_dim);
-  auto* turned = static_cast<Unit*>(transposed);
+/// Layout by_dim, and from it, a panel at a time as that stays in the cache, `transposed`.
+void pack_rows(const Geometry& g, const float* unit, Unit* by_dim, Unit* transposed) {
   const std::int64_t units = g.dim / kPair;
+  for (std::int64_t i = 0; i < g.block; ++i) {
+    for (std::int64_t d = 0; d < g.dim; d += kLanes) {
+      store_units(by_dim + at(g, i, d / kPair), load(unit + i * g.dim + d));
+    }
+  }
   for (std::int64_t i = 0; i < g.block; i += kPanel) {
     for (std::int64_t k = 0; k < units; ++k) {
-      for (int c = 0; c < kPanel; ++c) {
-        const Unit x = unit_along(unit + (i + c) * g.dim + k * kPair, 1);
-        *turned++ = x;
-        dims[at(g, i + c, k)] = x;
-      }
+      const Unit* column = by_dim + at(g, i, k);
+      for (int c = 0; c < kPanel; ++c) *transposed++ = column[c * kPanel];
     }
   }
-  if (kPair == 1) return;  // by_row is by_dim
+}
+
+void pack(const Geometry& g, const float* unit, void* by_dim, void* transposed, void* by_row) {
+  pack_rows(g, unit, static_cast<Unit*>(by_dim), static_cast<Unit*>(transposed));
+#ifdef MIRROR_RT_PAIRS  // of floats, by_row is by_dim
+  auto* rows = static_cast<Unit*>(by_row);
   for (std::int64_t i = 0; i < g.block / kPair; ++i) {
-    for (std::int64_t d = 0; d < g.dim; ++d) {
-      static_cast<Unit*>(by_row)[(d / kPanel * (g.block / kPair) + i) * kPanel + d % kPanel] =
-          unit_along(unit + i * kPair * g.dim + d, g.dim);
+    const float* pair = unit + i * kPair * g.dim;
+    for (std::int64_t d = 0; d < g.dim; d += kLanes) {
+      store(rows + (d / kPanel * (g.block / kPair) + i) * kPanel + d % kPanel,
+            pairs_of(load(pair + d), load(pair + g.dim + d)));
     }
   }
+#else
+  static_cast<void>(by_row);
+#endif
 }
 
 bool supported() {

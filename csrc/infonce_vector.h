@@ -74,8 +74,8 @@ constexpr int kPair = 1;
 inline UnitVec broadcast(Unit x) { return all(x); }
 inline Vec multiply_add(UnitVec a, UnitVec b, Vec c) { return a * b + c; }
 
-/// The unit that starts at `x`, its values `stride` apart.
-inline Unit unit_along(const float* x, std::int64_t) { return *x; }
+/// The units of adjacent values.
+inline void store_units(Unit* p, Vec x) { store(p, x); }
 
 #else
 
@@ -98,18 +98,27 @@ inline Vec multiply_add(UnitVec a, UnitVec b, Vec c) {
 }
 #endif
 
-/// The nearest bfloat16 to a float, ties to even; NaN stays NaN.
-inline std::uint32_t to_bfloat16(float x) {
-  std::uint32_t bits;
-  __builtin_memcpy(&bits, &x, 4);
-  if (x != x) return 0x7fc0;
-  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+typedef std::uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
+typedef std::uint16_t ShortVec __attribute__((vector_size(kLanes * 2)));
+
+/// The nearest bfloat16 to each float, ties to even, in the low halves; NaN stays NaN.
+inline UintVec to_bfloat16(Vec x) {
+  const UintVec bits = (UintVec)x;
+  const UintVec rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return x == x ? rounded : UintVec{} + 0x7fc0;
 }
 
-/// The unit that starts at `x`, its values `stride` apart.
-inline Unit unit_along(const float* x, std::int64_t stride) {
-  return static_cast<Unit>(to_bfloat16(x[0]) | to_bfloat16(x[stride]) << 16);
+/// Units of one value from each.
+inline UnitVec pairs_of(Vec low, Vec high) {
+  return (UnitVec)(to_bfloat16(low) | to_bfloat16(high) << 16);
 }
+
+/// The units of adjacent values, half as many.
+inline void store_units(Unit* p, Vec x) {
+  const ShortVec halves = __builtin_convertvector(to_bfloat16(x), ShortVec);
+  __builtin_memcpy(p, &halves, sizeof halves);
+}
+inline void store(Unit* p, UnitVec x) { *reinterpret_cast<UnitVec*>(p) = x; }
 
 #endif
 
