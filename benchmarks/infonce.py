@@ -162,7 +162,7 @@ def show(result):
     sys.stdout.flush()
 
 
-def machine(device):
+def machine(device, dtype):
     about = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     if device == "cuda":
         return about | {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
@@ -170,10 +170,10 @@ def machine(device):
 
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    best = _core.best_instruction_set(False)
+    pairs = _core.best_instruction_set(True) if dtype != "float32" else None
     return about | {
         "name": f"{len(names)} x {names[0]}" if names else platform.processor(),
-        "instruction_set": best,
+        "instruction_set": pairs or _core.best_instruction_set(False),
     }
 
 
@@ -196,7 +196,10 @@ def arguments_of_command():
 
 def main():
     arguments = arguments_of_command()
-    about = machine(arguments.device) | {"dtype": arguments.dtype, "command": " ".join(sys.argv)}
+    about = machine(arguments.device, arguments.dtype) | {
+        "dtype": arguments.dtype,
+        "command": " ".join(sys.argv),
+    }
     about["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
     print(json.dumps(about))
     print(HEADER)
