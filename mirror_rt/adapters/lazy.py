@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from mirror_rt.encoder import Encoder
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError, InvalidTextError
-from mirror_rt.manifest import Layout
-from mirror_rt.options import EncodeOptions
-from mirror_rt.quantization import Embeddings
+from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["LazyEncoder", "TextEncoder"]
 

@@ -13,15 +13,15 @@ from mirror_rt.bulk.job import Job, open_job
 from mirror_rt.bulk.progress import Progress, padding
 from mirror_rt.bulk.records import Window, count_records, iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
+from mirror_rt.bundle.hub import resolve_bundle
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError, require
-from mirror_rt.files import sha256
-from mirror_rt.hub import resolve_bundle
-from mirror_rt.libraries import nvidia_cards
-from mirror_rt.manifest import Layout, Manifest
-from mirror_rt.options import EncodeOptions
-from mirror_rt.pack import refuse_pack
-from mirror_rt.providers import CPU
-from mirror_rt.vectorio import open_sink, output_files
+from mirror_rt.inference.providers import CPU
+from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_rt.io.atomic import sha256
+from mirror_rt.io.vectors import open_sink, output_files
+from mirror_rt.languages.pack_index import refuse_pack
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
 

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mirror_rt import windows
 from mirror_rt.bulk.records import Window
-from mirror_rt.cpus import available_cpus
-from mirror_rt.encoder import Encoder
-from mirror_rt.encoding import Vectors
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
-from mirror_rt.manifest import Manifest
-from mirror_rt.options import EncodeOptions
-from mirror_rt.tokens import PaddedBatch
-from mirror_rt.vectorio import Embeddings
+from mirror_rt.inference.cpus import available_cpus
+from mirror_rt.io.vectors import Embeddings
+from mirror_rt.tokens import windows
+from mirror_rt.tokens.padding import PaddedBatch
 
 __all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
 

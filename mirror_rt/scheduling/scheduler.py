@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Self, Unpack
 
-from mirror_rt.encoding import BatchEncoder, Inputs, as_list
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
+from mirror_rt.encoding.options import EncodeOptions, Job
+from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
-from mirror_rt.options import EncodeOptions, Job
-from mirror_rt.pipeline import EncodedTexts
-from mirror_rt.quantization import Embeddings
 from mirror_rt.scheduling.device import Device
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
@@ -24,6 +23,7 @@ from mirror_rt.scheduling.requests import (
     SchedulerStatistics,
     make_request,
 )
+from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["Scheduler"]
 
