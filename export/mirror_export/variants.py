@@ -27,6 +27,7 @@ from mirror_rt.bundle.manifest import Layout, Variant
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_train.model.families import FAMILIES, GENERIC, family_of
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
@@ -145,7 +146,9 @@ def _compared(
     runs = dataclasses.replace(variant, target="cuda" if provider == _CUDA else "cpu")
     described = dataclasses.replace(manifest, variants={name: runs})
     began = time.perf_counter()
-    exported = Encoder(folder, described, providers=[provider], threads=threads)
+    exported = Encoder(
+        folder, described, LoadOptions(verify=False, providers=[provider], threads=threads)
+    )
     seconds = time.perf_counter() - began
     report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
     parity = report.to_dict() | {

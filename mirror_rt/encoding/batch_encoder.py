@@ -9,7 +9,7 @@ from typing import Any, Protocol, Unpack
 
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import EncodeOptions, Job, OnError, OnTooLong
+from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, Job, OnError, OnTooLong
 from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline, Vectors, join
 from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.errors import ConfigError, InvalidTextError
@@ -190,7 +190,7 @@ class BatchEncoder(Pipeline):
         self,
         inputs: str | Iterable[str],
         show_progress_bar: bool | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
         """Encode texts, and say how many tokens each had and whether it was cut.
 
@@ -203,13 +203,13 @@ class BatchEncoder(Pipeline):
         return self._encode_list(texts, job, show_progress_bar)
 
     def encode_query(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """`encode` with the model's prompt `query`, if it has one and no other is asked for."""
         return self.encode(inputs, **self._with_prompt(QUERY_NAMES, options))
 
     def encode_document(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """`encode` with the model's prompt `document` or `passage`, like `encode_query`."""
         return self.encode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
@@ -219,7 +219,7 @@ class BatchEncoder(Pipeline):
         inputs: Iterable[str],
         *,
         window: int = WINDOW_TEXTS,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> Iterator[Embeddings]:
         """Encode a stream of any length in constant memory: one vector [D] a text, in order.
 
@@ -240,7 +240,7 @@ class BatchEncoder(Pipeline):
         return self._encode_stream(inputs, window, job)
 
     async def aencode(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """`encode` in other threads, so that the event loop goes on.
 
@@ -265,13 +265,13 @@ class BatchEncoder(Pipeline):
         return embeddings[0] if isinstance(inputs, str) else embeddings
 
     async def aencode_query(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """`aencode` with the prompt of `encode_query`."""
         return await self.aencode(inputs, **self._with_prompt(QUERY_NAMES, options))
 
     async def aencode_document(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeOptions]
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """`aencode` with the prompt of `encode_document`."""
         return await self.aencode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
@@ -280,11 +280,11 @@ class BatchEncoder(Pipeline):
         """Cosine of every row of `a` [n, D] with every row of `b` [m, D]: float32 [n, m]."""
         return cosine_similarity(a, b)
 
-    def job(self, options: EncodeOptions) -> Job:
+    def job(self, options: EncodeKeywords) -> Job:
         """Check the options of a call; ConfigError for an unusable one."""
-        return Job.make(self.dimension, self._prompts, self._normalize, **options)
+        return Job.make(self.dimension, self._prompts, self._normalize, EncodeOptions(**options))
 
-    def _with_prompt(self, names: tuple[str, ...], options: EncodeOptions) -> EncodeOptions:
+    def _with_prompt(self, names: tuple[str, ...], options: EncodeKeywords) -> EncodeKeywords:
         chosen = self._prompts.first_of(names)
         if (
             chosen is None

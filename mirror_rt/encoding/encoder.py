@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,13 @@ import numpy.typing as npt
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, Vectors, as_list
-from mirror_rt.encoding.options import EncodeOptions
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import BundleError, ConfigError
-from mirror_rt.inference.devices import Devices, device_name
+from mirror_rt.inference.devices import device_name
 from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
-from mirror_rt.inference.load_options import SessionConfig, Spinning
-from mirror_rt.inference.providers import CPU, Providers
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST, plan_batches
@@ -45,30 +46,11 @@ class Encoder(BatchEncoder):
         self,
         folder: Path,
         manifest: Manifest,
-        *,
-        variant: str | None = None,
-        verify: bool = False,
-        providers: Providers = "auto",
-        allow_fallback: bool = False,
-        threads: int | None = None,
-        spinning: Spinning | None = None,
-        devices: Devices = None,
-        cuda_graphs: bool = False,
-        provider_options: Mapping[str, Any] | None = None,
+        options: LoadOptions,
     ) -> None:
-        self._config = SessionConfig(
-            providers,
-            allow_fallback,
-            threads,
-            spinning,
-            devices,
-            cuda_graphs,
-            dict(provider_options or {}),
-        )
+        self.options = options
         # First the session: loading one takes twice its size for a moment.
-        self._session, self.variant = open_variant(
-            folder, manifest, variant, self._config, verify=verify
-        )
+        self._session, self.variant = open_variant(folder, manifest, options)
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
@@ -84,8 +66,6 @@ class Encoder(BatchEncoder):
         )
         self.folder = folder
         self.manifest = manifest
-        self._asked_variant = variant
-        self._verify = verify
         self._exact: Runner | None = None  # opened when a row is not finite
         self._opening_exact = threading.Lock()
 
@@ -93,46 +73,13 @@ class Encoder(BatchEncoder):
     def load(
         cls,
         path_or_name: str | Path,
-        *,
-        variant: str | None = None,
-        revision: str | None = None,
-        offline: bool = False,
-        verify: bool = True,
-        providers: Providers = "auto",
-        allow_fallback: bool = False,
-        threads: int | None = None,
-        spinning: Spinning | None = None,
-        devices: Devices = None,
-        cuda_graphs: bool = False,
-        provider_options: Mapping[str, Any] | None = None,
+        **keywords: Unpack[LoadKeywords],
     ) -> Encoder:
         """Load a bundle from a folder, or from a model hub by name (`owner/name`).
 
         Args:
             path_or_name: a folder written by `mirror-rt export`, or the name of one on a hub.
-            variant: which graph of the bundle (`fp32`, `fp16`, `int8`, `fp16-cuda` ...); None for
-                `fp32` on the CPU (the first where the bundle has no `fp32`), and under CUDA for
-                the fastest it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`.
-            revision: branch, tag or commit on the hub.
-            offline: take a hub name from the local cache alone.
-            verify: compare every file that it needs with the hash in the manifest first.
-            providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
-                `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers.
-            allow_fallback: run on the CPU, with a warning, where the provider that was asked for
-                cannot be had.
-            threads: processors for one operator; None for all that this process may use, by its
-                affinity mask and the CPU quota of its cgroups.
-            spinning: whether threads without work spin (faster to wake, and busy): `"off"`,
-                `"run"` (while a run is in flight) or `"always"` (and after it). None for `"run"`,
-                and for `"off"` under a CPU quota.
-            devices: numbers of NVIDIA cards, or `"all"`: the model is loaded on each, and batches
-                run on those that are free. None for the first.
-            cuda_graphs: run batches of up to 8 texts and 128 tokens as CUDA graphs, padded to the
-                next of 16 shapes; they are captured here, before anything else may run on the
-                card.
-            provider_options: of the first provider, in onnxruntime's names:
-                `{"gpu_mem_limit": 4 << 30}` for CUDA, `{"trt_engine_cache_path": "engines"}`
-                for TensorRT.
+            **keywords: the fields of `LoadOptions`.
 
         Raises:
             BundleError: not a bundle (a pack of several, for example), from a newer version,
@@ -147,24 +94,15 @@ class Encoder(BatchEncoder):
         )
 
         refuse_pack(Path(path_or_name))
+        options = LoadOptions(**keywords)
         folder = resolve_bundle(
-            path_or_name, revision=revision, offline=offline, variants=[variant]
+            path_or_name,
+            revision=options.revision,
+            offline=options.offline,
+            variants=[options.variant],
         )
         refuse_pack(folder)
-        manifest = Manifest.read(folder)
-        return cls(
-            folder,
-            manifest,
-            variant=variant,
-            verify=verify,
-            providers=providers,
-            allow_fallback=allow_fallback,
-            threads=threads,
-            spinning=spinning,
-            devices=devices,
-            cuda_graphs=cuda_graphs,
-            provider_options=provider_options,
-        )
+        return cls(folder, Manifest.read(folder), options)
 
     @property
     def providers(self) -> list[str]:
@@ -181,23 +119,16 @@ class Encoder(BatchEncoder):
         for runner in self._session.replicas:
             if isinstance(runner, GraphSession):
                 runner.prepare_concurrent_runs()
-        on_cpu = self.providers[0] == CPU and self._config.resolved_threads > 1
+        on_cpu = self.providers[0] == CPU and self.options.resolved_threads > 1
         return max(self.parallel_runs, 2) if on_cpu else self.parallel_runs
 
     @property
-    def load_options(self) -> dict[str, Any]:
-        """What `load` was told: `Encoder.load(encoder.folder, **load_options)` is its like."""
-        return {
-            "variant": self._asked_variant,
-            "verify": self._verify,
-            "providers": self._config.providers,
-            "allow_fallback": self._config.allow_fallback,
-            "threads": self._config.threads,
-            "spinning": self._config.spinning,
-            "devices": self._config.devices,
-            "cuda_graphs": self._config.cuda_graphs,
-            "provider_options": dict(self._config.provider_options),
-        }
+    def load_options(self) -> LoadKeywords:
+        """Keyword arguments that load the same again: `Encoder.load(encoder.folder, **these)`.
+
+        They name no revision of a hub, since the folder is a local one wherever it came from.
+        """
+        return replace(self.options, revision=None, offline=False).keywords()
 
     @property
     def devices(self) -> list[str]:
@@ -227,7 +158,7 @@ class Encoder(BatchEncoder):
         return _TOKEN_VECTORS in self._session.outputs
 
     def encode_tokens(
-        self, inputs: Inputs, **options: Unpack[EncodeOptions]
+        self, inputs: Inputs, **options: Unpack[EncodeKeywords]
     ) -> list[npt.NDArray[np.float32]]:
         """Encode texts to a vector for each token: those that pooling would make one of.
 
@@ -274,8 +205,7 @@ class Encoder(BatchEncoder):
 
     def __reduce__(self) -> tuple[Callable[[], Encoder], tuple[()]]:
         """Pickled as its folder and options: who unpickles it loads the bundle from there."""
-        folder = self.folder.absolute()
-        return functools.partial(type(self).load, folder, **self.load_options), ()
+        return functools.partial(type(self).load, self.folder.absolute(), **self.load_options), ()
 
     def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run the model; rows that are not finite again in fp32, NaN where that fails too."""
@@ -304,12 +234,7 @@ class Encoder(BatchEncoder):
                     self._session.graph,
                 )
                 self._exact = open_exact(
-                    self.folder,
-                    self.manifest,
-                    exact,
-                    self._session,
-                    self._config,
-                    verify=self._verify,
+                    self.folder, self.manifest, exact, self._session, self.options
                 )
         vectors = self._exact.run(batch, output)
         vectors[~np.isfinite(vectors).all(axis=1)] = np.nan

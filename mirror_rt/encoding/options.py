@@ -12,7 +12,7 @@ from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import ConfigError
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
 
-__all__ = ["EncodeOptions", "Job", "OnError", "OnTooLong"]
+__all__ = ["EncodeKeywords", "EncodeOptions", "Job", "OnError", "OnTooLong"]
 
 OnTooLong = Literal["truncate", "error", "chunk"]
 OnError = Literal["raise", "nan"]
@@ -23,8 +23,8 @@ _ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)
 _TOKENS_PER_TEXT = 64
 
 
-class EncodeOptions(TypedDict, total=False):
-    """Options of `BatchEncoder.encode`, which says what they mean."""
+class EncodeKeywords(TypedDict, total=False):
+    """The fields of `EncodeOptions`, as keyword arguments of the functions that take them."""
 
     batch_size: int
     normalize_embeddings: bool | None
@@ -35,6 +35,38 @@ class EncodeOptions(TypedDict, total=False):
     prompt: str | None
     on_too_long: OnTooLong
     errors: OnError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeOptions:
+    """Say how the texts of one call become vectors.
+
+    Attributes:
+        batch_size: work of one run of the model, counted in texts of 64 tokens: the token budget
+            is `64 * batch_size`. Short texts run more at a time, long ones fewer.
+        normalize_embeddings: True for unit vectors (a cosine is then a dot product), False for
+            vectors as pooled, None for what the model declares: unit vectors, mostly.
+        truncate_dim: keep the first so many dimensions (then normalise, if asked to).
+        precision: of the result, see `quantize_embeddings`.
+        ranges: [2, D] for `int8` and `uint8` (`calibration_ranges`); None for `unit_ranges`.
+        prompt_name: which of the model's prompts to put before every text; None for its default.
+        prompt: text to put before every text instead; `""` for none.
+        on_too_long: a text of more than `max_length` tokens is cut (`"truncate"`), refused
+            (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted by
+            length (`"chunk"`).
+        errors: `"raise"` refuses the call for an unusable text; `"nan"` gives that text a row of
+            NaN and encodes the others.
+    """
+
+    batch_size: int = 32
+    normalize_embeddings: bool | None = None
+    truncate_dim: int | None = None
+    precision: EmbeddingPrecision = "float32"
+    ranges: npt.ArrayLike | None = None
+    prompt_name: str | None = None
+    prompt: str | None = None
+    on_too_long: OnTooLong = "truncate"
+    errors: OnError = "raise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,48 +97,44 @@ class Job:
         dimension: int,
         prompts: Prompts,
         normalize: bool,
-        *,
-        batch_size: int = 32,
-        normalize_embeddings: bool | None = None,
-        truncate_dim: int | None = None,
-        precision: EmbeddingPrecision = "float32",
-        ranges: npt.ArrayLike | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        on_too_long: OnTooLong = "truncate",
-        errors: OnError = "raise",
+        options: EncodeOptions,
     ) -> Job:
-        """Check the options of `encode` for a model.
+        """Check the options of a call for a model.
 
-        The model is the first three arguments: dimensions of its vectors, its prompts, and
-        whether its vectors are of unit length unless asked otherwise.
+        Args:
+            dimension: length D of the model's vectors.
+            prompts: of the model.
+            normalize: whether its vectors are of unit length unless asked otherwise.
+            options: of the call.
 
         Raises:
             ConfigError: naming the option, its value and what was expected.
         """
-        if _integer("batch_size", batch_size) < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
-        if truncate_dim is not None:
-            if not 1 <= _integer("truncate_dim", truncate_dim) <= dimension:
-                raise ConfigError(f"truncate_dim must be in 1 .. {dimension}, got {truncate_dim}")
-            dimension = operator.index(truncate_dim)
-        _one_of("on_too_long", on_too_long, _ON_TOO_LONG)
-        _one_of("errors", errors, _ON_ERROR)
-        if normalize_embeddings is not None:
-            normalize = normalize_embeddings
-        quantizer = Quantizer.make(precision, dimension, ranges, unit=normalize)
-        if errors == "nan" and quantizer.dtype.kind != "f":
+        if _integer("batch_size", options.batch_size) < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {options.batch_size}")
+        if options.truncate_dim is not None:
+            if not 1 <= _integer("truncate_dim", options.truncate_dim) <= dimension:
+                raise ConfigError(
+                    f"truncate_dim must be in 1 .. {dimension}, got {options.truncate_dim}"
+                )
+            dimension = operator.index(options.truncate_dim)
+        _one_of("on_too_long", options.on_too_long, _ON_TOO_LONG)
+        _one_of("errors", options.errors, _ON_ERROR)
+        if options.normalize_embeddings is not None:
+            normalize = options.normalize_embeddings
+        quantizer = Quantizer.make(options.precision, dimension, options.ranges, unit=normalize)
+        if options.errors == "nan" and quantizer.dtype.kind != "f":
             raise ConfigError(
-                f"errors='nan' needs precision float32 or float16: {precision} has no NaN"
+                f"errors='nan' needs precision float32 or float16: {options.precision} has no NaN"
             )
         return cls(
-            token_budget=_TOKENS_PER_TEXT * operator.index(batch_size),
+            token_budget=_TOKENS_PER_TEXT * operator.index(options.batch_size),
             normalize=normalize,
             dimension=dimension,
             quantizer=quantizer,
-            prompt=prompts.choose(prompt, prompt_name),
-            on_too_long=on_too_long,
-            errors=errors,
+            prompt=prompts.choose(options.prompt, options.prompt_name),
+            on_too_long=options.on_too_long,
+            errors=options.errors,
         )
 
 

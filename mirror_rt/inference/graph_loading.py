@@ -11,7 +11,7 @@ from typing import Any
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
-from mirror_rt.inference.load_options import SessionConfig
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import (
     CPU,
     CUDA,
@@ -38,19 +38,14 @@ _BEST = {
 def open_variant(
     folder: Path,
     manifest: Manifest,
-    variant: str | None,
-    config: SessionConfig,
-    *,
-    verify: bool,
+    options: LoadOptions,
 ) -> tuple[Runner, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices.
 
     Args:
         folder: the bundle's.
         manifest: the bundle's.
-        variant: name of the graph; None for the best for the provider.
-        config: which providers, and how to run.
-        verify: compare every file that the variant needs with its hash first.
+        options: which graph and which providers, and how to run.
 
     Raises:
         BundleIntegrityError: a file is missing or was changed.
@@ -59,16 +54,16 @@ def open_variant(
         BundleError: there is no such variant, or its graph is not that of an encoder.
     """
     onnxruntime = import_onnxruntime()
-    asked = config.providers
+    asked = options.providers
     for attempt, providers in enumerate(
-        candidates(asked, onnxruntime, allow_fallback=config.allow_fallback)
+        candidates(asked, onnxruntime, allow_fallback=options.allow_fallback)
     ):
         best = providers[0]
         reason = why_not(best, onnxruntime)
         if reason is None:
-            chosen = _choose(folder, manifest, variant, best)
+            chosen = _choose(folder, manifest, options.variant, best)
             instead = best == CPU and (attempt > 0 or _names_card(asked))
-            opener = _Opener(folder, manifest, providers, _without_card(config, instead), verify)
+            opener = _Opener(folder, manifest, providers, _without_card(options, instead))
             try:
                 runner = opener.open(chosen)
             except NotStarted as error:
@@ -81,7 +76,7 @@ def open_variant(
                     ", ".join(map(device_name, runner.devices)),
                 )
                 return runner, chosen
-        not_started(best, reason, providers=asked, allow_fallback=config.allow_fallback)
+        not_started(best, reason, providers=asked, allow_fallback=options.allow_fallback)
     raise AssertionError("the last candidate starts, or not_started raises")
 
 
@@ -100,14 +95,12 @@ def open_exact(
     manifest: Manifest,
     exact: Variant,
     runner: Runner,
-    config: SessionConfig,
-    *,
-    verify: bool,
+    options: LoadOptions,
 ) -> Runner:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
     first = [number for number in runner.devices[:1] if number is not None] or None
-    config = replace(config, devices=first, cuda_graphs=False)
-    return _Opener(folder, manifest, runner.providers, config, verify).open(exact)
+    options = replace(options, devices=first, cuda_graphs=False)
+    return _Opener(folder, manifest, runner.providers, options).open(exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +110,7 @@ class _Opener:
     folder: Path
     manifest: Manifest
     providers: Sequence[str]
-    config: SessionConfig
-    verify: bool
+    options: LoadOptions
 
     def open(self, variant: Variant) -> Runner:
         """Open a variant on every device.
@@ -126,11 +118,11 @@ class _Opener:
         Raises:
             NotStarted: the preferred provider does not start.
         """
-        numbers = choose_devices(self.config.devices, self.providers[0])
+        numbers = choose_devices(self.options.devices, self.providers[0])
         if numbers == [None]:
-            _refuse_on_cpu(self.config)
-        captured = self._to_capture(variant) if self.config.cuda_graphs else None
-        if self.verify:
+            _refuse_on_cpu(self.options)
+        captured = self._to_capture(variant) if self.options.cuda_graphs else None
+        if self.options.verify:
             used = [variant] if captured is None else [variant, captured]
             self.manifest.verify(self.folder, self.manifest.files_for(used))
         runners: list[Runner] = []
@@ -168,16 +160,16 @@ class _Opener:
             ),
         )
 
-    def _session(self, variant: Variant, device: int | None, **options: Any) -> GraphSession:
+    def _session(self, variant: Variant, device: int | None, **more: Any) -> GraphSession:
         return GraphSession(
             _loadable(self.folder, self.manifest, variant.file),
             with_options(
                 self.providers,
                 device,
                 precision=variant.precision,
-                options={**self.config.provider_options, **options},
+                options={**self.options.provider_options, **more},
             ),
-            self.config,
+            self.options,
             device=device,
         )
 
@@ -208,17 +200,17 @@ def _names_card(asked: Providers) -> bool:
     return first not in ("auto", "cpu", CPU)
 
 
-def _without_card(config: SessionConfig, instead: bool) -> SessionConfig:
+def _without_card(options: LoadOptions, instead: bool) -> LoadOptions:
     """Where the CPU takes the place of a card, what was asked of the card goes with it."""
     if not instead:
-        return config
-    return replace(config, devices=None, cuda_graphs=False, provider_options={})
+        return options
+    return replace(options, devices=None, cuda_graphs=False, provider_options={})
 
 
-def _refuse_on_cpu(config: SessionConfig) -> None:
+def _refuse_on_cpu(options: LoadOptions) -> None:
     """Raise ConfigError for options that mean nothing to the CPU."""
     for name in ("cuda_graphs", "provider_options"):
-        if value := getattr(config, name):
+        if value := getattr(options, name):
             raise ConfigError(
                 f"{name}={value!r} is for NVIDIA cards, and this session is on the CPU; leave it "
                 "out, or ask for providers='cuda'"

@@ -25,7 +25,7 @@ from mirror_rt.errors import (
 )
 from mirror_rt.inference.devices import device_name, memory_of
 from mirror_rt.inference.io_binding import BindingPool
-from mirror_rt.inference.load_options import SessionConfig
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.padding import PaddedBatch
@@ -74,7 +74,7 @@ class GraphSession:
         self,
         graph: Path,
         providers: Sequence[Any],
-        config: SessionConfig,
+        config: LoadOptions,
         *,
         device: int | None = None,
     ) -> None:
@@ -198,12 +198,12 @@ class GraphSession:
             with self._counting:
                 self._in_flight -= 1
 
-    def _open(self, config: SessionConfig) -> ort.InferenceSession:
+    def _open(self, config: LoadOptions) -> ort.InferenceSession:
         onnxruntime = import_onnxruntime()
         try:
             return onnxruntime.InferenceSession(
                 str(self.graph),
-                config.options(onnxruntime),
+                config.session_options(onnxruntime),
                 providers=self._wanted,
                 disabled_optimizers=_SLOW_ON_CPU if self._on_cpu() else None,
                 enable_fallback=0,  # or a card that fails would be left for the CPU in silence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -13,11 +14,10 @@ import numpy as np
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.encoding.batch_encoder import as_list
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.options import EncodeOptions
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
-from mirror_rt.inference.load_options import SessionConfig, Spinning
-from mirror_rt.inference.providers import Providers
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.languages.detection import Detector
 from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
 from mirror_rt.languages.pack_index import PackIndex
@@ -47,17 +47,14 @@ class LanguagePack:
         *,
         memory_limit: float | None = None,
         pinned: Iterable[str] = (),
-        variant: str | None = None,
-        verify: bool = True,
         detector: Detector | None = None,
-        session: SessionConfig | None = None,
+        options: LoadOptions | None = None,
     ) -> None:
         self.folder = folder
         self.index = index
-        self._variant = variant
-        self._session = session or SessionConfig()
+        self._options = options or LoadOptions()
         self._router = Router(folder, index, detector)
-        self._unverified = set(index.bundles) if verify else set()
+        self._unverified = set(index.bundles) if self._options.verify else set()
         sizes = {name: self._bytes(name) for name in index.bundles}
         names = [self._pinned_name(tag) for tag in pinned]
         limit = None if memory_limit is None else _checked_limit(memory_limit, sizes, names)
@@ -73,13 +70,8 @@ class LanguagePack:
         *,
         memory_limit: float | None = None,
         pinned: Iterable[str] = (),
-        variant: str | None = None,
-        verify: bool = True,
         detector: Detector | None = None,
-        providers: Providers = "auto",
-        allow_fallback: bool = False,
-        threads: int | None = None,
-        spinning: Spinning | None = None,
+        **keywords: Unpack[LoadKeywords],
     ) -> LanguagePack:
         """Load the index of a pack, and the bundles that are pinned.
 
@@ -89,14 +81,10 @@ class LanguagePack:
                 bundle counts for the files that its graph needs, and for 17 times its
                 tokenizer.json, which is what that takes in memory.
             pinned: languages that are loaded now and never make room.
-            variant: which graph of each bundle, as for `Encoder.load`.
-            verify: compare the files of a bundle with their hashes when it is first loaded.
             detector: what `lang="auto"` asks: texts to a tag each, None where there is none.
                 py3langid (extra `detect`) unless given.
-            providers: as the rest, of `Encoder.load`, for every bundle.
-            allow_fallback: see there.
-            threads: see there.
-            spinning: see there.
+            **keywords: the fields of `LoadOptions`, for every bundle. The files of a bundle are
+                verified when it is first loaded.
 
         Raises:
             BundleError: not a pack, two of its bundles are of one language, or a pinned one
@@ -109,10 +97,8 @@ class LanguagePack:
             PackIndex.read(path),
             memory_limit=memory_limit,
             pinned=pinned,
-            variant=variant,
-            verify=verify,
             detector=detector,
-            session=SessionConfig(providers, allow_fallback, threads, spinning),
+            options=LoadOptions(**keywords),
         )
 
     @property
@@ -148,7 +134,7 @@ class LanguagePack:
             yield encoder
 
     def encode(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeOptions]
+        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode texts of one language or of several.
 
@@ -173,7 +159,7 @@ class LanguagePack:
         return embeddings[0] if isinstance(inputs, str) else embeddings
 
     def encode_with_info(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeOptions]
+        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> EncodedTexts:
         """Encode texts, and say how many tokens each had and whether it was cut; see `encode`."""
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
@@ -206,7 +192,7 @@ class LanguagePack:
         return f"LanguagePack({str(self.folder)!r}, languages={self.languages})"
 
     def _encode_group(
-        self, name: str, texts: list[Any], rows: Any, options: EncodeOptions
+        self, name: str, texts: list[Any], rows: Any, options: EncodeKeywords
     ) -> EncodedTexts:
         with self._cache.lease(name) as encoder:
             try:
@@ -216,7 +202,7 @@ class LanguagePack:
             except InvalidTextError as error:
                 raise InvalidTextError([(int(rows[i]), why) for i, why in error.items]) from error
 
-    def _check_dimensions(self, names: Iterable[str], options: EncodeOptions) -> None:
+    def _check_dimensions(self, names: Iterable[str], options: EncodeKeywords) -> None:
         by_dimension = {self.index.bundles[name].dimension: name for name in names}
         if len(by_dimension) > 1 and options.get("truncate_dim") is None:
             found = ", ".join(f"{name} {d}" for d, name in by_dimension.items())
@@ -230,16 +216,7 @@ class LanguagePack:
         verify = name in self._unverified
         if verify:
             entry.check_manifest(self.folder)
-        encoder = Encoder(
-            folder,
-            Manifest.read(folder),
-            variant=self._variant,
-            verify=verify,
-            providers=self._session.providers,
-            allow_fallback=self._session.allow_fallback,
-            threads=self._session.threads,
-            spinning=self._session.spinning,
-        )
+        encoder = Encoder(folder, Manifest.read(folder), replace(self._options, verify=verify))
         self._unverified.discard(name)
         logger.info("%s loaded", folder)
         return encoder
@@ -250,7 +227,7 @@ class LanguagePack:
     def _bytes(self, name: str) -> int:
         """What a bundle counts for: the files that its graph needs, the tokenizer's grown."""
         manifest = Manifest.read(self._folder(name))
-        files = manifest.files_for([manifest.variant(self._variant)])
+        files = manifest.files_for([manifest.variant(self._options.variant)])
         tokenizer = files.get(Layout.tokenizer)
         grown = 0 if tokenizer is None else (_TOKENIZER_GROWTH - 1) * tokenizer.bytes
         return sum(record.bytes for record in files.values()) + grown

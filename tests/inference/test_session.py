@@ -8,7 +8,7 @@ import pytest
 from damage import add_variant, spoil_token
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, NonFiniteError, Scheduler
 from mirror_rt.inference.cpus import CpuBudget
-from mirror_rt.inference.load_options import SessionConfig
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.tokens.padding import RaggedTokens
 
 TEXTS = ["the river", "a", "the old town hall by the river", "word"] * 8
@@ -43,8 +43,8 @@ def stops_after_the_run(options):
 
 
 def test_complaint_1_threads_come_from_the_quota(onnxruntime, quota):
-    assert SessionConfig().options(onnxruntime).intra_op_num_threads == 2
-    assert SessionConfig(threads=5).options(onnxruntime).intra_op_num_threads == 5
+    assert LoadOptions().session_options(onnxruntime).intra_op_num_threads == 2
+    assert LoadOptions(threads=5).session_options(onnxruntime).intra_op_num_threads == 5
 
 
 def test_spinning(onnxruntime, monkeypatch):
@@ -52,7 +52,7 @@ def test_spinning(onnxruntime, monkeypatch):
     found = {
         how: (spinning(options), stops_after_the_run(options))
         for how in (None, "off", "run", "always")
-        if (options := SessionConfig(spinning=how).options(onnxruntime))
+        if (options := LoadOptions(spinning=how).session_options(onnxruntime))
     }
     assert found == {
         None: (True, True),
@@ -63,8 +63,8 @@ def test_spinning(onnxruntime, monkeypatch):
 
 
 def test_no_spinning_under_a_quota(onnxruntime, quota):
-    assert not spinning(SessionConfig().options(onnxruntime))
-    assert spinning(SessionConfig(spinning="always").options(onnxruntime))
+    assert not spinning(LoadOptions().session_options(onnxruntime))
+    assert spinning(LoadOptions(spinning="always").session_options(onnxruntime))
 
 
 @pytest.mark.parametrize("how", ["off", "run", "always"])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.inference.load_options import SessionConfig
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.tokenization import TextTokenizer
@@ -51,7 +51,7 @@ class Probe:
         """An onnxruntime session of the graph, on the CPU."""
         try:
             ir.save(model, self._path)
-            return GraphSession(self._path, ["CPUExecutionProvider"], SessionConfig()).session()
+            return GraphSession(self._path, ["CPUExecutionProvider"], LoadOptions()).session()
         finally:
             self._path.unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from mirror_rt.encoding.options import EncodeOptions
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.server.admission.problems import Problem
@@ -72,7 +72,7 @@ def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
     return [(b"x-truncated-items", str(cut).encode())] if cut else []
 
 
-def _options(request: EmbeddingsRequest, registry: Registry, prompts: Prompts) -> EncodeOptions:
+def _options(request: EmbeddingsRequest, registry: Registry, prompts: Prompts) -> EncodeKeywords:
     name = request.prompt_name
     if name is None and request.prompt is None and request.input_type is not None:
         name = prompts.first_of(QUERY_NAMES if request.input_type == "query" else DOCUMENT_NAMES)

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from mirror_rt import __version__
-from mirror_rt.encoding.options import EncodeOptions
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import Vectors
 from mirror_rt.errors import DeadlineError
 from mirror_rt.server.admission.problems import Problem
@@ -152,8 +152,8 @@ def _items(registry: Registry, service: ModelService, exchange: Exchange, inputs
     return items
 
 
-def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters) -> EncodeOptions:
-    options: EncodeOptions = {"on_too_long": registry.config.on_too_long}
+def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters) -> EncodeKeywords:
+    options: EncodeKeywords = {"on_too_long": registry.config.on_too_long}
     if request.truncate is not None:
         options["on_too_long"] = "truncate" if request.truncate else "error"
     if request.prompt_name is not None:

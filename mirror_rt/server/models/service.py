@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from mirror_rt.encoding.options import EncodeOptions
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.errors import InvalidTextError, NonFiniteError, OverloadedError
 from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler
@@ -69,7 +69,7 @@ class ModelService:
         self,
         items: Items,
         timeout: float,
-        options: EncodeOptions,
+        options: EncodeKeywords,
         times: RequestTimes | None = None,
     ) -> EncodedTexts:
         """Encode the texts of one request: all, or an error.
@@ -136,7 +136,7 @@ class ModelService:
         self.aside.shutdown(cancel_futures=True)
 
     async def _encode_pieces(
-        self, items: Items, timeout: float, options: EncodeOptions, times: RequestTimes | None
+        self, items: Items, timeout: float, options: EncodeKeywords, times: RequestTimes | None
     ) -> EncodedTexts:
         """Encode a large request in pieces of texts of similar length."""
         until = time.monotonic() + timeout
@@ -160,7 +160,7 @@ class ModelService:
         items: Items,
         rows: list[int],
         timeout: float,
-        options: EncodeOptions,
+        options: EncodeKeywords,
         times: RequestTimes | None,
     ) -> EncodedTexts:
         chosen = cast("Items", [items[i] for i in rows])
