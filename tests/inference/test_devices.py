@@ -354,8 +354,8 @@ def cuda_build(monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [TENSORRT, CUDA, CPU])
     monkeypatch.setattr("mirror_rt.inference.graph_loading.why_not", lambda *_: None)
     monkeypatch.setattr("mirror_rt.inference.devices.nvidia_cards", lambda: 2)
-    for module in ("opening", "session"):
-        monkeypatch.setattr(f"mirror_rt.{module}.memory_of", lambda *_: ("cpu", 0))
+    for module in ("graph_loading", "session"):
+        monkeypatch.setattr(f"mirror_rt.inference.{module}.memory_of", lambda *_: ("cpu", 0))
     return opened
 
 
