@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.batching import CPU_RUN_COST, GPU_RUN_COST, plan_batches
+from mirror_rt.chunking import check_prompt
 from mirror_rt.devices import Devices, device_name
 from mirror_rt.encoding import BatchEncoder, Inputs, Vectors, as_list
 from mirror_rt.errors import BundleError, ConfigError
@@ -72,6 +73,7 @@ class Encoder(BatchEncoder):
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
+        _check_prompts(folder, tokenizer, manifest.prompts)
         super().__init__(
             tokenizer,
             dimension=manifest.dimension,
@@ -315,3 +317,12 @@ class Encoder(BatchEncoder):
 
     def __repr__(self) -> str:
         return f"Encoder({str(self.folder)!r}, dimension={self.dimension})"
+
+
+def _check_prompts(folder: Path, tokenizer: TextTokenizer, prompts: Mapping[str, str]) -> None:
+    """Raise BundleError where a prompt of the manifest leaves no room for text."""
+    for name, prompt in prompts.items():
+        try:
+            check_prompt(tokenizer, prompt)
+        except ConfigError as error:
+            raise BundleError(f"{folder / Layout.manifest}, prompt {name!r}: {error}") from None

@@ -92,6 +92,8 @@ class GraphSession:
         self._session: ort.InferenceSession | None = self._open(config)
         self.inputs = [node.name for node in self._session.get_inputs()]
         self.outputs = [node.name for node in self._session.get_outputs()]
+        # Length of each output's vectors; None where the graph leaves it open.
+        self.widths = {node.name: _width(node.shape) for node in self._session.get_outputs()}
         self.providers: list[str] = list(self._session.get_providers())
         if device is not None:
             self._bound = BindingPool(self._session, memory_of(self.providers[0], device))
@@ -234,6 +236,10 @@ class GraphSession:
             # Never freed: that would wait for the threads to end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
         self._session = self._sleeping = self._bound = None
+
+
+def _width(shape: Sequence[Any]) -> int | None:
+    return shape[-1] if shape and isinstance(shape[-1], int) else None
 
 
 def _identity(graph: Path) -> tuple[int, ...] | None:
