@@ -145,11 +145,18 @@ class TextTokenizer:
         encoding = self._encode(["a"])[0]
         if (largest := max([*vocabulary.values(), *encoding.ids], default=0)) > _MOST_ID:
             return f"its vocabulary or post_processor has the token id {largest}, above {_MOST_ID}"
-        with _library_errors("the tokenizer failed"):
-            own = self._tokenizer.encode("a", add_special_tokens=False)
-            special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
-            same = {len(encoding), len(own) + special, len(encoding.tokens)}
-        return None if len(same) == 1 else "its post_processor repeats or loses tokens"
+        if len(encoding.tokens) != len(encoding.ids):
+            return "its post_processor has special tokens of several ids and one name"
+        return None if self._obeys_its_limit() else "its post_processor repeats the text"
+
+    def _obeys_its_limit(self) -> bool:
+        """Whether a text is cut: it is so before the post-processor, which may take it twice."""
+        least = self._tokenizer.num_special_tokens_to_add(is_pair=False) + 1
+        self._tokenizer.enable_truncation(least)
+        try:
+            return len(self._encode(["a a a"])[0]) <= least
+        finally:
+            self._tokenizer.enable_truncation(self.max_length)
 
     def __call__(self, texts: Sequence[str], *, prompt: str = "") -> TokenizedTexts:
         """Tokenise valid texts (see `why_invalid`), `prompt` before each, in parallel.
