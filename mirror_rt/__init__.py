@@ -28,6 +28,7 @@ from mirror_rt.errors import (
     ParityError,
     ProcessGroupError,
     ProviderError,
+    ReentrantCallError,
     ServerError,
 )
 from mirror_rt.manifest import Manifest
@@ -69,6 +70,7 @@ __all__ = [
     "Predictor",
     "ProcessGroupError",
     "ProviderError",
+    "ReentrantCallError",
     "Scheduler",
     "SearchResult",
     "ServerError",

@@ -85,7 +85,8 @@ class GraphSession:
         self._bound: BindingPool | None = None
         self._opening = threading.Lock()
         self._closed = False
-        self._counting = threading.Lock()
+        # Reentrant, for a signal handler that encodes: its own count is balanced.
+        self._counting = threading.RLock()
         self._in_flight = 0
         self._sleeping: ort.InferenceSession | None = None
         self._identity = _identity(graph)
@@ -231,7 +232,7 @@ class GraphSession:
         """In a forked process: leave the session of the parent alone, without its threads."""
         import ctypes
 
-        self._opening, self._counting, self._in_flight = threading.Lock(), threading.Lock(), 0
+        self._opening, self._counting, self._in_flight = threading.Lock(), threading.RLock(), 0
         for held in (self._session, self._sleeping, self._bound):
             # Never freed: that would wait for the threads to end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
