@@ -600,6 +600,7 @@ def test_what_nobody_holds_is_freed(bundle):
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
         assert not thread.is_alive()
+    del thread
     gc.collect()
     assert [kept() for kept in held] == [None] * 9
 
