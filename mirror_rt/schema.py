@@ -15,7 +15,17 @@ from pathlib import PurePosixPath
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Digest", "InnerPath", "Rule", "at_most", "between", "build", "check_values", "matching"]
+__all__ = [
+    "Digest",
+    "InnerPath",
+    "Rule",
+    "at_most",
+    "between",
+    "build",
+    "check_values",
+    "is_unicode",
+    "matching",
+]
 
 # `copy`, `json` and `repr` go down into a value by recursion; real documents have 5 levels.
 _MOST_LEVELS = 32
@@ -170,14 +180,19 @@ def check_values(document: Any) -> None:
 
 
 def _fault(value: Any) -> str | None:
-    if isinstance(value, str) and not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return "which is not valid Unicode"
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+    if isinstance(value, str):
+        return None if is_unicode(value) else "which is not valid Unicode"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "which does not fit into 64 bits"
     return None
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a string has no lone surrogate, which JSON can write and UTF-8 cannot."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _path(where: tuple[str | int, ...]) -> str:
