@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 __all__ = [
     "Digest",
+    "InnerFolder",
     "InnerPath",
     "Rule",
     "at_most",
@@ -77,6 +78,10 @@ def _stays_inside(name: str) -> bool:
 
 # A path in a document, which may come from a stranger.
 InnerPath = Annotated[str, Rule("a path inside the folder", _stays_inside)]
+# The same, or the folder itself.
+InnerFolder = Annotated[
+    str, Rule("a path inside the folder", lambda name: name in ("", ".") or _stays_inside(name))
+]
 Digest = Annotated[str, matching("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
 
 

@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 # Of a line, in bytes, and of a cell of CSV, in characters. What has no line ends, or a quote that
-# is never closed, is not read into memory whole. 10 million characters, the most that `chunk` takes,
-# are 60 MB where JSON escapes each of them.
+# is never closed, is not read into memory whole. 10 million characters, the most that `chunk`
+# takes, are 60 MB where JSON escapes each of them.
 _MOST_LINE = 1 << 26
 
 

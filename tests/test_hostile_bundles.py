@@ -57,8 +57,11 @@ def places(document, at=()):
 def changed(document):
     """Documents like this one, but for one to three values that are replaced, removed or added."""
     every = sorted(places(document), key=len)
+    highest = [at for at in every if len(at) == 1] or every
     change = st.tuples(
-        st.sampled_from(every), st.sampled_from(["replace", "remove", "add"]), odd | anything
+        st.sampled_from(highest) | st.sampled_from(every),
+        st.sampled_from(["replace", "remove", "add"]),
+        odd | anything,
     )
     return st.lists(change, min_size=1, max_size=3).map(lambda made: apply(document, made))
 

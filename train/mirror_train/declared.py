@@ -15,6 +15,7 @@ from torch import nn
 
 from mirror_rt.errors import BundleError, ModelError
 from mirror_rt.manifest import Layout, Manifest, Pooling, PoolingMode
+from mirror_rt.schema import InnerFolder, build
 from mirror_train.dense import load_dense
 from mirror_train.glow import load_flow
 from mirror_train.head import Head, Normalize
@@ -220,7 +221,7 @@ class _Module:
     """An entry of modules.json; the first module of a folder is often the folder itself."""
 
     type: str
-    path: InnerPath | Literal[""]
+    path: InnerFolder
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
