@@ -191,7 +191,8 @@ class TextTokenizer:
     def pieces(self, text: str, *, special_tokens: bool) -> list[TokenPiece]:
         """All tokens of a text of any length, with their places in it."""
         with _library_errors("the tokenizer failed"):
-            first = self._tokenizer.encode(text)
+            # A batch of one, because `encode` would hold the interpreter's lock meanwhile.
+            first = self._tokenizer.encode_batch([text])[0]
         parts = [first, *first.overflowing]
         found = [
             [
