@@ -49,8 +49,8 @@ class Scheduler:
 
     A signal handler should not call it, but set a flag or use `loop.add_signal_handler`: where the
     signal interrupted a call of the same scheduler, the handler's own is a `ReentrantCallError`,
-    because waiting for locks that the interrupted code holds would never end. Nor should it wait for
-    a future of `submit`.
+    because waiting for locks that the interrupted code holds would never end. Nor should it wait
+    for a future of `submit`.
 
     Args:
         encoders: one encoder, or several of the same model; each has a thread for each run that it
