@@ -30,6 +30,7 @@ from mirror_rt.errors import (
     ParityError,
     ProcessGroupError,
     ProviderError,
+    ReentrantCallError,
     ServerError,
 )
 from mirror_rt.vectors.quantization import calibration_ranges, quantize_embeddings
@@ -69,6 +70,7 @@ __all__ = [
     "Predictor",
     "ProcessGroupError",
     "ProviderError",
+    "ReentrantCallError",
     "Scheduler",
     "SearchResult",
     "ServerError",

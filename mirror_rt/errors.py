@@ -12,6 +12,7 @@ MirrorError
 |-- HubError                             a model hub lacks or refuses something, or is not reached
 |-- ProcessGroupError                    another process of a run on several has failed
 |-- ClosedError (RuntimeError)           an Encoder, Scheduler or Client is used after close()
+|-- ReentrantCallError (RuntimeError)    a signal handler calls the Scheduler that it interrupted
 |-- DeadlineError (TimeoutError)         the time that a caller gave is over
 |-- OverloadedError                      too much waits already: try again later
 |-- ServerError                          an embedding server is not reached, refuses or fails
@@ -47,6 +48,7 @@ __all__ = [
     "ParityError",
     "ProcessGroupError",
     "ProviderError",
+    "ReentrantCallError",
     "ServerError",
     "importing",
     "require",
@@ -112,6 +114,10 @@ class ProcessGroupError(MirrorError):
 
 class ClosedError(MirrorError, RuntimeError):
     """An Encoder, Scheduler or Client is used after `close()`, or in another process."""
+
+
+class ReentrantCallError(MirrorError, RuntimeError):
+    """A signal handler calls a Scheduler in the middle of another call of the same thread."""
 
 
 class DeadlineError(MirrorError, TimeoutError):

@@ -10,6 +10,7 @@ import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.text import iter_csv, iter_jsonl, iter_lines
+from mirror_rt.schema import is_unicode
 
 __all__ = ["Window", "count_records", "iter_records", "windows"]
 
@@ -67,7 +68,7 @@ def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[t
 def _checked_ids(
     path: str, field: str, rows: Iterable[tuple[Any, ...]]
 ) -> Iterator[tuple[Any, ...]]:
-    """Pass rows on whose ids are all strings, or all integers of 64 bits."""
+    """Pass rows on whose ids are all valid strings, or all integers of 64 bits."""
     expected: type | None = None
     for number, (text, name) in enumerate(rows, 1):
         problem = None
@@ -77,6 +78,8 @@ def _checked_ids(
             problem = f"has the id {name!r}, expected a string or an integer"
         elif isinstance(name, int) and not -(2**63) <= name < 2**63:
             problem = f"has the id {name}, which does not fit into 64 bits"
+        elif isinstance(name, str) and not is_unicode(name):
+            problem = f"has the id {name!r}, which is not valid Unicode,"
         elif type(name) is not (expected := expected or type(name)):
             problem = f"has the id {name!r}, and the ids before are of type {expected.__name__}"
         if problem:

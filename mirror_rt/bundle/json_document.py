@@ -1,16 +1,22 @@
-"""JSON documents with a format and a version: mirror.json, pack.json."""
+"""JSON documents with a format and a version: mirror.json, pack.json, heads.json."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from mirror_rt.errors import BundleError, BundleVersionError
+from mirror_rt.schema import check_values
 
-__all__ = ["is_a", "read_document", "read_json"]
+__all__ = ["naming", "read_document", "read_json"]
+
+
+# More than 100 times what a pack of 100 languages has; parsing and checking it takes half a second.
+_MOST_BYTES = 1 << 22
 
 
 def read_json(path: Path, noun: str) -> Any:
@@ -18,16 +24,36 @@ def read_json(path: Path, noun: str) -> Any:
 
     Raises:
         BundleError: its folder does not exist or is no `noun` (it has no such file), or the file
-            is not JSON.
+            is not a regular one, too large, not JSON, or holds a value that nothing may hold
+            (see `schema.check_values`).
     """
     if not path.parent.is_dir():
         raise BundleError(f"{path.parent}: no such folder")
+    if not path.exists():
+        raise BundleError(f"{path.parent} is not a {noun}: it has no {path.name}")
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise BundleError(f"{path} is not a regular file")
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise BundleError(f"{path} has more than {_MOST_BYTES:,} bytes: it is not a {noun}'s")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BundleError(f"{path.parent} is not a {noun}: it has no {path.name}") from None
+        values = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{path} is not valid JSON: {error}") from error
+    if isinstance(values, dict | list):
+        with naming(path):
+            check_values(values)
+    return values
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn a ValueError about a value of a document into a BundleError that names the file."""
+    try:
+        yield
+    except ValueError as error:
+        raise BundleError(f"{path} is damaged: {error}") from error
 
 
 def read_document(
@@ -51,24 +77,14 @@ def read_document(
         found = values.get("format") if isinstance(values, dict) else type(values).__name__
         hint = (hints or {}).get(found) if isinstance(found, str) else None
         raise BundleError(
-            f"{path} says {found!r}, expected {expected!r}{f'; {hint}' if hint else ''}"
+            f"{path} says {reprlib.repr(found)}, expected {expected!r}{f'; {hint}' if hint else ''}"
         )
     written = values.get("format_version")
     if not isinstance(written, int) or isinstance(written, bool) or written < 1:
-        raise BundleError(f"{path}: format_version {written!r} is invalid")
+        raise BundleError(f"{path}: format_version {reprlib.repr(written)} is invalid")
     if written > version:
         raise BundleVersionError(
             f"{path.parent} has format version {written}, this mirror_rt reads up to {version}: "
             "upgrade with pip install -U mirror-rt"
         )
     return values
-
-
-def is_a(value: Any, hint: Any) -> bool:
-    """Whether a JSON value has a field's declared type (of a list, its items are not looked at)."""
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) in (Union, UnionType):
-        return any(is_a(value, part) for part in get_args(hint))
-    kind = get_origin(hint) or hint
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

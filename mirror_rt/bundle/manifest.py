@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
-from mirror_rt.bundle.json_document import is_a, read_document, read_json
+from mirror_rt.bundle.json_document import naming, read_document, read_json
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import sha256
+from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
 
 __all__ = [
     "FORMAT_VERSION",
+    "Dimension",
     "FileRecord",
     "Format",
     "Layout",
@@ -39,6 +41,19 @@ Target = Literal["cpu", "cuda"]
 # A tuned Hugging Face folder, and what `export` makes of it; both hold a mirror.json.
 Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
 
+# Limits far above every published model, so that a damaged number is no request for memory.
+Dimension = Annotated[int, between(1, 65_536)]
+_Tokens = Annotated[int, between(1, 1_048_576)]
+_TokenId = Annotated[int, between(0, 2**31 - 1)]
+_Prompts = Annotated[
+    dict[str, Annotated[str, at_most(10_000, "characters")]], at_most(1000, "prompts")
+]
+_MODES = frozenset(mode for modes in get_args(PoolingMode) for mode in get_args(modes))
+_Poolings = Annotated[
+    str,
+    Rule(f"one or several of {', '.join(sorted(_MODES))}, joined by +",
+         lambda value: set(value.split("+")) <= _MODES),
+]  # fmt: skip
 
 _MAPPED = "_mapped.onnx"
 
@@ -68,8 +83,8 @@ class Layout:
 class FileRecord:
     """Size in bytes and SHA-256 of one file."""
 
-    bytes: int
-    sha256: str
+    bytes: Annotated[int, between(0, 2**63 - 1)]
+    sha256: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +101,13 @@ class Variant:
         weights: path of the graph whose weights this one reads; None where it has its own.
     """
 
-    file: str
+    file: InnerPath
     precision: Precision
     target: Target
     graph: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] | None = None
     unchecked: str | None = None
-    weights: str | None = None
+    weights: InnerPath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +131,11 @@ class Manifest:
         files: path inside the folder -> FileRecord.
     """
 
-    dimension: int
-    max_length: int
-    pad_id: int
-    pooling: str
-    pad_to: int | None = None
+    dimension: Dimension
+    max_length: _Tokens
+    pad_id: _TokenId
+    pooling: _Poolings
+    pad_to: _Tokens | None = None
     mask_token: str | None = None
     language: str | None = None
     level: str | None = None
@@ -129,12 +144,12 @@ class Manifest:
     data: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
     normalize: bool = True
-    prompts: dict[str, str] = field(default_factory=dict)
+    prompts: _Prompts = field(default_factory=dict)
     default_prompt_name: str | None = None
     variants: dict[str, Variant] = field(default_factory=dict)
     generator: str = ""
     created: str = ""
-    files: dict[str, FileRecord] = field(default_factory=dict)
+    files: dict[InnerPath, FileRecord] = field(default_factory=dict)
     format: Format = "mirror_rt bundle"
     format_version: int = FORMAT_VERSION
 
@@ -150,7 +165,7 @@ class Manifest:
 
         Raises:
             BundleError: no such folder or manifest, one of another format than `expected`, or a
-                field is missing or of a wrong type.
+                field is missing, of a wrong type, outside its limits or at odds with another.
             BundleVersionError: the format version is newer than this one.
         """
         path = folder / Layout.manifest
@@ -158,10 +173,27 @@ class Manifest:
             path, noun="bundle", expected=expected, version=FORMAT_VERSION,
             hints={"mirror_rt encoder": f"export it first: mirror-rt export {folder} --out BUNDLE"},
         )  # fmt: skip
-        try:
-            return _from_dict(values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BundleError(f"{path} is damaged: {error!r}") from error
+        with naming(path):
+            manifest: Manifest = build(cls, values)
+            manifest._check_consistent()
+        return manifest
+
+    def _check_consistent(self) -> None:
+        """Check what depends on several fields; ValueError names one of them."""
+        if self.pad_to not in (None, self.max_length):
+            raise ValueError(f"pad_to is {self.pad_to}, expected max_length or null")
+        if self.default_prompt_name not in (None, *self.prompts):
+            raise ValueError(
+                f"default_prompt_name is {self.default_prompt_name!r}, expected one of prompts "
+                f"({', '.join(self.prompts) or 'there are none'}) or null"
+            )
+        if self.format == "mirror_rt bundle":
+            if not self.variants:
+                raise ValueError("variants is {}, expected at least one")
+            parts = [part for v in self.variants.values() for part in (v.file, v.weights) if part]
+            for required in (*parts, Layout.tokenizer):
+                if required not in self.files:
+                    raise ValueError(f"files has no record of {required}")
 
     def variant(self, name: str | None = None) -> Variant:
         """Return the graph of that name; None for `fp32`, or the first where there is no `fp32`.
@@ -230,54 +262,3 @@ def declared_format(folder: Path) -> str | None:
         return None
     values = read_json(folder / Layout.manifest, "bundle")
     return values.get("format") if isinstance(values, dict) else None
-
-
-def _from_dict(values: dict[str, Any]) -> Manifest:
-    hints = get_type_hints(Manifest)
-    values = {name: value for name, value in values.items() if name in hints}
-    values["files"] = {name: _file_record(record) for name, record in values["files"].items()}
-    variants = values.get("variants", {})
-    values["variants"] = {name: _variant(entry) for name, entry in variants.items()}
-    for name, value in values.items():
-        if name not in ("files", "variants") and not is_a(value, hints[name]):
-            raise ValueError(f"{name} is {value!r}, expected {hints[name]}")
-    manifest = Manifest(**values)
-    if outside := [name for name in manifest.files if not _is_inside(name)]:
-        raise ValueError(f"{outside[0]!r} is no path inside the folder")
-    if manifest.dimension < 1 or manifest.max_length < 1 or not 0 <= manifest.pad_id < 2**31:
-        raise ValueError("dimension and max_length must be at least 1, pad_id at least 0")
-    if not all(is_a(mode, PoolingMode) for mode in manifest.pooling.split("+")):
-        raise ValueError(f"pooling is {manifest.pooling!r}, which is unknown")
-    if manifest.pad_to not in (None, manifest.max_length):
-        raise ValueError(f"pad_to is {manifest.pad_to}, expected max_length or null")
-    if manifest.format == "mirror_rt bundle":
-        graphs = [variant.file for variant in manifest.variants.values()]
-        weights = [v.weights for v in manifest.variants.values() if v.weights]
-        for required in (*graphs, *weights, Layout.tokenizer):
-            if required not in manifest.files:
-                raise ValueError(f"no record of {required}")
-        if not graphs:
-            raise ValueError("it names no variant")
-    return manifest
-
-
-def _variant(values: dict[str, Any]) -> Variant:
-    hints = get_type_hints(Variant)
-    values = {name: value for name, value in values.items() if name in hints}
-    for name, value in values.items():
-        if not is_a(value, hints[name]):
-            raise ValueError(f"{name} of a variant is {value!r}, expected {hints[name]}")
-    return Variant(**values)
-
-
-def _file_record(record: dict[str, Any]) -> FileRecord:
-    made = FileRecord(**record)
-    if not (is_a(made.bytes, int) and isinstance(made.sha256, str)):
-        raise ValueError(f"{record!r} is not a size and a SHA-256")
-    return made
-
-
-def _is_inside(name: str) -> bool:
-    """Whether a path of a manifest, which may come from a stranger, stays in its folder."""
-    path = PurePosixPath(name)
-    return not (path.is_absolute() or ".." in path.parts or "\\" in name)

@@ -131,10 +131,10 @@ def describe_parity(variant: Variant) -> str:
     """Say in a line how a variant compares with PyTorch."""
     if (parity := variant.parity) is None:
         return f"{variant.file}, not compared with PyTorch: {variant.unchecked}"
-    kept = len(variant.graph.get("float32_layers", []))
+    kept = variant.graph.get("float32_layers")
     parts = [
         variant.file,
-        f"{parity.get('bytes', 0) / 1e6:.1f} MB",
+        f"{_number(parity, 'bytes', '.1f', scale=1e-6)} MB",
         f"differs from PyTorch by {_number(parity, 'max_difference', '.1e')} at most, mean cosine "
         f"{_number(parity, 'mean_cosine', '.5f')}, worst {_number(parity, 'min_cosine', '.5f')}, "
         f"over {parity.get('texts')} texts of {parity.get('min_tokens')} to "
@@ -143,16 +143,16 @@ def describe_parity(variant: Variant) -> str:
     if "spearman" in parity:
         rho, own = (_number(parity, name, ".4f") for name in ("spearman", "spearman_pytorch"))
         parts.append(f"Spearman {rho} (PyTorch {own})")
-    if kept:
-        parts.append(f"{kept} layers in float32")
+    if isinstance(kept, list) and kept:
+        parts.append(f"{len(kept)} layers in float32")
     if parity.get("passed") is False:
         parts.append("TOO FAR FROM PYTORCH, written by force")
     return ", ".join(parts)
 
 
-def _number(values: dict[str, Any], name: str, form: str) -> str:
+def _number(values: dict[str, Any], name: str, form: str, *, scale: float = 1) -> str:
     value = values.get(name)
-    return format(value, form) if isinstance(value, int | float) else "undefined"
+    return format(value * scale, form) if isinstance(value, int | float) else "undefined"
 
 
 def _join(values: dict[str, Any], *names: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, Unpack
@@ -26,6 +26,7 @@ from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST, plan_batches
+from mirror_rt.tokens.chunking import check_prompt
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.tokenization import TextTokenizer
 
@@ -54,6 +55,7 @@ class Encoder(BatchEncoder):
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
+        _check_prompts(folder, tokenizer, manifest.prompts)
         super().__init__(
             tokenizer,
             dimension=manifest.dimension,
@@ -242,3 +244,12 @@ class Encoder(BatchEncoder):
 
     def __repr__(self) -> str:
         return f"Encoder({str(self.folder)!r}, dimension={self.dimension})"
+
+
+def _check_prompts(folder: Path, tokenizer: TextTokenizer, prompts: Mapping[str, str]) -> None:
+    """Raise BundleError where a prompt of the manifest leaves no room for text."""
+    for name, prompt in prompts.items():
+        try:
+            check_prompt(tokenizer, prompt)
+        except ConfigError as error:
+            raise BundleError(f"{folder / Layout.manifest}, prompt {name!r}: {error}") from None

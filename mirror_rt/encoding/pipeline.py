@@ -78,7 +78,7 @@ class Pipeline(ABC):
         self._run_cost = run_cost
         self._parallel_runs = parallel_runs
         self._said: set[str] = set()
-        self._saying = threading.Lock()
+        self._saying = threading.RLock()  # a signal handler may encode, too
 
     @abstractmethod
     def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:

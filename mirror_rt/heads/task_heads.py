@@ -6,20 +6,20 @@ of each. They take vectors as pooled, not normalised.
 
 from __future__ import annotations
 
-import math
 import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.json_document import is_a, read_document
-from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.json_document import naming, read_document
+from mirror_rt.bundle.manifest import Dimension, Layout
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import write_json
+from mirror_rt.schema import Rule, between, build, matching
 
 __all__ = ["FEATURES", "HEADS_VERSION", "HeadKind", "Heads", "Predictions", "TaskHead"]
 
@@ -31,6 +31,7 @@ FEATURES = ("u", "v", "|u-v|", "u*v")
 
 Floats = npt.NDArray[np.float64]
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_Number = Annotated[float, between(-1e30, 1e30)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +192,15 @@ class Heads:
         values = read_document(
             path, noun="folder of heads", expected="mirror_rt heads", version=HEADS_VERSION
         )
-        try:
+        with naming(path):
+            read: _Document = build(_Document, values)
             heads = {
-                str(name): _read_head(path.parent, str(name), fields)
-                for name, fields in values["heads"].items()
+                name: _read_head(path.parent, name, described)
+                for name, described in read.heads.items()
             }
-            read = cls(int(values["dimension"]), str(values["pooling"]), heads)
             if wrong := [h.name for h in heads.values() if h.dimension != read.dimension]:
                 raise ValueError(f"the head {wrong[0]!r} takes vectors of another length")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BundleError(f"{path} is damaged: {error}") from error
-        return read
+        return cls(read.dimension, read.pooling, heads)
 
     def write(self, folder: Path) -> None:
         """Write them into a folder that is being made.
@@ -242,28 +241,45 @@ class Heads:
         return self.by_name[name]
 
 
-def _read_head(folder: Path, name: str, fields: dict[str, Any]) -> TaskHead:
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a head")
-    scale = fields.get("scale")
-    if not is_a(fields.get("hinge"), int | float) or not math.isfinite(fields["hinge"]):
-        raise ValueError(f"head {name!r}: hinge is {fields.get('hinge')!r}, expected a number")
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What heads.json says of a head; see `TaskHead`."""
+
+    kind: HeadKind
+    hinge: Annotated[float, between(-1, 1)]
+    labels: list[str]
+    features: list[str]
+    scale: Annotated[list[_Number], Rule("two", lambda ends: len(ends) == 2)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """The content of heads.json."""
+
+    dimension: Dimension
+    pooling: str
+    heads: dict[Annotated[str, matching(_NAME.pattern, "a name of a head")], _Described]
+
+
+def _read_head(folder: Path, name: str, described: _Described) -> TaskHead:
     weights = _read_arrays(folder / f"{name}.npz")
     return TaskHead(
         name,
-        fields["kind"],
-        weights["weight"].astype(np.float32),
-        weights["bias"].astype(np.float32),
-        labels=tuple(map(str, fields["labels"])),
-        features=tuple(map(str, fields["features"])),
-        hinge=float(fields["hinge"]),
-        scale=None if scale is None else (float(scale[0]), float(scale[1])),
+        described.kind,
+        weights["weight"],
+        weights["bias"],
+        labels=tuple(described.labels),
+        features=tuple(described.features),
+        hinge=described.hinge,
+        scale=None if described.scale is None else (described.scale[0], described.scale[1]),
     )
 
 
-def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _read_arrays(path: Path) -> dict[str, npt.NDArray[np.float32]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in ("weight", "bias")}
+            return {name: arrays[name].astype(np.float32) for name in ("weight", "bias")}
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise BundleError(f"{path} cannot be read: {error}") from error
+    except MemoryError as error:  # a header may say any shape
+        raise BundleError(f"{path} cannot be read: it needs too much memory") from error

@@ -141,7 +141,7 @@ class _Opener:
         if best not in session.providers:
             session.close()
             raise NotStarted("onnxruntime goes on without it, and gives no reason")
-        _check_graph(session)
+        _check_graph(session, self.manifest.dimension)
         if captured is None or device is None:
             return session
         from mirror_rt.inference.cuda_graphs import (  # threads, which few need
@@ -240,22 +240,31 @@ def _runs(folder: Path, variant: Variant, provider: str) -> bool:
 def _loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
     """Path of a graph, where possible of the one that leaves its weights in the file.
 
-    Not where the file was changed, whose weights are elsewhere then; and not behind a symbolic
-    link, which a model hub's cache is made of and onnxruntime refuses for weights.
+    Not where the file was changed, whose weights are elsewhere then; not where the manifest does
+    not have it, so that nobody compared it with a hash; and not behind a symbolic link, which a
+    model hub's cache is made of and onnxruntime refuses for weights.
     """
     path, mapped = folder / graph, folder / Layout.mapped(graph)
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise BundleError(f"{path} is not a regular file")
     record = manifest.files.get(graph)
-    if not mapped.is_file() or not path.is_file() or path.is_symlink():
+    recorded = Layout.mapped(graph) in manifest.files
+    if not (recorded and mapped.is_file() and path.is_file()) or path.is_symlink():
         return path
     same = record is None or record.bytes == path.stat().st_size
     return mapped if same else path
 
 
-def _check_graph(session: GraphSession) -> None:
+def _check_graph(session: GraphSession, dimension: int) -> None:
     unknown = set(session.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
-    missing = {"sentence_embedding", "pooled_embedding"} - set(session.outputs)
+    missing = {"sentence_embedding", "pooled_embedding"} - session.widths.keys()
     if unknown or missing:
         raise BundleError(
             f"{session.graph} is not a pooled encoder graph: "
             f"unknown inputs {sorted(unknown)}, missing outputs {sorted(missing)}"
+        )
+    if (width := session.widths["pooled_embedding"]) not in (None, dimension):
+        raise BundleError(
+            f"{session.graph} gives {width} dimensions, the dimension in its manifest is "
+            f"{dimension}"
         )

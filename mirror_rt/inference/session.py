@@ -85,13 +85,16 @@ class GraphSession:
         self._bound: BindingPool | None = None
         self._opening = threading.Lock()
         self._closed = False
-        self._counting = threading.Lock()
+        # Reentrant, for a signal handler that encodes: its own count is balanced.
+        self._counting = threading.RLock()
         self._in_flight = 0
         self._sleeping: ort.InferenceSession | None = None
         self._identity = _identity(graph)
         self._session: ort.InferenceSession | None = self._open(config)
         self.inputs = [node.name for node in self._session.get_inputs()]
         self.outputs = [node.name for node in self._session.get_outputs()]
+        # Length of each output's vectors; None where the graph leaves it open.
+        self.widths = {node.name: _width(node.shape) for node in self._session.get_outputs()}
         self.providers: list[str] = list(self._session.get_providers())
         if device is not None:
             self._bound = BindingPool(self._session, memory_of(self.providers[0], device))
@@ -229,11 +232,15 @@ class GraphSession:
         """In a forked process: leave the session of the parent alone, without its threads."""
         import ctypes
 
-        self._opening, self._counting, self._in_flight = threading.Lock(), threading.Lock(), 0
+        self._opening, self._counting, self._in_flight = threading.Lock(), threading.RLock(), 0
         for held in (self._session, self._sleeping, self._bound):
             # Never freed: that would wait for the threads to end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
         self._session = self._sleeping = self._bound = None
+
+
+def _width(shape: Sequence[Any]) -> int | None:
+    return shape[-1] if shape and isinstance(shape[-1], int) else None
 
 
 def _identity(graph: Path) -> tuple[int, ...] | None:

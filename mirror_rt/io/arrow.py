@@ -44,8 +44,8 @@ def iter_parquet(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
     """Yield the values of the named columns of every row, str, int or None.
 
     Raises:
-        DataError: not a Parquet file, a damaged one, no such column, or a column of another type
-            than string or integer.
+        DataError: not a Parquet file, a damaged one, no such column, a column of another type than
+            string or integer, or a string that is not UTF-8 (naming the row).
         MissingDependencyError: pyarrow is not installed.
     """
     pyarrow = _pyarrow()
@@ -55,11 +55,30 @@ def iter_parquet(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
         for column in columns:
             _check_type(path, schema.field(column), pyarrow.types)
         try:
+            start = 0
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns)):
-                values = [batch.column(column).to_pylist() for column in columns]
+                values = [_values(path, batch, column, start) for column in columns]
                 yield from zip(*values, strict=True)
+                start += batch.num_rows
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{path} is damaged: {error}") from error
+
+
+def _values(path: Path, batch: Any, column: str, start: int) -> list[Any]:
+    """Values of a column of a batch whose first row is row `start`, from 0, of the file."""
+    values = batch.column(column)
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError:  # the library compares no string with UTF-8 when it reads
+        for row, value in enumerate(values, start + 1):
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}, row {row}: the column {column!r} is not UTF-8 (byte "
+                    f"0x{error.object[error.start]:02x} at position {error.start})"
+                ) from error
+        raise
 
 
 def _check_type(path: Path, field: Any, types: Any) -> None:

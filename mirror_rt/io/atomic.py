@@ -42,14 +42,14 @@ def write_json(path: Path, value: Any) -> None:
 def check_free(path: Path, *, overwrite: bool) -> None:
     """Check, before any work, that `path` can be written later.
 
-    An existing empty folder counts as free.
+    An existing empty folder counts as free, a symbolic link to nothing does not.
 
     Raises:
         OutputExistsError: it exists, and `overwrite` is False.
         OSError: it is the working folder or a mount point, which cannot be replaced; or its
             parent is a file, or may not be written to.
     """
-    if path.exists():
+    if os.path.lexists(path):
         if not (overwrite or (path.is_dir() and not any(path.iterdir()))):
             raise OutputExistsError(
                 f"{path} already exists: choose another output, or pass --overwrite "
@@ -113,7 +113,7 @@ def replace_folder(new: Path, path: Path) -> None:
 
     What has that name is moved aside first and removed last, so one of the two is always whole.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         new.rename(path)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))

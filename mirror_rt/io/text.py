@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -27,8 +28,10 @@ __all__ = [
     "read_table",
 ]
 
-# The csv module refuses longer fields: a quote that is never closed does not swallow a large file.
-_MOST_CSV_CHARACTERS = 100_000_000
+# Of a line, in bytes, and of a cell of CSV, in characters. What has no line ends, or a quote that
+# is never closed, is not read into memory whole. 10 million characters, the most that `chunk`
+# takes, are 60 MB where JSON escapes each of them.
+_MOST_LINE = 1 << 26
 
 
 def iter_lines(path: Path | str) -> Iterator[str]:
@@ -37,10 +40,11 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     A byte order mark is dropped, `\n` and `\r\n` both end a line, and the last line needs none.
 
     Raises:
-        DataError: missing, a folder, binary, or not UTF-8 (naming the line).
+        DataError: missing, a folder, binary, not UTF-8, or a line of more than 64 MiB (naming it).
     """
     with _open(path) as file:
-        for number, raw in enumerate(file, 1):
+        for number, raw in enumerate(iter(partial(file.readline, _MOST_LINE + 1), b""), 1):
+            _check_size(path, number, len(raw), "bytes")
             try:
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -82,7 +86,8 @@ def iter_csv(path: Path | str, *columns: str) -> Iterator[tuple[str, ...]]:
             cells, or wrong quotes.
     """
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        reader = csv_reader(_without_nul(path, text))
+        lines = iter(partial(text.readline, _MOST_LINE + 1), "")
+        reader = csv_reader(_checked_lines(path, lines))
         try:
             header = next(reader, [])
             indices = column_indices(path, header, columns)
@@ -110,7 +115,7 @@ def csv_reader(lines: Iterable[str], delimiter: str = ",") -> Reader:
     The module's limit on the size of a cell is one of the process: it is raised, never lowered,
     so that what is read does not depend on what was read before.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), _MOST_CSV_CHARACTERS))
+    csv.field_size_limit(max(csv.field_size_limit(), _MOST_LINE))
     return csv.reader(lines, delimiter=delimiter, strict=True)
 
 
@@ -127,8 +132,17 @@ def column_indices(
     return tuple(header.index(column) for column in columns)
 
 
-def _without_nul(path: Path | str, lines: Iterator[str]) -> Iterator[str]:
+def _check_size(path: Path | str, number: int, size: int, unit: str) -> None:
+    if size > _MOST_LINE:
+        raise DataError(
+            f"{path}, line {number}: more than {_MOST_LINE:,} {unit}; this is no file of texts, or "
+            "its lines end in something else than a newline"
+        )
+
+
+def _checked_lines(path: Path | str, lines: Iterator[str]) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
+        _check_size(path, number, len(line), "characters")
         if "\0" in line:
             raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
         yield line

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any
 
-from mirror_rt.bundle.json_document import is_a, read_document
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.json_document import naming, read_document
+from mirror_rt.bundle.manifest import Dimension, Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import sha256, write_json
+from mirror_rt.schema import Digest, InnerPath, build
 
 __all__ = ["PACK_FILE", "PACK_VERSION", "PackIndex", "PackedBundle", "is_pack", "refuse_pack"]
 
@@ -34,9 +35,9 @@ class PackedBundle:
         source: what it was made from, and with which options.
     """
 
-    path: str
-    dimension: int
-    manifest_sha256: str
+    path: InnerPath
+    dimension: Dimension
+    manifest_sha256: Digest
     language: str | None = None
     level: str | None = None
     base_model: dict[str, Any] = field(default_factory=dict)
@@ -115,10 +116,25 @@ class PackIndex:
         folder = Path(folder)
         path = folder / file
         values = read_document(path, noun="pack", expected=_FORMAT, version=PACK_VERSION)
-        try:
-            return _from_dict(folder, values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BundleError(f"{path} is damaged: {error!r}") from error
+        with naming(path):
+            index: PackIndex = build(cls, values)
+            index._check_consistent(folder)
+        return index
+
+    def _check_consistent(self, folder: Path) -> None:
+        """Check the default, and that no bundle is behind a link; ValueError names the field."""
+        if self.default not in self.bundles:
+            raise ValueError(f"default is {self.default!r}, expected one of {list(self.bundles)}")
+        inside = folder.resolve()
+        for name, bundle in self.bundles.items():
+            try:
+                found = (folder / bundle.path).resolve()
+            except (OSError, RuntimeError) as error:  # a link to itself
+                raise ValueError(f"bundles.{name}.path is {bundle.path!r}: {error}") from error
+            if not found.is_relative_to(inside):
+                raise ValueError(
+                    f"bundles.{name}.path is {bundle.path!r}, which leads out of the pack"
+                )
 
     def bundle(self, name: str | None = None) -> PackedBundle:
         """Return the entry of that name; None for the default.
@@ -148,39 +164,3 @@ def refuse_pack(path: Path) -> None:
     if not path.exists() and is_pack(path.parent):
         names = list(PackIndex.read(path.parent).bundles)
         raise BundleError(f"the pack {path.parent} has no {path.name}: it has {', '.join(names)}")
-
-
-def _from_dict(folder: Path, values: dict[str, Any]) -> PackIndex:
-    entries = {name: _bundle(folder, entry) for name, entry in values["bundles"].items()}
-    known = {field.name for field in dataclasses.fields(PackIndex)}
-    texts = {name: value for name, value in values.items() if name in known - {"bundles"}}
-    for name, value in texts.items():
-        if not isinstance(value, str):
-            raise ValueError(f"{name} is {value!r}, expected a string")
-    index = PackIndex(entries, **texts)
-    if index.default not in entries:
-        raise ValueError(f"the default {index.default!r} is none of {', '.join(entries)}")
-    return index
-
-
-def _bundle(folder: Path, values: dict[str, Any]) -> PackedBundle:
-    hints = get_type_hints(PackedBundle)
-    values = {name: value for name, value in values.items() if name in hints}
-    for name, value in values.items():
-        if not is_a(value, hints[name]):
-            raise ValueError(f"{name} of a bundle is {value!r}, expected {hints[name]}")
-    entry = PackedBundle(**values)
-    if not all(isinstance(name, str) for name in entry.variants):
-        raise ValueError(f"variants of a bundle are {entry.variants!r}, expected names")
-    if entry.dimension < 1:
-        raise ValueError(f"dimension of a bundle is {entry.dimension}, expected at least 1")
-    _check_inside(folder, entry.path)
-    return entry
-
-
-def _check_inside(folder: Path, path: str) -> None:
-    """Refuse a path that is not a folder below the pack, by its form or through a link."""
-    parts = PurePosixPath(path).parts
-    outside = not parts or path.startswith("/") or ".." in parts or "\\" in path or ":" in path
-    if outside or not (folder / path).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"the path {path!r} leads out of the pack")

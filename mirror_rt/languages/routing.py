@@ -32,7 +32,7 @@ class Router:
         detector: what `auto` asks; None for py3langid.
 
     Raises:
-        BundleError: two bundles are of one language.
+        BundleError: two bundles are of one language, or one of none that is a tag.
     """
 
     def __init__(self, folder: Path, index: PackIndex, detector: Detector | None = None) -> None:
@@ -120,7 +120,10 @@ def _bundles(folder: Path, index: PackIndex) -> dict[str, str]:
     for name, entry in index.bundles.items():
         if entry.language is None:
             continue
-        tag = normalize_tag(entry.language)
+        try:
+            tag = normalize_tag(entry.language)
+        except ConfigError as error:
+            raise BundleError(f"{folder}, language of the bundle {name!r}: {error}") from None
         if tag in bundles:
             raise BundleError(
                 f"{folder} has two bundles of {tag}: {bundles[tag]} and {name}; export a pack with "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import atexit
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -18,34 +19,34 @@ from mirror_rt.tokens.padding import RaggedTokens
 
 __all__ = ["Device"]
 
-logger = logging.getLogger("mirror_rt")
-
 
 class Device(threading.Thread):
     """The thread that runs one encoder, until the queue is closed and empty.
 
-    It is a daemon: a scheduler that nobody closed must not hang the interpreter at its end.
+    It is a daemon, because a scheduler that nobody closed must not hang the interpreter at its
+    end. It does not hold that scheduler, so that one which nobody holds any more is freed.
 
     Args:
         encoder: what runs the model.
         queue: whose texts it runs.
-        on_batch: told of every run.
+        on_batch: a method of the scheduler, told of every run as long as there is one.
     """
 
     def __init__(
         self,
         encoder: BatchEncoder,
         queue: RequestQueue,
-        on_batch: Callable[[BatchReport], None] | None,
+        on_batch: Callable[[BatchReport], None],
     ) -> None:
         super().__init__(name="mirror_rt-device", daemon=True)
         self._encoder = encoder
-        self._queue = queue
-        self._on_batch = on_batch
+        self.queue = queue
+        self._on_batch = weakref.WeakMethod(on_batch)
+        _devices.add(self)
 
     def run(self) -> None:
         """Run what waits, again and again."""
-        while (work := self._queue.take()) is not None:
+        while (work := self.queue.take()) is not None:
             for request in work.expired:
                 request.fail(DeadlineError(request.timeout))
             self._run_batch(work.batch)
@@ -65,7 +66,7 @@ class Device(threading.Thread):
             if len(batch) > 1:
                 self._run_batch(batch[: len(batch) // 2])
                 self._run_batch(batch[len(batch) // 2 :])
-            elif self._queue.end(batch[0].request):
+            elif self.queue.end(batch[0].request):
                 batch[0].request.fail(error)
         else:
             self._report(batch, began, failed=False)
@@ -74,9 +75,9 @@ class Device(threading.Thread):
     def _deliver(self, batch: list[WaitingText[Request]], vectors: Vectors) -> None:
         for i in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
             request = batch[i].request
-            if request.job.errors == "raise" and self._queue.end(request):
+            if request.job.errors == "raise" and self.queue.end(request):
                 request.fail(NonFiniteError([int(request.rows.text[batch[i].row])]))
-        for request in self._queue.fill(batch, vectors):
+        for request in self.queue.fill(batch, vectors):
             request.succeed(self._encoder.finish)
 
     def _report(self, batch: list[WaitingText[Request]], began: float, *, failed: bool) -> None:
@@ -87,9 +88,19 @@ class Device(threading.Thread):
             run_seconds=time.monotonic() - began,
             failed=failed,
         )
-        self._queue.count(report, batch, began)
-        if self._on_batch is not None:
-            try:
-                self._on_batch(report)
-            except Exception:
-                logger.exception("on_batch of a Scheduler failed")
+        self.queue.count(report, batch, began)
+        if (on_batch := self._on_batch()) is not None:
+            on_batch(report)
+
+
+_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_devices() -> None:
+    """End the devices of schedulers that nobody closed: none may run while the interpreter ends."""
+    running = [device for device in list(_devices) if device.is_alive()]  # none after a fork
+    for device in running:
+        device.queue.clear()
+    for device in running:
+        device.join()

@@ -148,12 +148,14 @@ class RequestQueue:
             self._closed = True
             self._changed.notify_all()
 
-    def clear(self) -> list[Request]:
-        """Take everything out, for good; return the requests that lost texts."""
+    def clear(self) -> None:
+        """Admit nothing more, and fail what waits with ClosedError."""
         with self._lock:
             self._closed = self._cleared = True
             self._changed.notify_all()
-            return [text.request for text in self._waiting.take_all() if self.end(text.request)]
+            lost = [text.request for text in self._waiting.take_all() if self.end(text.request)]
+        for request in lost:
+            request.fail(ClosedError("the Scheduler was closed before this text ran"))
 
     def count(self, report: BatchReport, batch: list[WaitingText[Request]], began: float) -> None:
         """Add a run to the statistics, and to the times of the requests that want to know."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
+import logging
 import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Self, Unpack
 
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords, Job
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
+from mirror_rt.scheduling.calls import Call, ReentryGuard, is_short
 from mirror_rt.scheduling.device import Device
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
@@ -27,9 +29,7 @@ from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["Scheduler"]
 
-# Of a call from an event loop that is tokenised there, within a fraction of a millisecond:
-# characters, or token ids.
-_MOST_INLINE_TEXTS, _MOST_INLINE_SIZE = 8, 1024
+logger = logging.getLogger("mirror_rt")
 
 
 class Scheduler:
@@ -44,7 +44,13 @@ class Scheduler:
             vector = scheduler.encode("one text")            # in any number of threads
             vector = await scheduler.aencode("one text")     # or of tasks
 
-    The encoders stay open when it is closed.
+    The encoders stay open when it is closed. One that nobody holds any more runs what waits and
+    closes itself, and its encoders are freed where nobody else holds them.
+
+    A signal handler should not call it, but set a flag or use `loop.add_signal_handler`: where the
+    signal interrupted a call of the same scheduler, the handler's own is a `ReentrantCallError`,
+    because waiting for locks that the interrupted code holds would never end. Nor should it wait
+    for a future of `submit`.
 
     Args:
         encoders: one encoder, or several of the same model; each has a thread for each run that it
@@ -84,13 +90,15 @@ class Scheduler:
         )
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-tokenizer")
         self._devices = [
-            Device(encoder, self._queue, on_batch)
+            Device(encoder, self._queue, self._report)
             for encoder in encoders
             for _ in range(encoder.prepare_concurrent_runs())
         ]
+        self._on_batch = on_batch
+        self._guard = ReentryGuard()
         for device in self._devices:
             device.start()
-        atexit.register(self._stop)
+        weakref.finalize(self, _close_unheld, self._queue, self._process).atexit = False
 
     def submit(
         self,
@@ -121,9 +129,10 @@ class Scheduler:
             ConfigError: an option has an unusable value, or the call alone is more than may wait.
             OverloadedError: too much waits.
             ClosedError: the scheduler is closed.
+            ReentrantCallError: a signal handler calls it, in the middle of another call.
         """
-        call = self._admit(inputs, timeout, options, times)
-        return self._accept(call)
+        with self._guard():
+            return self._accept(self._admit(inputs, timeout, options, times))
 
     def encode_with_info(
         self,
@@ -139,15 +148,16 @@ class Scheduler:
             DeadlineError: the time is over; what waited was taken back.
             MirrorError: what `submit` raises, or its future.
         """
-        future = self.submit(inputs, timeout=timeout, times=times, **options)
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            if future.cancel():
-                raise DeadlineError(timeout) from None
-            return future.result()  # it is done after all, or ended by itself
-        finally:
-            future.cancel()  # Ctrl-C while it waits; nothing happens to one that is done
+        with self._guard():
+            future = self._accept(self._admit(inputs, timeout, options, times))
+            try:
+                return future.result(timeout)
+            except TimeoutError:
+                if future.cancel():
+                    raise DeadlineError(timeout) from None
+                return future.result()  # it is done after all, or ended by itself
+            finally:
+                future.cancel()  # Ctrl-C while it waits; nothing happens to one that is done
 
     def encode(
         self,
@@ -178,11 +188,15 @@ class Scheduler:
         """
         import asyncio  # 30 ms that a synchronous program does without
 
-        call = self._admit(inputs, timeout, options, times)
+        with self._guard():
+            call = self._admit(inputs, timeout, options, times)
         try:
             async with asyncio.timeout(timeout):
-                short = _is_short(call.texts)
-                future = self._accept(call) if short else await self._accept_aside(call)
+                if is_short(call.texts):
+                    with self._guard():
+                        future = self._accept(call)
+                else:
+                    future = await self._accept_aside(call)
                 return await asyncio.wrap_future(future)
         except TimeoutError as error:
             if isinstance(error, DeadlineError):
@@ -202,7 +216,8 @@ class Scheduler:
 
     def statistics(self) -> SchedulerStatistics:
         """Counts since the start, and what waits now."""
-        return self._queue.statistics()
+        with self._guard():
+            return self._queue.statistics()
 
     @property
     def waiting_tokens(self) -> int:
@@ -222,18 +237,17 @@ class Scheduler:
             timeout: seconds, after which what still waits fails with ClosedError. A run that has
                 begun is waited for in any case.
         """
-        atexit.unregister(self._stop)
         if os.getpid() != self._process:
             return  # the threads stayed in the parent process
         until = None if timeout is None else time.monotonic() + timeout
         self._queue.close()
         self._tokenizing.shutdown(wait=False)
         if not drain:
-            self._drop()
+            self._queue.clear()
         others = [device for device in self._devices if device is not threading.current_thread()]
         for device in others:
             device.join(None if until is None else max(0.0, until - time.monotonic()))
-        self._drop()
+        self._queue.clear()
         for device in others:
             device.join()
 
@@ -250,7 +264,7 @@ class Scheduler:
         timeout: float | None,
         options: EncodeKeywords,
         times: RequestTimes | None,
-    ) -> _Call:
+    ) -> Call:
         """Check a call and make room for its texts."""
         arrived = time.monotonic()
         if timeout is not None and not 0 < timeout < math.inf:
@@ -268,9 +282,9 @@ class Scheduler:
             )
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         self._queue.admit(len(texts))
-        return _Call(texts, job, arrived, timeout, times)
+        return Call(texts, job, arrived, timeout, times)
 
-    def _accept(self, call: _Call) -> Future[EncodedTexts]:
+    def _accept(self, call: Call) -> Future[EncodedTexts]:
         """Tokenise admitted texts and queue them."""
         try:
             request = make_request(
@@ -288,14 +302,15 @@ class Scheduler:
         has_texts = bool(request.texts)  # asked before a device can be done with them
         self._queue.put(request, admitted=len(call.texts))
         if has_texts:
+            queue = self._queue  # a call that waits does not hold the scheduler
             request.future.add_done_callback(
-                lambda future: self._queue.cancel(request) if future.cancelled() else None
+                lambda future: queue.cancel(request) if future.cancelled() else None
             )
         else:
             request.succeed(self._encoder.finish)
         return request.future
 
-    async def _accept_aside(self, call: _Call) -> Future[EncodedTexts]:
+    async def _accept_aside(self, call: Call) -> Future[EncodedTexts]:
         """`_accept` in another thread, so that the event loop goes on."""
         import asyncio
 
@@ -309,29 +324,18 @@ class Scheduler:
             accepted.add_done_callback(_cancel_result)
             raise
 
-    def _drop(self) -> None:
-        for request in self._queue.clear():
-            request.fail(ClosedError("the Scheduler was closed before this text ran"))
-
-    def _stop(self) -> None:
-        self.close(drain=False)
-
-
-class _Call(NamedTuple):
-    """Texts for which there is room."""
-
-    texts: list[Any]
-    job: Job
-    arrived: float
-    timeout: float | None
-    times: RequestTimes | None
+    def _report(self, report: BatchReport) -> None:
+        if self._on_batch is not None:
+            try:
+                self._on_batch(report)
+            except Exception:
+                logger.exception("on_batch of a Scheduler failed")
 
 
-def _is_short(texts: list[Any]) -> bool:
-    """Whether texts are tokenised sooner than another thread has begun to."""
-    if len(texts) > _MOST_INLINE_TEXTS:
-        return False
-    return sum(len(text) for text in texts if isinstance(text, str | list)) <= _MOST_INLINE_SIZE
+def _close_unheld(queue: RequestQueue, process: int) -> None:
+    """Let the devices of a scheduler that is gone run what waits, and end."""
+    if os.getpid() == process:
+        queue.close()
 
 
 def _cancel_result(accepted: Future[Future[EncodedTexts]]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -25,6 +27,9 @@ _CLIP_CHARACTERS_PER_TOKEN = 64
 _SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
 
 Ids = npt.NDArray[np.int32]
+_MOST_ID = 2**31 - 1
+# In a tokenizer.json: listing a vocabulary to find a larger id takes as long as loading it.
+_PERHAPS_LARGER_ID = re.compile(rb'"\s*:\s*[0-9]{10}')
 
 
 def why_invalid(text: object) -> str | None:
@@ -106,14 +111,52 @@ class TextTokenizer:
 
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
-        """Read a tokenizer.json; BundleError where it is not one."""
+        """Read a tokenizer.json, and try it.
+
+        Args:
+            path: the file.
+            max_length: most tokens of a text, special tokens included.
+            pad_id: token id to pad with.
+
+        Raises:
+            BundleError: it is not one, fails on every text, gives ids outside 0 .. 2^31 - 1, or
+                does not go with `max_length` or `pad_id`.
+        """
         from tokenizers import Tokenizer  # a quarter of the time of importing mirror_rt
 
+        if not path.is_file():  # reading a pipe would wait for ever
+            raise BundleError(f"{path} is not a regular file")
+        content = path.read_bytes()
+        with _library_errors(f"{path} is not a tokenizer file"):
+            tokenizer = Tokenizer.from_buffer(content)
         try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:
-            raise BundleError(f"{path} is not a tokenizer file: {error}") from error
-        return cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False)
+            made = cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False)
+        except ConfigError as error:
+            raise BundleError(f"{path} does not go with its manifest: {error}") from None
+        if fault := made._fault(may_have_larger_ids=bool(_PERHAPS_LARGER_ID.search(content))):
+            raise BundleError(f"{path} cannot be used: {fault}")
+        return made
+
+    def _fault(self, *, may_have_larger_ids: bool) -> str | None:
+        """Say what the library does not check in a file until a text comes; None where nothing."""
+        if self._tokenizer.id_to_token(self.pad_id) is None:
+            return f"it has no token {self.pad_id}, the pad_id of the manifest"
+        vocabulary = self._tokenizer.get_vocab() if may_have_larger_ids else {}
+        encoding = self._encode(["a"])[0]
+        if (largest := max([*vocabulary.values(), *encoding.ids], default=0)) > _MOST_ID:
+            return f"its vocabulary or post_processor has the token id {largest}, above {_MOST_ID}"
+        if len(encoding.tokens) != len(encoding.ids):
+            return "its post_processor has special tokens of several ids and one name"
+        return None if self._obeys_its_limit() else "its post_processor repeats the text"
+
+    def _obeys_its_limit(self) -> bool:
+        """Whether a text is cut: it is so before the post-processor, which may take it twice."""
+        least = self._tokenizer.num_special_tokens_to_add(is_pair=False) + 1
+        self._tokenizer.enable_truncation(least)
+        try:
+            return len(self._encode(["a a a"])[0]) <= least
+        finally:
+            self._tokenizer.enable_truncation(self.max_length)
 
     def __call__(self, texts: Sequence[str], *, prompt: str = "") -> TokenizedTexts:
         """Tokenise valid texts (see `why_invalid`), `prompt` before each, in parallel.
@@ -147,7 +190,9 @@ class TextTokenizer:
 
     def pieces(self, text: str, *, special_tokens: bool) -> list[TokenPiece]:
         """All tokens of a text of any length, with their places in it."""
-        first = self._tokenizer.encode(text)
+        with _library_errors("the tokenizer failed"):
+            # A batch of one, because `encode` would hold the interpreter's lock meanwhile.
+            first = self._tokenizer.encode_batch([text])[0]
         parts = [first, *first.overflowing]
         found = [
             [
@@ -184,8 +229,19 @@ class TextTokenizer:
         return Framed(before, np.concatenate(content) if content else before, after)
 
     def _encode(self, texts: list[str]) -> list[Encoding]:
-        try:
+        with _library_errors("the tokenizer failed"):
             return self._tokenizer.encode_batch_fast(texts)
-        except Exception as error:
-            # The library raises bare Exception, where its own file is inconsistent.
-            raise BundleError(f"the tokenizer failed: {error}") from error
+
+
+@contextlib.contextmanager
+def _library_errors(what: str) -> Iterator[None]:
+    """Turn what `tokenizers` raises where its own file is inconsistent into a BundleError.
+
+    It raises bare Exception; and where its Rust code panics, a class that is no Exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise BundleError(f"{what}: {error}") from error
+        raise

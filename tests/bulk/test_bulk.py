@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bulk_kills import count_parts, run_with_kills
+from command_errors import one_line_error
 from mirror_rt import (
     ConfigError,
     DataError,
@@ -416,3 +417,69 @@ def test_progress(bundle, tmp_path, capfd):
     last = capfd.readouterr().err.split("\r")[-1]
     assert "400/400" in last
     assert "tokens/s, padding" in last
+
+
+@pytest.mark.parametrize("column", ["id", "body"])
+def test_parquet_that_is_not_utf8(cli, bundle, tmp_path, column):
+    import pyarrow
+    import pyarrow.parquet
+
+    def strings(*values):
+        return pyarrow.array(values, pyarrow.binary()).view(pyarrow.string())
+
+    columns = {"id": strings(b"a", b"b", b"c"), "body": strings(b"river", b"town", b"road")}
+    columns[column] = strings(b"fine", b"fine, too", b"l\xe9g\xe8re")
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "in.parquet")
+    source, output = tmp_path / "in.parquet", tmp_path / "v.npy"
+    result = cli("encode", "--model", bundle, "--input", source, "--text-field", "body",
+                 "--id-field", "id", "--output", output)  # fmt: skip
+    one_line_error(result, code=1, contains=f"row 3: the column '{column}' is not UTF-8 (byte 0xe9")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
+
+
+@pytest.mark.parametrize("target", ["v.npy", "v.jsonl", "v.parquet", "v.arrow"])
+def test_an_id_that_is_not_unicode_is_said_before_the_work(bundle, tmp_path, monkeypatch, target):
+    def encode(*_, **__):
+        raise AssertionError("it encodes")
+
+    monkeypatch.setattr(Encoder, "_run_batch", encode)
+    path = write(tmp_path / "in.jsonl", [{"id": name, "body": "x"} for name in ("a", "\ud800")])
+    with pytest.raises(DataError, match=r"text 2 has the id '\\ud800', which is not valid Unicode"):
+        encode_file(config(bundle, path, tmp_path / target))
+
+
+def test_a_link_to_nothing_is_not_replaced(cli, bundle, tmp_path):
+    (tmp_path / "in.txt").write_text("a\n")
+    (tmp_path / "v.npy").symlink_to(tmp_path / "nothing")
+    arguments = ["encode", "--model", bundle, "--input", tmp_path / "in.txt", "--output",
+                 tmp_path / "v.npy"]  # fmt: skip
+    one_line_error(cli(*arguments), code=1, contains="v.npy already exists")
+    assert (tmp_path / "v.npy").is_symlink()
+    assert cli(*arguments, "--overwrite").code == 0
+    assert not (tmp_path / "v.npy").is_symlink()
+    assert np.load(tmp_path / "v.npy").shape == (1, 32)
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl", "csv"])
+def test_a_line_without_end(command_in_child, tmp_path, suffix):
+    """In 500 MB of memory, and of a file that has no end: `head` would not help."""
+    path = tmp_path / f"in.{suffix}"
+    first = b'{"text": "a"}' if suffix == "jsonl" else b"text"
+    path.write_bytes(first + b"\n" + b"x" * ((1 << 26) + 1) + b"\n")
+    endless = tmp_path / f"endless.{suffix}"
+    endless.symlink_to("/dev/zero")
+    code = f"""
+import resource
+from mirror_rt.bulk.records import iter_records
+from mirror_rt.errors import DataError
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 500_000_000,) * 2)
+for path in ({str(path)!r}, {str(endless)!r}):
+    try:
+        print(sum(len(row[0]) for row in iter_records(path, "text", None)))
+    except DataError as error:
+        print(error)
+"""
+    first, second = command_in_child(code).splitlines()
+    assert "line 2: more than 67,108,864" in first
+    assert "line 1: more than 67,108,864" in second

@@ -13,8 +13,8 @@ PUBLIC = [
     "HubError", "InvalidTextError", "LanguagePack", "Manifest", "MirrorError",
     "MissingDependencyError", "ModelError", "NonFiniteError", "OutputExistsError",
     "OverloadedError", "ParityError", "Predictor", "ProcessGroupError", "ProviderError",
-    "Scheduler", "SearchResult", "ServerError", "__version__", "calibration_ranges",
-    "quantize_embeddings", "search",
+    "ReentrantCallError", "Scheduler", "SearchResult", "ServerError", "__version__",
+    "calibration_ranges", "quantize_embeddings", "search",
 ]  # fmt: skip
 
 

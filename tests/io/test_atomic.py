@@ -102,3 +102,16 @@ def test_what_cannot_be_replaced_is_said_before_the_work(tmp_path, monkeypatch):
         pass
     check_free(tmp_path / "not" / "yet", overwrite=False)
     assert names(tmp_path) == ["file", "folder"]
+
+
+def test_a_link_to_nothing_is_an_output_that_exists(tmp_path):
+    link = tmp_path / "out"
+    link.symlink_to(tmp_path / "nothing")
+    for make in (new_file, new_folder):
+        with pytest.raises(OutputExistsError, match="already exists"), make(link, overwrite=False):
+            pass
+    with new_folder(link, overwrite=True) as folder:
+        (folder / "new").touch()
+    assert [path.name for path in link.iterdir()] == ["new"]
+    assert not link.is_symlink()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -1,9 +1,11 @@
 """The scheduler against an encoder that runs when the test says so: no timing decides a test."""
 
 import asyncio
+import gc
 import logging
 import os
 import threading
+import weakref
 from concurrent.futures import CancelledError, wait
 
 import numpy as np
@@ -508,3 +510,103 @@ def test_a_run_that_is_done_before_its_call_is_accepted(encoder, monkeypatch):
     monkeypatch.setattr(scheduler._queue, "put", put_and_run)
     assert scheduler.submit("abc", normalize_embeddings=False).done()
     scheduler.close()
+
+
+INTERRUPTED = """
+import signal, sys, threading
+import numpy as np
+from mirror_rt import Encoder, ReentrantCallError, Scheduler
+
+encoder = Encoder.load({bundle!r}, threads=1)
+scheduler = Scheduler(encoder)
+expected = encoder.encode(["call", "handler"])
+FILES = ("mirror_rt/", "concurrent/futures/_base.py", "/threading.py")
+line, at, outcomes = 0, 0, set()
+
+def handle(*_):
+    try:
+        np.testing.assert_allclose({call}("handler"), expected[1], atol=1e-5)
+        outcomes.add("encoded")
+    except ReentrantCallError:
+        outcomes.add("refused")
+
+def trace(frame, event, _):
+    global line
+    if not any(part in frame.f_code.co_filename for part in FILES):
+        return None
+    line += event == "line"
+    if line == at:
+        line += 1
+        signal.raise_signal(signal.SIGUSR1)
+    return trace
+
+signal.signal(signal.SIGUSR1, handle)
+while line >= at:
+    at, line = at + 1, 0
+    sys.settrace(trace)
+    vector = {call}("call")
+    sys.settrace(None)
+    np.testing.assert_allclose(vector, expected[0], atol=1e-5)
+scheduler.close()
+print(at > 100, sorted(outcomes))
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "outcomes"),
+    [("scheduler.encode", ["encoded", "refused"]), ("encoder.encode", ["encoded"])],
+)
+def test_a_signal_at_any_line_of_a_call(command_in_child, bundle, call, outcomes):
+    """Its handler calls again: it gets its vector or an error, and the call goes on; none waits."""
+    found = command_in_child(INTERRUPTED.format(bundle=str(bundle), call=call))
+    assert found == f"True {outcomes}\n"
+
+
+def test_ctrl_c_does_not_leave_a_call_in_progress(command_in_child, bundle):
+    code = INTERRUPTED.format(bundle=str(bundle), call="scheduler.encode")
+    code = code.replace("mirror_rt/", "mirror_rt/scheduling/calls.py").replace("> 100", "> 1")
+    code = code.replace("_base.py", "none").replace("/threading.py", "none")
+    code = code.replace("try:", "raise KeyboardInterrupt\n    try:")
+    code = code.replace(
+        '    vector = scheduler.encode("call")\n    sys.settrace(None)\n',
+        '    try:\n        scheduler.encode("call")\n'
+        '    except KeyboardInterrupt:\n        outcomes.add("interrupted")\n'
+        '    sys.settrace(None)\n    vector = scheduler.encode("call")\n',
+    )
+    assert command_in_child(code) == "True ['interrupted']\n"
+
+
+def test_what_nobody_holds_is_freed(bundle):
+    """Encoders, and schedulers that nobody closed, with callers' methods told of every run."""
+
+    class Owner:
+        def __init__(self):
+            self.encoder = Encoder.load(bundle, threads=1)
+            self.scheduler = Scheduler(self.encoder, on_batch=self.count)
+            self.batches = 0
+
+        def count(self, report):
+            self.batches += 1
+
+    before = set(threading.enumerate())
+    owners = [Owner() for _ in range(3)]
+    for owner in owners:
+        owner.scheduler.encode("a")
+        assert owner.batches == 1
+    held = [weakref.ref(kept) for owner in owners
+            for kept in (owner, owner.encoder, owner.scheduler)]  # fmt: skip
+    del owner, owners
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+    del thread
+    gc.collect()
+    assert [kept() for kept in held] == [None] * 9
+
+
+def test_a_scheduler_that_nobody_holds_runs_what_waits(encoder):
+    future = Scheduler(encoder).submit("abc", normalize_embeddings=False)
+    gc.collect()
+    encoder.free()
+    assert vector(future).tolist() == [3, ord("a")]

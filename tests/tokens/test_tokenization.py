@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.tokens.tokenization import TextTokenizer, why_invalid
@@ -88,8 +89,11 @@ def test_valid_texts(text):
 
 
 def test_no_room_for_text(bundle):
+    path = bundle / "tokenizer.json"
+    with pytest.raises(BundleError, match="max_length 2 leaves no room"):
+        TextTokenizer.from_file(path, max_length=2, pad_id=0)
     with pytest.raises(ConfigError, match="max_length 2 leaves no room"):
-        TextTokenizer.from_file(bundle / "tokenizer.json", max_length=2, pad_id=0)
+        TextTokenizer(Tokenizer.from_file(str(path)), max_length=2, pad_id=0)
 
 
 def test_not_a_tokenizer_file(tmp_path):

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 
 import pytest
@@ -7,9 +8,10 @@ from safetensors.torch import load_file, save_file
 
 from mirror_rt import BundleError, Encoder, ModelError
 from mirror_rt.bundle.hub import is_hub_name
-from mirror_train.model.declared_modules import declared_pooling
+from mirror_train.model.declared_modules import declared_pooling, transformer_folder
 from mirror_train.model.default_model import default_model_folder
 from mirror_train.model.pretrained import load_pretrained
+from test_hostile_bundles import within_a_second
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ def test_what_is_not_a_model(tmp_path, model):
     with pytest.raises(ModelError, match="names no model_type"):
         load_pretrained(model)
     (model / "config.json").write_text("{")
-    with pytest.raises(ModelError, match="is not a model configuration"):
+    with pytest.raises(ModelError, match="cannot be read"):
         load_pretrained(model)
 
 
@@ -241,3 +243,77 @@ def test_unknown_names(hub_cache):
 def test_hub_names():
     assert is_hub_name("owner/name")
     assert not any(map(is_hub_name, ["name", "a/b/c", "/abs", "./here", "../up", "~/home", "a/"]))
+
+
+SIZES = {
+    "num_hidden_layers": (10**9, "num_hidden_layers is 1000000000, expected at most 1,000"),
+    "num_labels": (10**9, "num_labels is 1000000000, expected at most 1,000,000"),
+    "vocab_size": (10**30, r"vocab_size is 10+, expected at most 10,000,000"),
+    "intermediate_size": (10**6, "describes 130,.* weights, and the files of weights have"),
+    "max_position_embeddings": (10**7, "describes 320,.* weights, and the files of weights have"),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_model_larger_than_its_weights_is_refused_at_once(model, name):
+    value, message = SIZES[name]
+    rewrite(model / "config.json", **{name: value})
+    with within_a_second(), pytest.raises(ModelError, match=message):
+        load_pretrained(model)
+
+
+def test_sizes_below_another_name(model):
+    rewrite(model / "config.json", text_config={"num_hidden_layers": 10**9})
+    with within_a_second(), pytest.raises(ModelError, match="num_hidden_layers is 1000000000"):
+        load_pretrained(model)
+
+
+@pytest.mark.parametrize("path", ["../../../../etc", "/etc", "a/../../b", "a\\b", "C:x"])
+def test_modules_outside_of_the_folder(model, path):
+    declare(model, "Transformer", "Pooling", "Dense", pooling_mode="mean")
+    modules = json.loads((model / "modules.json").read_text())
+    for place in (0, 2):
+        changed = [module | {"path": path} if i == place else module
+                   for i, module in enumerate(modules)]  # fmt: skip
+        (model / "modules.json").write_text(json.dumps(changed))
+        with pytest.raises(ModelError, match=r"\.path is '.*', expected a path inside the folder"):
+            declared_pooling(model)
+    (model / "config.json").unlink()
+    (model / "modules.json").write_text(json.dumps([modules[0] | {"path": path}]))
+    with pytest.raises(ModelError, match="expected a path inside the folder"):
+        transformer_folder(model)
+
+
+def test_shards_outside_of_the_folder(model):
+    (model / "model.safetensors").rename(model.parent / "elsewhere.safetensors")
+    index = {"metadata": {}, "weight_map": {"a": "../elsewhere.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"weight_map\.a is '\.\./elsewhere.*inside the folder"):
+        load_pretrained(model)
+
+
+def test_a_pipe_is_not_waited_for(model):
+    (model / "config.json").unlink()
+    os.mkfifo(model / "config.json")
+    with within_a_second(), pytest.raises(ModelError, match="it is not a regular file"):
+        load_pretrained(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("sentence_transformers.models.Dense", {"in_features": 32, "out_features": 10**9}),
+        ("sentence_transformers.models.Dense", {"in_features": 60_000, "out_features": 60_000}),
+        ("mirror_train.model.glow.Flow", {"in_features": 32, "blocks": 10**9, "hidden_size": 32}),
+        ("mirror_train.model.glow.Flow", {"in_features": 60_000, "blocks": 1, "hidden_size": 32}),
+    ],
+)
+def test_a_layer_larger_than_its_weights_is_refused_at_once(model, kind, config):
+    declare(model, "Transformer", "Pooling", pooling_mode="mean")
+    modules = json.loads((model / "modules.json").read_text())
+    (model / "modules.json").write_text(json.dumps([*modules, {"type": kind, "path": "2_Layer"}]))
+    (model / "2_Layer").mkdir()
+    (model / "2_Layer" / "config.json").write_text(json.dumps(config))
+    save_file({"linear.weight": torch.ones(2, 2)}, model / "2_Layer" / "model.safetensors")
+    with within_a_second(), pytest.raises(ModelError, match=r"is not a (Dense|Flow) module"):
+        declared_pooling(model)

@@ -15,6 +15,7 @@ from torch import nn
 
 from mirror_rt.bundle.manifest import Layout, Manifest, Pooling, PoolingMode
 from mirror_rt.errors import BundleError, ModelError
+from mirror_rt.schema import InnerFolder, build
 from mirror_train.model.dense import load_dense
 from mirror_train.model.glow import load_flow
 from mirror_train.model.pooling import POOLING_MODES
@@ -215,21 +216,27 @@ def _layer(name: str, folder: Path) -> nn.Module:
     return Normalize() if name == "Normalize" else load_dense(folder)
 
 
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """An entry of modules.json; the first module of a folder is often the folder itself."""
+
+    type: str
+    path: InnerFolder
+
+
 def _modules(folder: Path) -> list[tuple[str, str]]:
     """Name and subfolder of each module; one that is not of the library keeps its full name."""
     path = folder / _MODULES
-    modules = read_json(path)
-    if (
-        not isinstance(modules, list)
-        or not modules
-        or not all(
-            isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules
-        )
-    ):
-        raise ModelError(f"{path} is not a list of modules")
-    kinds = [str(module["type"]) for module in modules]
+    values = read_json(path)
+    try:
+        modules: list[_Module] = build(list[_Module], values)
+    except ValueError as error:
+        raise ModelError(f"{path} is not a list of modules: {error}") from error
+    if not modules:
+        raise ModelError(f"{path} is not a list of modules: it is empty")
+    kinds = [module.type for module in modules]
     names = [kind.rpartition(".")[2] if kind.startswith(_LIBRARY) else kind for kind in kinds]
-    return [(name, str(module["path"])) for name, module in zip(names, modules, strict=True)]
+    return [(name, module.path) for name, module in zip(names, modules, strict=True)]
 
 
 def _poolings(path: Path) -> list[PoolingMode]:

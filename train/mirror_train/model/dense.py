@@ -15,7 +15,7 @@ from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
 from mirror_train.training.json_file import read_object
 
-__all__ = ["Dense", "load_dense", "load_weights", "save_dense", "save_weights"]
+__all__ = ["Dense", "load_dense", "load_weights", "read_weights", "save_dense", "save_weights"]
 
 logger = logging.getLogger("mirror_train")
 
@@ -94,17 +94,18 @@ def load_dense(folder: Path) -> Dense:
         if config.get(key) not in (None, "sentence_embedding"):
             raise ModelError(f"{path}: a Dense module of {config[key]!r} is not supported")
     try:
-        layer = Dense(
-            int(config["in_features"]),
-            int(config["out_features"]),
-            bias=bool(config.get("bias", True)),
-            activation=_activation(path, config.get("activation_function", "torch.nn.Tanh")),
-            residual=bool(config.get("use_residual")),
-        )
+        with torch.device("meta"):  # whatever sizes it states, they take no memory
+            layer = Dense(
+                int(config["in_features"]),
+                int(config["out_features"]),
+                bias=bool(config.get("bias", True)),
+                activation=_activation(path, config.get("activation_function", "torch.nn.Tanh")),
+                residual=bool(config.get("use_residual")),
+            )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{folder} is not a Dense module: {reason}") from error
-    load_weights(layer, folder, noun="Dense")
+    load_weights(layer, read_weights(folder), folder, noun="Dense")
     return layer.float().requires_grad_(False).eval()
 
 
@@ -121,14 +122,14 @@ def save_weights(layer: nn.Module, folder: Path) -> None:
         raise OSError(f"cannot write {folder}: {error}") from error
 
 
-def load_weights(layer: nn.Module, folder: Path, *, noun: str) -> None:
-    """Read what `save_weights` wrote, or a pickle of tensors in pytorch_model.bin.
+def load_weights(layer: nn.Module, weights: dict[str, Tensor], folder: Path, *, noun: str) -> None:
+    """Put the tensors of `read_weights` in the place of the weights of a layer.
 
     Raises:
-        ModelError: there is none, it is of another layer, or it holds NaN or an infinity.
+        ModelError: they are of another layer, or hold NaN or an infinity.
     """
     try:
-        layer.load_state_dict(_weights(folder))
+        layer.load_state_dict(weights, assign=True)
     except (TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{folder} is not a {noun} module: {reason}") from error
@@ -145,7 +146,12 @@ def _activation(path: Path, name: str) -> nn.Module:
     return made()
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read what `save_weights` wrote, or a pickle of tensors in pytorch_model.bin.
+
+    Raises:
+        ModelError: there is none, or it cannot be read.
+    """
     if (safe := folder / "model.safetensors").is_file():
         try:
             return load_file(safe)

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.io.atomic import write_json
-from mirror_train.model.dense import load_weights, save_weights
+from mirror_train.model.dense import load_weights, read_weights, save_weights
 from mirror_train.model.glow_blocks import FlowBlock, FoldedBlock
 from mirror_train.training.json_file import read_object
 
@@ -153,13 +153,17 @@ def load_flow(folder: Path) -> Flow:
         ModelError: it is not one.
     """
     config = read_object(folder / "config.json")
+    weights = read_weights(folder)
+    held = sum(weight.numel() for weight in weights.values())
     try:
         size, blocks, hidden = (int(config[k]) for k in ("in_features", "blocks", "hidden_size"))
+        if blocks * (size**2 + hidden**2) > held:  # before they take memory, and time
+            raise ValueError(f"{blocks} blocks of {size} and {hidden}, and {held} weights")
         generator = torch.Generator()  # the weights drawn are overwritten
         flow = Flow(size, blocks=blocks, hidden_size=hidden, generator=generator)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{folder} is not a Flow module: {error}") from error
-    load_weights(flow.blocks, folder, noun="Flow")
+    load_weights(flow.blocks, weights, folder, noun="Flow")
     for block in flow.blocks:
         linear = cast(FlowBlock, block).linear
         if not torch.equal(linear.permutation.sort().values, torch.arange(size)):

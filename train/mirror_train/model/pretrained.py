@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +19,13 @@ from transformers.utils import logging as transformers_logging
 from mirror_rt.bundle.hub import download, is_hub_name, refuse_revision
 from mirror_rt.errors import MirrorError, ModelError
 from mirror_rt.io.atomic import sha256
+from mirror_rt.schema import InnerPath, build
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.model.declared_modules import declared_text_options, transformer_folder
 from mirror_train.model.default_model import DEFAULT_MODEL, default_model_folder, is_default_model
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.families import family_of
+from mirror_train.training.json_file import read_object
 
 __all__ = ["Pretrained", "load_pretrained", "quiet_transformers", "resolve_model"]
 
@@ -35,6 +36,17 @@ _PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _WEIGHT_FILES = (*_SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
 # What a hub repository may hold beside what torch needs, often several times its size.
 _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot", "*.tflite")
+# Far above every published encoder, by their names in the configurations of the families: what is
+# made for each layer or label is made before any weight is read.
+_MOST = {
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 1000),
+    **dict.fromkeys(("num_hidden_groups", "inner_group_num", "num_experts"), 1000),
+    **dict.fromkeys(("hidden_size", "embedding_size", "dim", "d_model"), 65_536),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "num_labels"), 1_000_000),
+    **dict.fromkeys(("vocab_size", "max_position_embeddings"), 10_000_000),
+}
+# Four bits are the fewest that files hold for a weight; tied weights are in them once.
+_WEIGHTS_A_BYTE = 4
 _PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
@@ -83,9 +95,7 @@ class Pretrained:
 
     def weights_sha256(self) -> list[str]:
         """Hashes of the files that hold the weights."""
-        files = sorted(self.model_folder.glob("*.safetensors"))
-        files += sorted(self.model_folder.glob("*.bin"))
-        return [sha256(path) for path in files]
+        return [sha256(path) for path in _weight_files(self.model_folder)]
 
     def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
         """Return the same tokenisation that a bundle has, cut at `max_length`.
@@ -162,6 +172,8 @@ def load_pretrained(
     with quiet_transformers(), _as_model_error(folder):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         _check_architecture(folder, config)
+        if not trust_remote_code:
+            _check_size(folder, config)
         if dropout is not None:
             set_dropout(config, dropout)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -190,13 +202,11 @@ def _check_folder(folder: Path, trust_remote_code: bool) -> None:
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder: expected a Hugging Face model folder")
     config = folder / "config.json"
-    try:
-        values = json.loads(config.read_text(encoding="utf-8"))
-        kind, code = values.get("model_type"), values.get("auto_map")
-    except FileNotFoundError:
-        raise ModelError(f"{folder} is not a model folder: it has no config.json") from None
-    except (ValueError, AttributeError) as error:
-        raise ModelError(f"{config} is not a model configuration: {error}") from error
+    if not config.exists():
+        raise ModelError(f"{folder} is not a model folder: it has no config.json")
+    values = read_object(config)
+    _check_sizes(config, values)
+    kind, code = values.get("model_type"), values.get("auto_map")
     if not kind:
         raise ModelError(f"{config} names no model_type")
     if code and kind not in CONFIG_MAPPING and not trust_remote_code:
@@ -217,16 +227,52 @@ def _check_folder(folder: Path, trust_remote_code: bool) -> None:
         raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
 
 
+def _check_sizes(path: Path, values: dict[str, Any]) -> None:
+    """Refuse sizes at which making the configuration alone would take hours."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _check_sizes(path, value)
+        elif isinstance(value, int) and value > _MOST.get(name, value):
+            raise ModelError(f"{path}: {name} is {value}, expected at most {_MOST[name]:,}")
+
+
+def _check_size(folder: Path, config: Any) -> None:
+    """Refuse a model that is larger than its weights, before it takes memory."""
+    with torch.device("meta"):
+        described = AutoModel.from_config(config)
+    needed = sum(weight.numel() for weight in described.parameters())
+    held = sum(path.stat().st_size for path in _weight_files(folder))
+    if needed > _WEIGHTS_A_BYTE * held:
+        raise ModelError(
+            f"{folder} cannot be loaded: config.json describes {needed:,} weights, and the files "
+            f"of weights have {held:,} bytes: they do not belong together, or are not whole"
+        )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors")) + sorted(folder.glob("*.bin"))
+
+
 def _check_weight_files(folder: Path) -> None:
     present = [name for name in _WEIGHT_FILES if (folder / name).is_file()]
     if not present:
         raise ModelError(f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}")
+    if present[0].endswith(".json"):
+        _check_shards(folder / present[0])
     if present[0] in _PICKLED_WEIGHTS:
         logger.warning(
             "%s holds pickled weights: only tensors are read from it, nothing in it is run; "
             "prefer model.safetensors",
             folder / present[0],
         )
+
+
+def _check_shards(path: Path) -> None:
+    """Refuse an index that names a file outside of its folder."""
+    try:
+        build(dict[str, InnerPath], read_object(path).get("weight_map"), "weight_map")
+    except ValueError as error:
+        raise ModelError(f"{path} is damaged: {error}") from error
 
 
 def _check_architecture(folder: Path, config: Any) -> None:

@@ -10,6 +10,9 @@ from mirror_rt.errors import ModelError
 
 __all__ = ["read_json", "read_object"]
 
+# A tokenizer_config.json that lists every special token of a large vocabulary has a few million.
+_MOST_BYTES = 1 << 26
+
 
 def read_json(path: Path) -> Any:
     """Whatever the file holds.
@@ -17,8 +20,14 @@ def read_json(path: Path) -> Any:
     Raises:
         ModelError: it cannot be read, or is not JSON.
     """
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise ModelError(f"{path} cannot be read: it is not a regular file")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ModelError(f"{path} cannot be read: it has more than {_MOST_BYTES:,} bytes")
+        return json.loads(content.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
 

@@ -1,0 +1,204 @@
+"""JSON values checked against the annotations of dataclasses: a document states its own rules.
+
+A rule that a type cannot state stands beside it: `Annotated[int, between(1, 9)]`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import reprlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+__all__ = [
+    "Digest",
+    "InnerFolder",
+    "InnerPath",
+    "Rule",
+    "at_most",
+    "between",
+    "build",
+    "check_values",
+    "is_unicode",
+    "matching",
+]
+
+# `copy`, `json` and `repr` go down into a value by recursion; real documents have 5 levels.
+_MOST_LEVELS = 32
+_NAMES = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    dict: "an object",
+    list: "a list",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition on a value of the right type.
+
+    Attributes:
+        expected: the condition in words, for the error.
+        holds: whether a value satisfies it.
+    """
+
+    expected: str
+    holds: Callable[[Any], bool]
+
+
+def between(low: float, high: float) -> Rule:
+    """Require a number in `low` .. `high`, which NaN never is."""
+    return Rule(f"a number in {low:,} .. {high:,}", lambda value: low <= value <= high)
+
+
+def at_most(size: int, things: str) -> Rule:
+    """Require a string, a list or an object of at most `size` characters, items or fields."""
+    return Rule(f"at most {size:,} {things}", lambda value: len(value) <= size)
+
+
+def matching(pattern: str, expected: str) -> Rule:
+    """Require a string of which all matches a regular expression."""
+    return Rule(expected, lambda value: re.fullmatch(pattern, value) is not None)
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a relative path stays in its folder, on every system, and may be a file's name."""
+    parts = PurePosixPath(name).parts
+    inside = bool(parts) and not name.startswith("/") and ".." not in parts
+    usable = all(len(part.encode()) <= 255 for part in parts) and len(name) <= 1024
+    return inside and usable and not set(name) & set("\\:\0")
+
+
+# A path in a document, which may come from a stranger.
+InnerPath = Annotated[str, Rule("a path inside the folder", _stays_inside)]
+# The same, or the folder itself.
+InnerFolder = Annotated[
+    str, Rule("a path inside the folder", lambda name: name in ("", ".") or _stays_inside(name))
+]
+Digest = Annotated[str, matching("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
+
+
+def build(kind: Any, value: Any, where: str = "") -> Any:
+    """Check a JSON value against a type, and make a dataclass of each object that is to be one.
+
+    Fields that a dataclass does not have are left out: a newer version may have added them.
+
+    Args:
+        kind: a dataclass, `int`, `float`, `str`, `bool`, `Any`, `list[...]`, `dict[str, ...]`,
+            `Literal[...]`, any of them `| None`, and any of them in `Annotated` with a `Rule`.
+        value: what JSON gives.
+        where: the name of the value, for errors.
+
+    Raises:
+        ValueError: naming the field, its value and what was expected.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin is Annotated:
+        built = build(arguments[0], value, where)
+        for rule in arguments[1:]:
+            if not rule.holds(built):
+                raise _wrong(where, value, rule.expected)
+        return built
+    if origin in (Union, UnionType):
+        (only,) = (argument for argument in arguments if argument is not NoneType)
+        return None if value is None else build(only, value, where)
+    if origin is Literal:
+        if not isinstance(value, str) or value not in arguments:
+            raise _wrong(where, value, f"one of {', '.join(map(repr, arguments))}")
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _build_fields(kind, value, where)
+    return _build_plain(origin or kind, arguments, value, where)
+
+
+def _build_plain(kind: Any, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    fits = isinstance(value, int | float if kind is float else kind)
+    if not fits or (isinstance(value, bool) and kind is not bool):
+        raise _wrong(where, value, _NAMES[kind])
+    if kind is list:
+        return [build(arguments[0], item, _inner(where, i)) for i, item in enumerate(value)]
+    if kind is dict:
+        of_key, of_item = arguments
+        return {
+            build(of_key, key, f"a name in {where}"): build(of_item, item, _inner(where, key))
+            for key, item in value.items()
+        }
+    return value
+
+
+def _build_fields(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _wrong(where, value, "an object")
+    hints = _hints(kind)
+    found = {}
+    for field in dataclasses.fields(kind):
+        name = _inner(where, field.name)
+        if field.name in value:
+            found[field.name] = build(hints[field.name], value[field.name], name)
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{name} is missing")
+    return kind(**found)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _wrong(where: str, value: Any, expected: str) -> ValueError:
+    return ValueError(f"{where or 'it'} is {reprlib.repr(value)}, expected {expected}")
+
+
+def _inner(where: str, key: str | int) -> str:
+    plain = isinstance(key, str) and key.isidentifier() and len(key) <= 40
+    return f"{where}.{key}".removeprefix(".") if plain else f"{where}[{reprlib.repr(key)}]"
+
+
+def check_values(document: Any) -> None:
+    """Check what no document may hold, wherever it stands: what could fail later, and elsewhere.
+
+    Raises:
+        ValueError: naming a string that is not Unicode, an integer of more than 64 bits, or a
+            value below too many others.
+    """
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
+    while waiting:
+        where, value = waiting.pop()
+        if len(where) > _MOST_LEVELS:
+            raise ValueError(f"{_path(where[:3])} is nested too deep")
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            if isinstance(item, dict | list):
+                waiting.append(((*where, key), item))
+            for part in (key, item):
+                if fault := _fault(part):
+                    raise ValueError(f"{_path((*where, key))} is {reprlib.repr(part)}, {fault}")
+
+
+def _fault(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None if is_unicode(value) else "which is not valid Unicode"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "which does not fit into 64 bits"
+    return None
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a string has no lone surrogate, which JSON can write and UTF-8 cannot."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _path(where: tuple[str | int, ...]) -> str:
+    return functools.reduce(_inner, where, "")

@@ -1,0 +1,379 @@
+"""Bundles, packs and heads of strangers: any JSON loads and encodes, or is a BundleError at load.
+
+MIRROR_RT_FUZZ sets the number of examples (100 unless set; 10,000 before a release).
+"""
+
+import contextlib
+import copy
+import io
+import json
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from command_errors import one_line_error
+from mirror_rt import BundleError, Encoder, InvalidTextError, LanguagePack, Manifest
+from mirror_rt.cli import main
+from mirror_rt.heads.task_heads import Heads, TaskHead
+from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+
+fuzz = settings(
+    max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "100")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TEXTS = ["the river runs", "a", "the old town " * 100]
+
+# What a strange writer, or an attacker, puts in the place of a value.
+odd = st.sampled_from(
+    [None, True, -1, 0, 2**31, 2**32 - 1, 10**9, 10**30, -(10**400), 1e300, float("nan"), "", ".",
+     "..", "../x", "/etc/passwd", "a\0b", "\ud800", "x" * 5000, "C:\\x", "[CLS]", "+", "mean+cls",
+     "de", {}, [], [[]], {"": ""}, {"\ud800": 1}, {"a": {"b": None}}]
+)  # fmt: skip
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def places(document, at=()):
+    """Where the values of a document are; of a long list or object, the first ones."""
+    yield at
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in list(items)[:40]:
+        here = (*at, key)
+        yield from places(value, here) if isinstance(value, dict | list) else [here]
+
+
+def changed(document):
+    """Documents like this one, but for one to three values that are replaced, removed or added."""
+    every = sorted(places(document), key=len)
+    highest = [at for at in every if len(at) == 1] or every
+    change = st.tuples(
+        st.sampled_from(highest) | st.sampled_from(every),
+        st.sampled_from(["replace", "remove", "add"]),
+        odd | anything,
+    )
+    return st.lists(change, min_size=1, max_size=3).map(lambda made: apply(document, made))
+
+
+def apply(document, changes):
+    document = copy.deepcopy(document)
+    for at, what, value in changes:
+        with contextlib.suppress(KeyError, IndexError, TypeError):  # gone by an earlier change
+            if not at:
+                document = value if what == "replace" else document
+                continue
+            holder = document
+            for key in at[:-1]:
+                holder = holder[key]
+            if what == "remove":
+                del holder[at[-1]]
+            elif what == "add" and isinstance(holder, list):
+                holder.append(value)
+            else:
+                holder["added" if what == "add" else at[-1]] = value
+    return document
+
+
+@contextlib.contextmanager
+def within_a_second():
+    """A second of processor time, which neighbours do not change; what hangs ends after 20."""
+
+    def give_up(*_):
+        pytest.fail("it hangs")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
+    began = time.thread_time()
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.thread_time() - began < 1
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def check_encodes(encoder):
+    vectors = encoder.encode(TEXTS)
+    assert vectors.shape == (len(TEXTS), encoder.dimension)
+    encoder.encode(TEXTS[:2], prompt="the ", on_too_long="chunk")
+    assert len(encoder.token_pieces("a river")[0]) >= 2
+
+
+def check_info(folder):
+    """`mirror-rt info` shows it or refuses it in a line, in plain words and as JSON."""
+    for options in ([], ["--json"]):
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            assert main(["info", str(folder), *options]) in (0, 1)
+
+
+@pytest.fixture(scope="module")
+def stranger(bundle, tmp_path_factory):
+    """A copy of a bundle whose documents tests write anew."""
+    return shutil.copytree(bundle, tmp_path_factory.mktemp("stranger") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def pack(bundle, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stranger") / "pack"
+    for name in ("fr", "en"):
+        shutil.copytree(bundle, folder / name)
+        edit(folder / name / "mirror.json", language=name)
+    entries = {name: PackedBundle.describe(folder, name, {"from": name}) for name in ("fr", "en")}
+    PackIndex(entries, default="fr").write(folder)
+    return folder
+
+
+@fuzz
+@given(data=st.data(), verify=st.booleans())
+def test_any_manifest(stranger, bundle, data, verify):
+    own = json.loads((bundle / "mirror.json").read_text())
+    own |= {"prompts": {"query": "the "}, "language": "en", "recipe": {"epochs": 1}, "data": {}}
+    path = stranger / "mirror.json"
+    path.write_text(json.dumps(data.draw(changed(own) | anything)))
+    with within_a_second():
+        check_info(stranger)
+        with contextlib.suppress(BundleError), Encoder.load(stranger, verify=verify) as encoder:
+            check_encodes(encoder)
+
+
+@fuzz
+@given(data=st.data())
+def test_any_pack_index(pack, data):
+    path = pack / "pack.json"
+    own = path.read_text()
+    try:
+        path.write_text(json.dumps(data.draw(changed(json.loads(own)) | anything)))
+        with within_a_second():
+            check_info(pack)
+            with contextlib.suppress(BundleError), LanguagePack.load(pack) as loaded:
+                assert loaded.encode(TEXTS).shape == (len(TEXTS), 32)
+                loaded.encode(TEXTS, lang="en-GB")
+    finally:
+        path.write_text(own)
+
+
+@fuzz
+@given(data=st.data())
+def test_any_tokenizer_header(stranger, bundle, data):
+    shutil.copy(bundle / "mirror.json", stranger)
+    own = json.loads((bundle / "tokenizer.json").read_text())
+    with_parts = st.sampled_from(PARTS).map(lambda part: own | part)
+    document = data.draw(with_parts.flatmap(changed) | with_parts | anything)
+    (stranger / "tokenizer.json").write_text(json.dumps(document))
+    with within_a_second(), contextlib.suppress(BundleError):
+        encoder = Encoder.load(stranger, verify=False)
+        # Rules that remove every character leave a text no token, which its caller is told.
+        with contextlib.suppress(InvalidTextError):
+            check_encodes(encoder)
+
+
+def template(*single, **special):
+    pieces = [{"Sequence": {"id": "A", "type_id": 0}} if piece == "$A" else
+              {"SpecialToken": {"id": piece, "type_id": 0}} for piece in single]  # fmt: skip
+    known = {name: {"id": name, "ids": ids, "tokens": [name] * len(ids)}
+             for name, ids in ({"[CLS]": [2], "[SEP]": [3]} | special).items()}  # fmt: skip
+    both = [*pieces, {"Sequence": {"id": "B", "type_id": 0}}]
+    return {"post_processor": {"type": "TemplateProcessing", "single": pieces, "pair": both,
+                               "special_tokens": known}}  # fmt: skip
+
+
+PARTS = [
+    {},
+    {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}},
+    {"normalizer": {"type": "Replace", "pattern": {"Regex": "[a-z]+"}, "content": "a"}},
+    {"pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "Isolated",
+                       "invert": False}},
+    {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    {"pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always",
+                       "split": True}},
+    {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}},
+    {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst",
+                    "stride": 0}},
+    {"padding": {"strategy": {"Fixed": 999}, "direction": "Right", "pad_to_multiple_of": None,
+                 "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}},
+    template("[CLS]", "$A", "[SEP]"),
+    template("[CLS]", "$A", "$A", "[SEP]"),
+    template("[CLS]", "$A", "[GONE]"),
+    template(*["[CLS]"] * 130, "$A"),
+]  # fmt: skip
+
+LOPSIDED = template("[CLS]", "$A", "[SEP]")
+LOPSIDED["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [3, 3, 3]
+PARTS.append(LOPSIDED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prompts": {"query": 5}}, r"prompts\.query is 5, expected a string"),
+        ({"prompts": ["a"]}, r"prompts is \['a'\], expected an object"),
+        ({"prompts": {"a": "x" * 10_001}}, r"prompts\.a is 'x+\.\.\.x+', expected at most 10,"),
+        ({"prompts": {"a": "the " * 200}}, r"prompt 'a': the prompt has .* leaves no room"),
+        ({"default_prompt_name": "query"}, "default_prompt_name is 'query', expected one of"),
+        ({"dimension": 10**9}, "dimension is 1000000000, expected a number in 1 .. 65,536"),
+        ({"dimension": 10**30}, "dimension is 10+, which does not fit into 64 bits"),
+        ({"dimension": 33}, "gives 32 dimensions, the dimension in its manifest is 33"),
+        ({"max_length": 10**30}, "max_length is 10+, which does not fit into 64 bits"),
+        ({"max_length": 2**40}, "max_length is 1099511627776, expected a number in 1 .. 1,048,576"),
+        ({"max_length": 2}, "max_length 2 leaves no room for text"),
+        ({"pad_id": 2**31 - 1}, "has no token 2147483647, the pad_id of the manifest"),
+        ({"language": "\ud800"}, r"language is '\\ud800', which is not valid Unicode"),
+        ({"recipe": {"a": [{"b\udc00": 1}]}}, r"recipe.* is 'b\\udc00', which is not valid"),
+        ({"data": json.loads("[" * 40 + "]" * 40)}, "data.* is nested too deep"),
+        ({"files": {"x" * 300: {"bytes": 1, "sha256": "0" * 64}}}, "a name in files is 'x.*path"),
+        ({"files": {"a": {"bytes": 1, "sha256": "0"}}}, r"files\.a\.sha256 is '0', expected"),
+        ({"files": {"a": {"bytes": -1, "sha256": "0" * 64}}}, r"files\.a\.bytes is -1"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_manifest_is_refused_at_load_by_the_name_of_its_field(bundle_copy, changes, message):
+    edit(bundle_copy / "mirror.json", **changes)
+    with within_a_second(), pytest.raises(BundleError, match=message):
+        Encoder.load(bundle_copy)
+
+
+def test_info_of_a_manifest_that_is_not_unicode(bundle_copy, cli):
+    edit(bundle_copy / "mirror.json", language="\ud800")
+    one_line_error(cli("info", bundle_copy), code=1, contains="language is '\\ud800'")
+
+
+def test_info_of_details_of_any_type(bundle_copy, cli):
+    values = json.loads((bundle_copy / "mirror.json").read_text())
+    values["variants"]["fp32"] |= {"parity": {"bytes": "x", "texts": []}, "graph": {
+        "float32_layers": 7}}  # fmt: skip
+    edit(bundle_copy / "mirror.json", variants=values["variants"], recipe={"system": 1})
+    assert cli("info", bundle_copy).code == 0
+
+
+@pytest.mark.parametrize("name", ["mirror.json", "tokenizer.json", "onnx/model.onnx"])
+def test_a_pipe_is_not_waited_for(bundle_copy, name):
+    (bundle_copy / name).unlink()
+    os.mkfifo(bundle_copy / name)
+    with within_a_second(), pytest.raises(BundleError, match=f"{name} is not a regular file"):
+        Encoder.load(bundle_copy, verify=False)
+
+
+@pytest.mark.parametrize("name", ["mirror.json", "pack.json"])
+def test_a_document_is_not_read_without_end(bundle_copy, name):
+    for other in ("mirror.json", "pack.json"):
+        (bundle_copy / other).unlink(missing_ok=True)
+    with (bundle_copy / name).open("wb") as file:
+        file.truncate(1 << 40)
+    with within_a_second(), pytest.raises(BundleError, match=f"{name} has more than 4,194,304 byt"):
+        Encoder.load(bundle_copy)
+
+
+def test_the_largest_document_is_checked_within_a_second(bundle_copy):
+    edit(bundle_copy / "mirror.json", data={"all": [0] * 1_300_000})
+    with within_a_second():
+        assert Manifest.read(bundle_copy).dimension == 32
+
+
+@pytest.mark.parametrize("place", ["vocabulary", "post_processor"])
+def test_token_ids_beyond_31_bits(bundle_copy, place):
+    path = bundle_copy / "tokenizer.json"
+    values = json.loads(path.read_text())
+    if place == "vocabulary":
+        values["model"]["vocab"]["river"] = 2**31
+    else:
+        values |= template("[CLS]", "$A", "[SEP]", **{"[SEP]": [2**31]})
+    path.write_text(json.dumps(values))
+    with pytest.raises(BundleError, match=r"tokenizer\.json .* the token id 2147483648, above"):
+        Encoder.load(bundle_copy, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (template("[CLS]", "$A", "[GONE]"), "no entry found"),
+        (template("[CLS]", "$A", "$A", "[SEP]"), "its post_processor repeats the text"),
+        (LOPSIDED, "has special tokens of several ids and one name"),
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "chunk size must be non-zero"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_tokenizer_that_fails_on_every_text(bundle_copy, part, message):
+    edit(bundle_copy / "tokenizer.json", **part)
+    with pytest.raises(BundleError, match=message):
+        Encoder.load(bundle_copy, verify=False)
+
+
+def test_a_graph_beside_those_of_the_manifest_is_not_loaded(bundle_copy):
+    expected = Encoder.load(bundle_copy).encode("the river")
+    values = json.loads((bundle_copy / "mirror.json").read_text())
+    files = {name: record for name, record in values["files"].items() if "_mapped" not in name}
+    edit(bundle_copy / "mirror.json", files=files)
+    (bundle_copy / "onnx" / "model_mapped.onnx").write_bytes(b"of somebody else")
+    vector = Encoder.load(bundle_copy).encode("the river")
+    np.testing.assert_allclose(vector, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "x" * 300}, "path is 'x.*expected a path inside the folder"),
+        ({"path": "a:b"}, "expected a path inside the folder"),
+        ({"path": "loop"}, r"bundles\.fr\.path is 'loop'"),
+        ({"dimension": 10**12}, r"dimension is 1000000000000, expected a number"),
+        ({"language": "no tag"}, "language of the bundle 'fr': 'no tag' is not a language tag"),
+        ({"language": "\ud800"}, r"bundles\.fr\.language is '.*', which is not valid Unicode"),
+    ],
+    ids=str,
+)
+def test_a_pack_is_refused_by_the_name_of_its_field(pack, tmp_path, changes, message):
+    folder = shutil.copytree(pack, tmp_path / "pack")
+    (folder / "loop").symlink_to("loop")
+    index = json.loads((folder / "pack.json").read_text())
+    index["bundles"]["fr"] |= changes
+    edit(folder / "pack.json", bundles=index["bundles"])
+    with pytest.raises(BundleError, match=message):
+        LanguagePack.load(folder)
+
+
+@fuzz
+@given(data=st.data())
+def test_any_description_of_heads(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("heads")
+    head = TaskHead("nli", "classifier", np.ones((2, 4), np.float32), np.zeros(2, np.float32),
+                    labels=("yes", "no"))  # fmt: skip
+    Heads(4, "mean", {"nli": head}).write(folder)
+    path = folder / "heads" / "heads.json"
+    path.write_text(json.dumps(data.draw(changed(json.loads(path.read_text())) | anything)))
+    with within_a_second(), contextlib.suppress(BundleError):
+        for read in Heads.read(folder).by_name.values():
+            read(np.ones((1, read.dimension)), np.ones((1, 4)) if read.takes_pairs else None)
+    shutil.rmtree(folder)
+
+
+def test_weights_of_heads_without_end(tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 1 << 10)}
+    )
+    head = TaskHead("nli", "classifier", np.ones((2, 4), np.float32), np.zeros(2, np.float32),
+                    labels=("yes", "no"))  # fmt: skip
+    Heads(4, "mean", {"nli": head}).write(tmp_path)
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "heads" / "nli.npz", "w") as archive:
+        archive.writestr("weight.npy", header.getvalue())
+        archive.writestr("bias.npy", header.getvalue())
+    with pytest.raises(BundleError, match=r"nli\.npz cannot be read: it needs too much memory"):
+        Heads.read(tmp_path)
