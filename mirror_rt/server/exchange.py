@@ -125,7 +125,7 @@ class Exchange:
             Problem: 408, 413 or 415.
             HungUp: the client went away.
         """
-        if self.headers.get(b"content-encoding", b"identity") != b"identity":
+        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Problem(415, "compressed bodies are not supported", "encoding", close=True)
         declared = self.headers.get(b"content-length", b"")
         too_large = declared.isdigit() and int(declared) > limit
