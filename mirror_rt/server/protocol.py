@@ -46,6 +46,10 @@ __all__ = ["limited_protocol"]
 _PROBES = (0.0, 0.05, 0.2, 1.0, 5.0)
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TOO_LARGE = "the head of the request is too large"
+# The rest of the trailers is dropped (RFC 9110, 6.5.1).
+_NO_TRAILERS = frozenset(
+    {b"connection", b"content-length", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
 _MOST_QUEUED = 100  # requests of one connection behind the one that is answered
 
 
@@ -177,8 +181,10 @@ class _Connection(HttpToolsProtocol):
         if self._resuming:
             return
         self._count(len(name) + len(value))
-        if self._phase is _Phase.HEAD:  # and no trailer, which may say anything: RFC 9110, 6.5.1
-            super().on_header(name, value)
+        if self._phase is _Phase.HEAD:
+            super().on_header(name, value.strip(b" \t"))
+        elif name.lower() in _NO_TRAILERS:  # which the parser would obey
+            raise RefusedError(400, "a trailer says where the message ends")
 
     def on_headers_complete(self) -> None:
         if self._resuming:
@@ -305,9 +311,12 @@ class _Framed:
                 self._until_close = True
                 cycle.chunked_encoding = False
                 cycle.expected_content_length = sys.maxsize
-        elif message["type"] == "http.response.body":
-            if self._until_close and not message.get("more_body"):
-                cycle.expected_content_length = len(message.get("body", b""))
+        elif (
+            self._until_close
+            and message["type"] == "http.response.body"
+            and not message.get("more_body")
+        ):
+            cycle.expected_content_length = len(message.get("body", b""))
         await cycle.send(message)
 
 
