@@ -109,7 +109,17 @@ def request_lines() -> Iterator[Case]:
         (b"POST", 405), (b"PROPFIND", 405), (b"GET", 200), (b"HEAD", 200),
     ]:  # fmt: skip
         yield served(f"3.1 method {method.decode()}", head(method + b" /health HTTP/1.1"), status)
-    for method in (b"get", b"Get", b"FROBNICATE", b"G ET", b"G\tET", b"GE(T", b"", b"\x00", b"\x80"):
+    for method in (
+        b"get",
+        b"Get",
+        b"FROBNICATE",
+        b"G ET",
+        b"G\tET",
+        b"GE(T",
+        b"",
+        b"\x00",
+        b"\x80",
+    ):
         yield refused(f"3.1 method {method!r}", head(method + b" /health HTTP/1.1"))
     for version, status in [
         (b"HTTP/2.0", 505), (b"HTTP/0.9", 505), (b"HTTP/1.2", 400), (b"HTTP/3.0", 400),
@@ -119,7 +129,9 @@ def request_lines() -> Iterator[Case]:
         (b"HTTP/1.1\t", 400), (b"", 400),
     ]:  # fmt: skip
         yield refused(f"2.3 version {version!r}", get(version=version), status)
-    yield refused("2.3 HTTP/0.9, in which nothing but the target is said", b"GET /health\r\n\r\n", 505)
+    yield refused(
+        "2.3 HTTP/0.9, in which nothing but the target is said", b"GET /health\r\n\r\n", 505
+    )
     yield served("3 two spaces before the target", head(b"GET  /health HTTP/1.1"))
     yield refused("3 a tab before the target", head(b"GET\t/health HTTP/1.1"))
     yield refused("3 no target", head(b"GET HTTP/1.1"))
@@ -129,7 +141,9 @@ def request_lines() -> Iterator[Case]:
     yield refused("2.2 a TLS greeting", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
     yield refused("2.2 only zeros", b"\x00" * 64)
     yield refused("2.2 a response", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    yield refused("2.2 the preface of HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04", 400)
+    yield refused(
+        "2.2 the preface of HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04", 400
+    )
     yield refused("2.2 SSH", b"SSH-2.0-OpenSSH_9.2\r\n")
     yield served("2.2 one empty line before", END + get())
     yield served("2.2 three empty lines before", END * 3 + get())
@@ -219,9 +233,19 @@ def sizes() -> Iterator[Case]:
     yield refused("9110 5.4 a name too long", get(b"a" * 2 * LIMIT + b": 1"), 431)
     yield refused("9110 4.1 a target too long", get(path=b"/" + b"a" * 2 * LIMIT), 431)
     endless = b"GET / HTTP/1.1\r\nX-A: " + b"a" * 4 * LIMIT
-    yield Case("9110 5.4 a header without end", (endless, 0.05, endless[-2 * LIMIT :], 0.05, b"a"), (431,), closes=True)
+    yield Case(
+        "9110 5.4 a header without end",
+        (endless, 0.05, endless[-2 * LIMIT :], 0.05, b"a"),
+        (431,),
+        closes=True,
+    )
     endless = b"GET /" + b"a" * 4 * LIMIT
-    yield Case("9110 4.1 a target without end", (endless, 0.05, endless[-2 * LIMIT :], 0.05, b"a"), (431,), closes=True)
+    yield Case(
+        "9110 4.1 a target without end",
+        (endless, 0.05, endless[-2 * LIMIT :], 0.05, b"a"),
+        (431,),
+        closes=True,
+    )
 
 
 def lengths() -> Iterator[Case]:
@@ -236,7 +260,9 @@ def lengths() -> Iterator[Case]:
         b"1" * 30000, b"17\x00", b"17\x0b", b"\x0c17",
     ]:  # fmt: skip
         name = value if len(value) < 40 else value[:3] + b"... of %d" % len(value)
-        yield refused(f"6.2 Content-Length {name!r}", post(b"Content-Length: " + value, length=False))
+        yield refused(
+            f"6.2 Content-Length {name!r}", post(b"Content-Length: " + value, length=False)
+        )
     yield refused("6.3 two equal lengths", post(b"Content-Length: %d" % size))
     yield refused("6.3 two lengths", post(b"Content-Length: 3"))
     yield refused("6.3 two lengths, the first of which is 0",
@@ -249,10 +275,14 @@ def lengths() -> Iterator[Case]:
     yield served("6.3 a request as content", post(body=HIDDEN), 400)
     yield served("6.3 two requests as content", post(body=HIDDEN * 2), 400)
     yield served("6.3 content with GET", get(b"Content-Length: %d" % len(HIDDEN)) + HIDDEN)
-    yield served("6.3 content with HEAD", head(b"HEAD /health HTTP/1.1", b"Content-Length: 5") + b"12345")
+    yield served(
+        "6.3 content with HEAD", head(b"HEAD /health HTTP/1.1", b"Content-Length: 5") + b"12345"
+    )
     yield served("6.3 content with DELETE",
                  head(b"DELETE /embed HTTP/1.1", b"Content-Length: %d" % len(HIDDEN)) + HIDDEN, 405)  # fmt: skip
-    yield served("6.3 content of a path that is not there", post(body=HIDDEN, path=b"/nowhere"), 404)
+    yield served(
+        "6.3 content of a path that is not there", post(body=HIDDEN, path=b"/nowhere"), 404
+    )
     yield Case("6.3 a length below the body's", (post(b"Content-Length: 3", length=False),),
                (400, 400), closes=True)  # fmt: skip
     yield Case("9110 8.6 a body that is too large is not waited for",
@@ -280,11 +310,22 @@ def codings() -> Iterator[Case]:
                   b"chunked chunked", b"\xef\xbb\xbfchunked", b"chunked\xff"):  # fmt: skip
         yield refused(f"6.3 {value!r}", chunked(content, coding=b"Transfer-Encoding: " + value))
     yield refused("6.3 two fields, chunked and chunked", chunked(content, CHUNKED))
-    yield refused("6.3 two fields, chunked and identity", chunked(content, b"Transfer-Encoding: identity"))
-    yield refused("6.3 a coding, folded", chunked(content, coding=b"Transfer-Encoding:\r\n chunked"))
-    yield refused("6.3 a coding, folded by a tab", chunked(content, coding=b"Transfer-Encoding:\r\n\tchunked"))
-    yield refused("6.3 a space before the colon", chunked(content, coding=b"Transfer-Encoding : chunked"))
-    yield refused("6.3 a line break before the name", chunked(content, coding=b"X: 1\nTransfer-Encoding: chunked"))
+    yield refused(
+        "6.3 two fields, chunked and identity", chunked(content, b"Transfer-Encoding: identity")
+    )
+    yield refused(
+        "6.3 a coding, folded", chunked(content, coding=b"Transfer-Encoding:\r\n chunked")
+    )
+    yield refused(
+        "6.3 a coding, folded by a tab", chunked(content, coding=b"Transfer-Encoding:\r\n\tchunked")
+    )
+    yield refused(
+        "6.3 a space before the colon", chunked(content, coding=b"Transfer-Encoding : chunked")
+    )
+    yield refused(
+        "6.3 a line break before the name",
+        chunked(content, coding=b"X: 1\nTransfer-Encoding: chunked"),
+    )
     for length in (b"0", b"3", b"%d" % len(content), b"5"):
         field = b"Content-Length: " + length
         yield refused(f"6.1 chunked, then {field!r}", chunked(content, field))
@@ -302,8 +343,14 @@ def chunk_sizes() -> Iterator[Case]:
     halves = chunks(BODY[:5], BODY[5:])
     yield served("7.1 two chunks", chunked(halves))
     yield served("7.1 a chunk a byte", chunked(chunks(*(BODY[i : i + 1] for i in range(size)))))
-    yield served("7.1 capital digits", chunked(b"A\r\n" + BODY[:10] + b"\r\n7\r\n" + BODY[10:] + b"\r\n0\r\n\r\n"))
-    yield served("7.1 small digits", chunked(b"a\r\n" + BODY[:10] + b"\r\n7\r\n" + BODY[10:] + b"\r\n0\r\n\r\n"))
+    yield served(
+        "7.1 capital digits",
+        chunked(b"A\r\n" + BODY[:10] + b"\r\n7\r\n" + BODY[10:] + b"\r\n0\r\n\r\n"),
+    )
+    yield served(
+        "7.1 small digits",
+        chunked(b"a\r\n" + BODY[:10] + b"\r\n7\r\n" + BODY[10:] + b"\r\n0\r\n\r\n"),
+    )
     yield served("7.1 leading zeros", first_chunk(b"00011\r\n"))
     yield served("7.1 many zeros at the end", chunked(b"11\r\n" + BODY + b"\r\n00000\r\n\r\n"))
     yield served("7.1 no content", chunked(b"0\r\n\r\n"), 400)
@@ -320,7 +367,9 @@ def chunk_sizes() -> Iterator[Case]:
         yield refused(f"7.1 after a chunk {end!r}", first_chunk(b"11\r\n", end))
     yield refused("7.1 a chunk longer than its size", first_chunk(b"10\r\n"))
     yield refused("7.1 the end without CR", chunked(b"11\r\n" + BODY + b"\r\n0\n\n" + HIDDEN))
-    yield refused("7.1 the end with a size of bytes", chunked(b"11\r\n" + BODY + b"\r\n0\r\nX\r\n\r\n"))
+    yield refused(
+        "7.1 the end with a size of bytes", chunked(b"11\r\n" + BODY + b"\r\n0\r\nX\r\n\r\n")
+    )
 
 
 def chunk_extensions() -> Iterator[Case]:
@@ -329,10 +378,25 @@ def chunk_extensions() -> Iterator[Case]:
                       b";" + b"a" * 5000):  # fmt: skip
         yield served(f"7.1.1 extension {extension[:20]!r}", chunked(b"11" + extension + END + rest))
     yield served("7.1.1 of the last chunk", chunked(b"11\r\n" + BODY + b"\r\n0;a=b\r\n\r\n"))
-    for extension in (b";a=b\n", b";a=b\r", b";\x00", b";a\nb", b';a="\n', b";a=b\rX", b';a="b\r\n"'):
-        yield refused(f"7.1.1 extension {extension!r}", chunked(b"11" + extension + END + rest + HIDDEN))
+    for extension in (
+        b";a=b\n",
+        b";a=b\r",
+        b";\x00",
+        b";a\nb",
+        b';a="\n',
+        b";a=b\rX",
+        b';a="b\r\n"',
+    ):
+        yield refused(
+            f"7.1.1 extension {extension!r}", chunked(b"11" + extension + END + rest + HIDDEN)
+        )
     endless = b"11;" + b"a" * 4 * LIMIT
-    yield Case("7.1.1 an extension without end", (chunked(endless), 0.05, endless[-2 * LIMIT :], 0.05, b"a"), (431,), closes=True)
+    yield Case(
+        "7.1.1 an extension without end",
+        (chunked(endless), 0.05, endless[-2 * LIMIT :], 0.05, b"a"),
+        (431,),
+        closes=True,
+    )
 
 
 def trailers() -> Iterator[Case]:
@@ -360,14 +424,21 @@ def trailers() -> Iterator[Case]:
                       chunked(chunks(BODY, trailer=trailer + END)) + HIDDEN)  # fmt: skip
     for trailer in (b"X-A : 1", b"X-A", b" X-A: 1", b"X-A: 1\r\n 2", b"X-A: 1\nX-B: 2", b"X\x00: 1",
                     b"X-A: \x00", b": 1", b"X-A: 1\rX"):  # fmt: skip
-        yield refused(f"7.1.2 trailer {trailer!r}", chunked(chunks(BODY, trailer=trailer + END)) + HIDDEN)
+        yield refused(
+            f"7.1.2 trailer {trailer!r}", chunked(chunks(BODY, trailer=trailer + END)) + HIDDEN
+        )
     yield refused("7.1.2 trailers too large",
                   chunked(chunks(BODY, trailer=b"X-A: " + b"a" * 2 * LIMIT + END)), 431)  # fmt: skip
     yield refused("7.1.2 trailers too many",
                   chunked(chunks(BODY, trailer=b"X-A: 1\r\n" * 9000)), 431)  # fmt: skip
     endless = b"11\r\n" + BODY + b"\r\n0\r\nX-A: " + b"a" * 4 * LIMIT
-    yield Case("7.1.2 a trailer without end", (chunked(endless), 0.05, endless[-2 * LIMIT :], 0.05, b"a"), (431,), closes=True)
-    yield refused("7.1.2 a request in a trailer", chunked(chunks(BODY) [:-2] + HIDDEN), 400)
+    yield Case(
+        "7.1.2 a trailer without end",
+        (chunked(endless), 0.05, endless[-2 * LIMIT :], 0.05, b"a"),
+        (431,),
+        closes=True,
+    )
+    yield refused("7.1.2 a request in a trailer", chunked(chunks(BODY)[:-2] + HIDDEN), 400)
 
 
 def _offers() -> Iterator[tuple[str, tuple[bytes, ...]]]:
@@ -434,18 +505,45 @@ def pipelines() -> Iterator[Case]:
         yield Case(f"9.3.2 {count} requests", (sent,), (200,) * count, ids=ids)
     sent, ids = numbered(5)
     for cut in (1, len(sent) // 3, len(sent) // 2, len(sent) - 1):
-        yield Case(f"9.3.2 5 requests, cut at {cut}", (sent[:cut], 0.02, sent[cut:]), (200,) * 5, ids=ids)
+        yield Case(
+            f"9.3.2 5 requests, cut at {cut}", (sent[:cut], 0.02, sent[cut:]), (200,) * 5, ids=ids
+        )
     bad = b"GET / HTTP/1.1\r\n\r\n"
     first = post(b"X-Request-Id: first")
     yield Case("9.3.2 then one without Host", (first + bad,), (200, 400), closes=True)
-    yield Case("9.3.2 three, then one that is none", (first * 3 + b"\x00" * 20,), (200, 200, 200, 400), closes=True)
-    yield Case("9.3.2 then one with two lengths", (first + post(b"Content-Length: 3"),), (200, 400), closes=True)
+    yield Case(
+        "9.3.2 three, then one that is none",
+        (first * 3 + b"\x00" * 20,),
+        (200, 200, 200, 400),
+        closes=True,
+    )
+    yield Case(
+        "9.3.2 then one with two lengths",
+        (first + post(b"Content-Length: 3"),),
+        (200, 400),
+        closes=True,
+    )
     yield Case("9.3.2 then one of a wrong coding", (first + chunked(b"", coding=b"Transfer-Encoding: x"),),
                (200, 400), closes=True)  # fmt: skip
     yield Case("9.3.2 then a bad chunk", (first + chunked(b"zz\r\n"),), (200, 400), closes=True)
-    yield Case("9.3.2 two, then a bad chunk", (first * 2 + chunked(b"zz\r\n"),), (200, 200, 400), closes=True)
-    yield Case("9.3.2 then a head too large", (first + get(b"X-A: " + b"a" * 2 * LIMIT),), (200, 431), closes=True)
-    yield Case("9.3.2 then CONNECT", (first + head(b"CONNECT a:80 HTTP/1.1") + HIDDEN,), (200, 405), closes=True)
+    yield Case(
+        "9.3.2 two, then a bad chunk",
+        (first * 2 + chunked(b"zz\r\n"),),
+        (200, 200, 400),
+        closes=True,
+    )
+    yield Case(
+        "9.3.2 then a head too large",
+        (first + get(b"X-A: " + b"a" * 2 * LIMIT),),
+        (200, 431),
+        closes=True,
+    )
+    yield Case(
+        "9.3.2 then CONNECT",
+        (first + head(b"CONNECT a:80 HTTP/1.1") + HIDDEN,),
+        (200, 405),
+        closes=True,
+    )
     yield Case("9.3.2 a bad body between", (first + post(body=b"{") + first,), (200, 400, 200))
     yield Case("9.3.2 an empty line between", (first + END + first,), (200, 200))
     yield Case("9.3.2 two empty lines between", (first + END * 2 + first,), (200, 200))
@@ -462,7 +560,9 @@ def persistence() -> Iterator[Case]:
     for value in (b"close", b"Close", b"keep-alive, close", b"close, x", b"CLOSE"):
         field = b"Connection: " + value
         yield Case(f"9.6 {value!r}", (get(field),), (200,), closes=True)
-        yield Case(f"9.6 {value!r}, and a request after it", (get(field) + HIDDEN,), (200,), closes=True)
+        yield Case(
+            f"9.6 {value!r}, and a request after it", (get(field) + HIDDEN,), (200,), closes=True
+        )
         yield Case(f"9.6 {value!r} with a body", (post(field) + HIDDEN,), (200,), closes=True)
     for value in (b"keep-alive", b"Keep-Alive", b"foo", b"", b"closed", b"x, y"):
         yield served(f"9.3 {value!r}", get(b"Connection: " + value))
@@ -480,13 +580,24 @@ def expectations() -> Iterator[Case]:
     yield Case("9110 10.1.1 in one piece", (begin + BODY,), (200,))
     yield Case("9110 10.1.1 after a while", (begin, 0.05, BODY), (200,))
     yield Case("9110 10.1.1 twice", (begin, 0.05, BODY + begin, 0.05, BODY), (200, 200))
-    yield Case("9110 10.1.1 in capitals", (begin.replace(wants, b"EXPECT: 100-Continue"), 0.05, BODY), (200,))
+    yield Case(
+        "9110 10.1.1 in capitals",
+        (begin.replace(wants, b"EXPECT: 100-Continue"), 0.05, BODY),
+        (200,),
+    )
     yield Case("9110 10.1.1 without content", (get(wants),), (200,))
     yield Case("9110 10.1.1 chunked", (chunked(b"", wants), 0.03, chunks(BODY)), (200,))
     nowhere = begin.replace(b"/embed", b"/nowhere", 1)
     yield Case("9110 10.1.1 refused, and no body comes", (nowhere,), (404,), closes=True)
-    yield Case("9110 10.1.1 refused, and the body comes", (nowhere, 0.05, HIDDEN[:17]), (404,), closes=True)
-    yield Case("9110 10.1.1 refused, and the next request comes", (nowhere, 0.05, get()), (404,), closes=True)
+    yield Case(
+        "9110 10.1.1 refused, and the body comes", (nowhere, 0.05, HIDDEN[:17]), (404,), closes=True
+    )
+    yield Case(
+        "9110 10.1.1 refused, and the next request comes",
+        (nowhere, 0.05, get()),
+        (404,),
+        closes=True,
+    )
     unread = head(b"GET /health HTTP/1.1", wants, b"Content-Length: 17")
     yield Case("9110 10.1.1 never asked for", (unread, 0.05, get()), (200,), closes=True)
     old = begin.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
@@ -513,7 +624,9 @@ def content_codings() -> Iterator[Case]:
     for value in (b"identity", b"Identity", b"IDENTITY", b"identity "):
         yield served(f"9110 8.4 {value!r}", post(b"Content-Encoding: " + value))
     for value in (b"gzip", b"GZIP", b"br", b"deflate", b"identity, gzip", b"zstd", b"x"):
-        yield Case(f"9110 8.4 {value!r}", (post(b"Content-Encoding: " + value),), (415,), closes=True)
+        yield Case(
+            f"9110 8.4 {value!r}", (post(b"Content-Encoding: " + value),), (415,), closes=True
+        )
 
 
 def half_closed() -> Iterator[Case]:
@@ -533,7 +646,9 @@ def half_closed() -> Iterator[Case]:
         ("nothing", b"", ()), ("an empty line", END, ()),
     ]:  # fmt: skip
         yield Case(f"9.6 half closed after {name}", (sent, HALF_CLOSE), statuses, closes=True)
-        yield Case(f"9.6 half closed a while after {name}", (sent, 0.05, HALF_CLOSE), statuses, closes=True)
+        yield Case(
+            f"9.6 half closed a while after {name}", (sent, 0.05, HALF_CLOSE), statuses, closes=True
+        )
 
 
 def cut_off() -> Iterator[Case]:
@@ -551,7 +666,9 @@ def segments() -> Iterator[Case]:
     whole = chunked(chunks(BODY[:4], BODY[4:], trailer=b"X-Request-Id: t\r\n"), b"X-Request-Id: s")
     for i in range(1, len(whole), 7):
         yield Case(f"7.1 cut at {i}", (whole[:i], 0.01, whole[i:]), (200,), ids=("s",))
-    bytewise = tuple(itertools.chain.from_iterable((whole[i : i + 1], 0.001) for i in range(len(whole))))
+    bytewise = tuple(
+        itertools.chain.from_iterable((whole[i : i + 1], 0.001) for i in range(len(whole)))
+    )
     yield Case("7.1 byte by byte", bytewise, (200,), ids=("s",))
 
 
@@ -564,11 +681,17 @@ def slow() -> Iterator[Case]:
     yield Case("9.5 half a body", (post()[:-5], SLOW), (408,), closes=True)
     yield Case("9.5 half a chunk", (chunked(b"11\r\n" + BODY[:5]), SLOW), (408,), closes=True)
     yield Case("9.5 no last chunk", (chunked(b"11\r\n" + BODY + END), SLOW), (408,), closes=True)
-    yield Case("9.5 half a trailer", (chunked(chunks(BODY)[:-2] + b"X: 1"), SLOW), (408,), closes=True)
+    yield Case(
+        "9.5 half a trailer", (chunked(chunks(BODY)[:-2] + b"X: 1"), SLOW), (408,), closes=True
+    )
     offer = post(b"Connection: Upgrade", b"Upgrade: h2c")
     yield Case("9.5 no body behind an offer", (offer[: -len(BODY)], SLOW), (408,), closes=True)
-    yield Case("9.5 a request and half a head", (post() + get()[:40], SLOW), (200, 408), closes=True)
-    yield Case("9.5 a request and no body", (post() + post()[: -len(BODY)], SLOW), (200, 408), closes=True)
+    yield Case(
+        "9.5 a request and half a head", (post() + get()[:40], SLOW), (200, 408), closes=True
+    )
+    yield Case(
+        "9.5 a request and no body", (post() + post()[: -len(BODY)], SLOW), (200, 408), closes=True
+    )
     drops = tuple(itertools.chain.from_iterable((b"X-A: 1\r\n", 0.1) for _ in range(25)))
     yield Case("9.5 a head in drops", (b"GET /health HTTP/1.1\r\n", *drops), (408,), closes=True)
     drops = tuple(itertools.chain.from_iterable((b" ", 0.1) for _ in range(25)))
@@ -608,15 +731,22 @@ def old_version() -> Iterator[Case]:
     old = b"HTTP/1.0"
     line = b"POST /embed HTTP/1.0"
     many = b'{"inputs":[' + b'"word",' * 199 + b'"word"]}'
-    yield Case("2.3 1.0 without Host", (head(b"GET /health HTTP/1.0", host=None),), (200,), closes=True)
+    yield Case(
+        "2.3 1.0 without Host", (head(b"GET /health HTTP/1.0", host=None),), (200,), closes=True
+    )
     yield refused("2.3 1.0 with two Hosts", head(b"GET /health HTTP/1.0", b"Host: b"))
-    yield Case("2.3 1.0 with content", (head(line, b"Content-Length: 17") + BODY,), (200,), closes=True)
+    yield Case(
+        "2.3 1.0 with content", (head(line, b"Content-Length: 17") + BODY,), (200,), closes=True
+    )
     yield Case("6.1 1.0 has an answer in no chunks",
                (head(line, b"Content-Length: %d" % len(many)) + many,), (200,), closes=True)  # fmt: skip
     yield Case("6.1 1.0 has token vectors in no chunks",
                (head(b"POST /embed_all HTTP/1.0", b"Content-Length: 17") + BODY,), (200,), closes=True)  # fmt: skip
     yield refused("6.1 1.0 with chunks", head(line, CHUNKED) + chunks(BODY))
-    yield refused("6.1 1.0 with chunks and a length", head(line, CHUNKED, b"Content-Length: 27") + chunks(BODY))
+    yield refused(
+        "6.1 1.0 with chunks and a length",
+        head(line, CHUNKED, b"Content-Length: 27") + chunks(BODY),
+    )
     yield Case("2.3 1.0 and a request after it", (get(version=old) + HIDDEN,), (200,), closes=True)
     yield Case("2.3 1.0, kept alive, and a request after it",
                (get(b"Connection: keep-alive", version=old) + HIDDEN,), (200,), closes=True)  # fmt: skip
