@@ -77,25 +77,47 @@ def test_curl_offers_http2(server, bodies, expected, path):
         pytest.skip("this curl was built without HTTP/2")
     url = f"http://127.0.0.1:{server.port}/{path}"
     told = [
-        word for body in bodies
-        for word in ("--next", "--silent", "--http2", url, "--data-binary", f"@{body}",
-                     "--write-out", "\n%{http_code}\n")
-    ]  # fmt: skip
+        word
+        for body in bodies
+        for word in (
+            "--next",
+            "--silent",
+            "--http2",
+            url,
+            "--data-binary",
+            f"@{body}",
+            "--write-out",
+            "\n%{http_code}\n",
+        )
+    ]
     lines = run(curl, *told[1:])
     check([f"{code} {body}" for body, code in zip(lines[::2], lines[1::2], strict=True)], expected)
 
 
 def test_curl_waits_for_leave(server, bodies, expected):
-    lines = run(need("curl"), "--silent", "--header", "Expect: 100-continue", "--data-binary",
-                f"@{bodies[1]}", f"http://127.0.0.1:{server.port}/embed", "--write-out", "\n%{http_code}\n")  # fmt: skip
+    lines = run(
+        need("curl"),
+        "--silent",
+        "--header",
+        "Expect: 100-continue",
+        "--data-binary",
+        f"@{bodies[1]}",
+        f"http://127.0.0.1:{server.port}/embed",
+        "--write-out",
+        "\n%{http_code}\n",
+    )
     check([f"{lines[1]} {lines[0]}"], expected[1:2])
 
 
 def test_the_client_of_java(server, bodies, expected):
     """java.net.http offers h2c with every request in the clear."""
     need("javac")  # which runs the source
-    check(run(need("java"), PROGRAMS / "Client.java", f"http://127.0.0.1:{server.port}/embed", *bodies),
-          expected)  # fmt: skip
+    check(
+        run(
+            need("java"), PROGRAMS / "Client.java", f"http://127.0.0.1:{server.port}/embed", *bodies
+        ),
+        expected,
+    )
 
 
 def test_the_client_of_go(server, bodies, expected, tmp_path):

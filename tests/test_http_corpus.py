@@ -3,15 +3,16 @@
 import collections
 import concurrent.futures
 import json
-import struct
 import socket
+import struct
 import threading
 import time
 
 import pytest
 
-from http_corpus import BODY, HIDDEN, KEY, Case, all_cases, get, post, served
-from http_wire import Answer, play
+from http_corpus import Case, all_cases
+from http_corpus.messages import BODY, HIDDEN, KEY, get, post, served
+from http_corpus.wire import Answer, play
 from server_process import ServerProcess
 
 CASES = all_cases()

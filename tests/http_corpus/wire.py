@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from http_corpus import AUTHORIZED, HALF_CLOSE, Case
+from http_corpus.messages import AUTHORIZED, HALF_CLOSE, Case
 
 _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) [ -~]*")
-_LAST = END_OF_CASE = (
+_LAST = (
     b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
     + AUTHORIZED
     + (b"\r\nX-Request-Id: last\r\n\r\n")
