@@ -131,9 +131,9 @@ def malformed(error: Exception, body: bytes = b"") -> Problem:
         return Problem(400, "the body is not valid UTF-8", "malformed")
     reason = _line(error)
     if "surrogate" in reason or ("truncated" in reason and _LONE_SURROGATE.search(body[-64:])):
-        where = re.search(r" \(byte \d+\)", reason)
+        place = re.search(r" \(byte \d+\)", reason)
         reason = "it has half of a surrogate pair, \\ud800 to \\udfff, without the other half"
-        reason += where[0] if where else ""
+        reason += place[0] if place else ""
     return Problem(400, f"the body is not valid JSON: {reason}", "malformed")
 
 

@@ -17,18 +17,13 @@ httptools and uvicorn leave several things of RFC 9112 open or get them wrong. T
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
+from collections import deque
 from enum import Enum
-from typing import cast
+from typing import Any, cast
 
 import httptools
-from uvicorn._types import (
-    ASGI3Application,
-    ASGIReceiveCallable,
-    ASGISendCallable,
-    ASGISendEvent,
-    Scope,
-)
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -36,10 +31,12 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from mirror_rt.server.config import ListenConfig
+from mirror_rt.server.ending import FramedApp, LingeringTransport
 from mirror_rt.server.framing import RefusedError, check_head, origin_form, resumed_head
-from mirror_rt.server.lingering import LingeringTransport
 
 __all__ = ["limited_protocol"]
+
+access = logging.getLogger("mirror_rt.server.access")
 
 # When a client has closed its side: whether it has closed the other, too, is found out by writing
 # to it, at these times. What is written is what any client must skip.
@@ -79,12 +76,13 @@ class _Connection(HttpToolsProtocol):
     _deaf = False  # nothing that comes is parsed any more
     _is_head = False  # of the request that is parsed; HEAD has no body in its answer
     _refusal: bytes | None = None  # that waits for the answers before it
-    _answering: RequestResponseCycle | None = None
     _timer: asyncio.TimerHandle | None = None
     _probes: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._lingering = LingeringTransport(transport, self.loop)
+        self._unanswered: deque[RequestResponseCycle] = deque()  # the first is being answered
+        self._app = cast("ASGIApp", self.app)
         super().connection_made(cast("asyncio.Transport", self._lingering))
         # Clients connect before they have something to ask: then it is as between two requests.
         self._timer = self.loop.call_later(self._listen.keep_alive, self.transport.close)
@@ -95,7 +93,8 @@ class _Connection(HttpToolsProtocol):
         if self._probes is not None:
             self._probes.cancel()
         super().connection_lost(exc)
-        self._disconnect(self._answering)  # uvicorn tells the last request of a pipeline alone
+        for cycle in self._unanswered:  # uvicorn tells the last one alone
+            _disconnect(cycle)
 
     # What comes in
 
@@ -144,7 +143,7 @@ class _Connection(HttpToolsProtocol):
         if not ended and not self._deaf:
             self._refuse(400, "the request ended before it was whole")
         self._lingering.sending = False
-        if not self._is_answering():
+        if not self._unanswered:
             return False
         if ended:
             self.cycle.keep_alive = False
@@ -155,8 +154,9 @@ class _Connection(HttpToolsProtocol):
     async def _probe(self) -> None:
         for seconds in _PROBES:
             await asyncio.sleep(seconds)
-            begun = self._answering is None or self._answering.response_started
-            if begun or self.transport.is_closing():
+            if self.transport.is_closing() or not self._unanswered:
+                return
+            if self._unanswered[0].response_started:
                 return
             self.transport.write(_INTERIM)
 
@@ -198,7 +198,11 @@ class _Connection(HttpToolsProtocol):
             raise RefusedError(429, "too many requests wait on this connection")
         if version == "1.0":
             self.expect_100_continue = False
+        framed = FramedApp(self._app)
+        self.app = cast("Any", framed)  # of this request: it runs after this has returned
         super().on_headers_complete()
+        framed.cycle = self.cycle
+        self._unanswered.append(self.cycle)
         self._enter(_Phase.BODY)
 
     def on_chunk_header(self) -> None:
@@ -225,18 +229,12 @@ class _Connection(HttpToolsProtocol):
 
     # What goes out
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, _Framed(cycle, app))
-
     def on_response_complete(self) -> None:
-        if self._refusal is None or self.pipeline:
+        self._unanswered.popleft()
+        if self._refusal is None or self._unanswered:
             super().on_response_complete()
         else:
             self._end(self._refusal)
-
-    def _is_answering(self) -> bool:
-        return self._answering is not None and not self._answering.response_complete
 
     def _refuse_for(self, error: httptools.HttpParserError) -> None:
         reason = error.__context__  # raised in what the parser called
@@ -252,28 +250,34 @@ class _Connection(HttpToolsProtocol):
         """Answer what cannot be read, in its turn, and end the connection."""
         self._cancel_timer()
         self._deaf = self._lingering.sending = True
-        answer = _answer(status, message, with_body=not self._is_head)
+        access.info("refused", extra={"fields": {"status": status, "reason": message}})
+        answer = self._answer(status, message)
         if self._phase is _Phase.BODY:
-            if self.cycle is self._answering:  # whoever reads the body learns that it ends here
+            if self.cycle not in list(self._unanswered)[1:]:  # its turn has come
                 self._end(b"" if self.cycle.response_started else answer)
-                self._disconnect(self.cycle)
+                _disconnect(self.cycle)  # whoever reads the body learns that it ends here
                 return
-            self.pipeline.popleft()  # the last that came
-        if self._is_answering():
+            self._unanswered.pop()
+            self.pipeline.popleft()
+        if self._unanswered:
             self._refusal = answer
         else:
             self._end(answer)
 
-    def _end(self, answer: bytes) -> None:
-        if answer:
-            self.transport.write(answer)
-        self.transport.close()
+    def _answer(self, status: int, message: str) -> bytes:
+        body = b'{"error":"' + message.encode("ascii") + b'","error_type":"Malformed"}'
+        headers = dict(self.server_state.default_headers) | {
+            b"content-type": b"application/json",
+            b"connection": b"close",
+            b"content-length": str(len(body)).encode(),
+        }
+        lines = [b"%s: %s\r\n" % field for field in headers.items()]
+        return b"".join([STATUS_LINE[status], *lines, b"\r\n", b"" if self._is_head else body])
 
-    @staticmethod
-    def _disconnect(cycle: RequestResponseCycle | None) -> None:
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
+    def _end(self, answer: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -281,51 +285,8 @@ class _Connection(HttpToolsProtocol):
             self._timer = None
 
 
-class _Framed:
-    """An application whose answers end as the version of HTTP and the request allow.
-
-    Args:
-        cycle: of one request.
-        app: what answers it.
-    """
-
-    def __init__(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._cycle = cycle
-        self._app = app
-        self._until_close = False
-
-    async def __call__(
-        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> None:
-        """Answer the request."""
-        await self._app(scope, receive, self._send)
-
-    async def _send(self, message: ASGISendEvent) -> None:
-        cycle = self._cycle
-        if message["type"] == "http.response.start":
-            # What is left of the body may never come, or come as slowly as the client likes.
-            if cycle.more_body:
-                cycle.keep_alive = False
-            names = {name.lower() for name, _ in message["headers"]}
-            if cycle.scope["http_version"] == "1.0" and b"content-length" not in names:
-                self._until_close = True
-                cycle.chunked_encoding = False
-                cycle.expected_content_length = sys.maxsize
-        elif (
-            self._until_close
-            and message["type"] == "http.response.body"
-            and not message.get("more_body")
-        ):
-            cycle.expected_content_length = len(message.get("body", b""))
-        await cycle.send(message)
-
-
-def _answer(status: int, message: str, *, with_body: bool) -> bytes:
-    body = b'{"error":"' + message.encode("ascii") + b'","error_type":"Malformed"}'
-    head = (
-        STATUS_LINE[status]
-        + b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
-        + str(len(body)).encode()
-        + b"\r\n\r\n"
-    )
-    return head + body if with_body else head
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Tell an application that nobody waits for its answer."""
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()

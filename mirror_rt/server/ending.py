@@ -1,11 +1,15 @@
-"""Close a connection so that the last answer arrives, although the client still sends."""
+"""How answers end: in the framing of their version, and so that they arrive."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
-__all__ = ["LingeringTransport"]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+__all__ = ["FramedApp", "LingeringTransport"]
 
 _SECONDS = 2.0
 
@@ -58,3 +62,40 @@ class LingeringTransport:
         """Forget the timer: the connection is gone."""
         if self._timer is not None:
             self._timer.cancel()
+
+
+class FramedApp:
+    """An application whose answers end as the version of HTTP and the request allow.
+
+    Args:
+        app: what answers one request.
+
+    Attributes:
+        cycle: uvicorn's state of the request; to be set before the application runs.
+    """
+
+    cycle: RequestResponseCycle
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._until_close = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        self._send_on = send
+        await self._app(scope, receive, self._send)
+
+    async def _send(self, message: Message) -> None:
+        cycle = self.cycle
+        if message["type"] == "http.response.start":
+            # What is left of the body may never come, or come as slowly as the client likes.
+            if cycle.more_body:
+                cycle.keep_alive = False
+            names = {name.lower() for name, _ in message["headers"]}
+            if cycle.scope["http_version"] == "1.0" and b"content-length" not in names:
+                self._until_close = True
+                cycle.chunked_encoding = False
+                cycle.expected_content_length = sys.maxsize
+        elif self._until_close and not message.get("more_body"):
+            cycle.expected_content_length = len(message.get("body", b""))
+        await self._send_on(message)
