@@ -1,4 +1,4 @@
-"""Which server answers HTTP rightly, and what it costs: the corpus of the tests, and time a request.
+"""Which server answers HTTP rightly, and what it costs: the tests' corpus, and time a request.
 
     pip install uvicorn httptools zttp hypercorn granian
     python benchmarks/http_servers.py BUNDLE

@@ -143,6 +143,24 @@ def test_the_body_of_an_offer_is_no_request(server):
         assert b"JSON" in answers[0].body  # it was read, and is no JSON
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/embed", "/embed_all", "/tokenize", "/similarity", "/v1/embeddings"]
+)
+def test_an_offer_is_ignored_on_every_path(path, server):
+    """The answer is that to the same request without the offer."""
+    texts = {
+        "/similarity": {"inputs": {"source_sentence": "word", "sentences": ["a", "b"]}},
+        "/v1/embeddings": {"input": "word"},
+    }
+    body = json.dumps(texts.get(path, {"inputs": "word"})).encode()
+    plain = play(served("5 plain", post(path=path.encode(), body=body)), server.port)
+    for protocol in (b"h2c", b"websocket", b"anything"):
+        offer = post(b"Connection: Upgrade", b"Upgrade: " + protocol, path=path.encode(), body=body)
+        cut = len(offer) - len(body)
+        answers = play(Case("offer", (offer[:cut], 0.05, offer[cut:]), (200,)), server.port)
+        assert [(a.status, a.body) for a in answers] == [(a.status, a.body) for a in plain]
+
+
 def test_a_client_that_hangs_up_ends_all_that_it_asked_for(server):
     """uvicorn tells only the last request of a connection that nobody waits any more."""
     texts = json.dumps({"inputs": ["some words of a text"] * 2000}).encode()

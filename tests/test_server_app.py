@@ -421,6 +421,17 @@ def test_of_two_headers_none_wins(make):
     run(main(make(api_keys=("k",))))
 
 
+def test_a_length_of_any_number_of_digits(make):
+    """Whichever server is around the application; its own refuses most of these before."""
+
+    async def main(app):
+        for length, expected in (("9" * 5000, 413), ("0" * 5000 + "14", 200), ("", 200)):
+            call = Call(app, "/embed", {"inputs": "a"}, headers={"Content-Length": length})
+            assert (await call.answer())[0] == expected
+
+    run(main(make()))
+
+
 def test_names_of_codings_ignore_case(make):
     async def main(app):
         for coding, expected in (("Identity", 200), ("IDENTITY", 200), ("GZIP", 415)):

@@ -99,7 +99,13 @@ class _Connection(HttpToolsProtocol):
     # What comes in
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, as long as something can be made of it."""
+        """Parse what came, in pieces no larger than what may wait for its meaning."""
+        size = self._listen.max_header_bytes
+        for start in range(0, len(data), size):
+            self._receive(data[start : start + size])
+
+    def _receive(self, data: bytes) -> None:
+        """Parse a piece, as long as something can be made of it."""
         if self._deaf or self._lingering.lingers:
             return
         if self._phase is not _Phase.NOTHING:

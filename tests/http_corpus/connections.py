@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from http_corpus.messages import (
+    ANSWER,
     AUTHORIZED,
     BODY,
     CHUNKED,
@@ -201,8 +202,8 @@ def early_answers() -> Iterator[Case]:
         ("an encoding", post(b"Content-Encoding: gzip")[: -len(BODY)], 415),
     ]:  # fmt: skip
         yield Case(f"9.3 {name}, and no body", (begin,), (status,), closes=True)
-        yield Case(f"9.3 {name}, and a late body", (begin, 0.05, BODY), (status,), closes=True)
-        yield Case(f"9.3 {name}, and a request", (begin, 0.05, HIDDEN), (status,), closes=True)
+        yield Case(f"9.3 {name}, and a late body", (begin, ANSWER, BODY), (status,), closes=True)
+        yield Case(f"9.3 {name}, and a request", (begin, ANSWER, HIDDEN), (status,), closes=True)
     large = b" " * 2_000_000
     for name, sent, status in [
         ("too large", post(body=large), 413),

@@ -20,9 +20,10 @@ class Signal(Enum):
     """What a client does besides sending."""
 
     HALF_CLOSE = "closes its side"
+    ANSWER = "waits for an answer"
 
 
-HALF_CLOSE = Signal.HALF_CLOSE
+HALF_CLOSE, ANSWER = Signal.HALF_CLOSE, Signal.ANSWER
 Sent = bytes | float | Signal
 
 
@@ -32,7 +33,8 @@ class Case:
 
     Attributes:
         section: of the standard, with words that tell the case from others.
-        sent: in this order: bytes, seconds of silence, the end of the client's side.
+        sent: in this order: bytes, seconds of silence, waiting for one more answer, the end of the
+            client's side.
         statuses: of the answers, in their order.
         closes: whether the server closes then; else it must answer one more request.
         ids: of the answers, where their order is to be seen.

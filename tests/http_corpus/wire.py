@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import time
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from http_corpus.messages import AUTHORIZED, HALF_CLOSE, Case
+from http_corpus.messages import ANSWER, AUTHORIZED, HALF_CLOSE, Case
 
 _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) [ -~]*")
 _LAST = (
@@ -31,6 +32,10 @@ class BrokenAnswerError(Exception):
     """What came back is no answer of HTTP/1.1."""
 
 
+class _ClosedError(BrokenAnswerError):
+    """Nothing came back."""
+
+
 def play(case: Case, port: int, timeout: float = 10.0) -> list[Answer]:
     """Play a case, and return all answers until the server closed.
 
@@ -39,57 +44,66 @@ def play(case: Case, port: int, timeout: float = 10.0) -> list[Answer]:
     """
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _send(connection, case)
-        old = b"HTTP/1.0" in next((part for part in case.sent if isinstance(part, bytes)), b"")
-        methods = _methods(case)
         with connection.makefile("rb") as file:
-            answers = []
-            while not case.closes and len(answers) < len(case.statuses):
-                answers.append(_read_answer(file, next(methods), old=old) or _closed(case, answers))
+            answers = _Answers(case, file)
+            _send(connection, case, answers)
+            while not case.closes and len(answers.read) < len(case.statuses):
+                answers.read_one()
             if not case.closes:
                 connection.sendall(_LAST)
-            while (answer := _read_answer(file, next(methods), old=old)) is not None:
-                answers.append(answer)
-            return answers
+            answers.read_rest()
+            return answers.read
 
 
-def _closed(case: Case, answers: list[Answer]) -> Answer:
-    raise BrokenAnswerError(f"{case.section}: closed after {[a.status for a in answers]}")
-
-
-def _methods(case: Case):
-    """Which of the answers have no body, as the answer to HEAD has none."""
-    first = next((part for part in case.sent if isinstance(part, bytes)), b"").lstrip()
-    yield first[:4]
-    while True:
-        yield b"GET "
-
-
-def _send(connection: socket.socket, case: Case) -> None:
+def _send(connection: socket.socket, case: Case, answers: _Answers) -> None:
     try:
         for part in case.sent:
             if isinstance(part, bytes):
                 connection.sendall(part)
             elif part is HALF_CLOSE:
                 connection.shutdown(socket.SHUT_WR)
+            elif part is ANSWER:
+                answers.read_one()
             else:
                 time.sleep(part)
     except (BrokenPipeError, ConnectionResetError):
         pass  # it was refused meanwhile; what was answered is read next
 
 
-def _read_answer(file: BinaryIO, method: bytes, *, old: bool) -> Answer | None:
+class _Answers:
+    """What comes back for a case."""
+
+    def __init__(self, case: Case, file: BinaryIO) -> None:
+        self.read: list[Answer] = []
+        self._file = file
+        first = next((part for part in case.sent if isinstance(part, bytes)), b"").lstrip()
+        self._old = b" HTTP/1.0\r\n" in first
+        self._head = first.startswith(b"HEAD ")  # the answer has no body
+
+    def read_one(self) -> None:
+        answer = _read_answer(self._file, head=self._head and not self.read, old=self._old)
+        if answer is None:
+            raise _ClosedError(f"closed after {[answer.status for answer in self.read]}")
+        self.read.append(answer)
+
+    def read_rest(self) -> None:
+        with contextlib.suppress(_ClosedError):
+            while True:
+                self.read_one()
+
+
+def _read_answer(file: BinaryIO, *, head: bool, old: bool) -> Answer | None:
     """Read the next final answer; None where the server closed before one."""
     while True:
-        head = _read_head(file)
-        if head is None:
+        begin = _read_head(file)
+        if begin is None:
             return None
-        status, headers = head
+        status, headers = begin
         if status >= 200:
             break
         if old:
             raise BrokenAnswerError(f"HTTP/1.0 got an interim answer {status}")
-    if method == b"HEAD" or status in (204, 304):
+    if head or status in (204, 304):
         return Answer(status, headers, b"")
     if "transfer-encoding" in headers:
         if old or headers["transfer-encoding"] != "chunked" or "content-length" in headers:
