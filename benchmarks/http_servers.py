@@ -4,10 +4,11 @@
     python benchmarks/http_servers.py BUNDLE
 
 The same application under every server that is installed, in a process of its own: `mirror-rt` is
-uvicorn with the connection of mirror_rt/server/protocol.py, as `mirror-rt serve` has it. Each is
-played tests/http_corpus: how many of its connections had other answers than the corpus says, and of
-these how many another number of answers. Then GET /health is asked by 32 connections, in turns with
-the other servers: the processor's time of the server a request, least of --rounds. Prints Markdown.
+uvicorn with the connection of mirror_rt/server/http/connection.py, as `mirror-rt serve` has it.
+Each is played tests/support/http_corpus: how many of its connections had other answers than the
+corpus says, and of these how many another number of answers. Then GET /health is asked by 32
+connections, in turns with the other servers: the processor's time of the server a request, least of
+--rounds. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 from http_corpus import Case, all_cases
 from http_corpus.messages import AUTHORIZED, KEY, get
@@ -58,7 +59,7 @@ def _serve_uvicorn(kind: str, app: Any, port: int) -> None:
     import uvicorn
 
     from mirror_rt.server.config import ListenConfig
-    from mirror_rt.server.protocol import limited_protocol
+    from mirror_rt.server.http.connection import limited_protocol
 
     http: Any = _UVICORN.get(kind) or limited_protocol(ListenConfig(header_timeout=1, keep_alive=5))
     uvicorn.run(app, port=port, http=http, ws="none", log_level="critical", access_log=False,
