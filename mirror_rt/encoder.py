@@ -19,14 +19,14 @@ from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.hub import resolve_bundle
 from mirror_rt.manifest import Layout, Manifest
 from mirror_rt.opening import exact_variant, open_exact, open_variant
-from mirror_rt.options import EncodeOptions
+from mirror_rt.options import EncodeOptions, Job
 from mirror_rt.prompts import Prompts
 from mirror_rt.providers import CPU, Providers
 from mirror_rt.replicas import Runner
 from mirror_rt.session import GraphSession
 from mirror_rt.session_config import SessionConfig, Spinning
 from mirror_rt.tokenization import TextTokenizer
-from mirror_rt.tokens import PaddedBatch
+from mirror_rt.tokens import PaddedBatch, RaggedTokens
 
 __all__ = ["Encoder"]
 
@@ -241,21 +241,36 @@ class Encoder(BatchEncoder):
             InvalidTextError: a text cannot be encoded.
             ConfigError: an option has an unusable value, or the graph gives no token vectors.
         """
-        job = self.job(options)
-        if not self.has_token_vectors:
-            raise ConfigError(f"{self._session.graph.name} gives no token vectors")
-        if job.on_too_long == "chunk":
-            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
+        job = self.token_job(self.job(options))
         tokens = self.prepare([inputs] if isinstance(inputs, str) else as_list(inputs), job).tokens
         vectors = [np.empty((0, 0), np.float32)] * len(tokens)
         for batch in plan_batches(
             tokens.lengths, token_budget=job.token_budget, run_cost=self.run_cost
         ):
-            padded = tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self.pad_to)
-            output = self._session.run(padded, _TOKEN_VECTORS)
-            for row, of_tokens in zip(batch.tolist(), output, strict=True):
-                vectors[row] = of_tokens[: tokens.lengths[row]].astype(np.float32)
+            for row, found in zip(
+                batch.tolist(), self.run_token_vectors(tokens.take(batch)), strict=True
+            ):
+                vectors[row] = found
         return vectors
+
+    def token_job(self, job: Job) -> Job:
+        """Check the options of a call for token vectors; ConfigError where they cannot be had."""
+        if not self.has_token_vectors:
+            raise ConfigError(f"{self._session.graph.name} gives no token vectors")
+        if job.on_too_long == "chunk":
+            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
+        return job
+
+    def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
+        """Run rows as one batch: float32 [tokens, H] of each row, special tokens included."""
+        rows = np.arange(len(tokens))
+        padded = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self.pad_to)
+        output = self._session.run(padded, _TOKEN_VECTORS)
+        # Copies, so that the vectors of a row do not keep those of the whole batch.
+        return [
+            of_tokens[:length].astype(np.float32)
+            for of_tokens, length in zip(output, tokens.lengths.tolist(), strict=True)
+        ]
 
     def close(self) -> None:
         """Free the model, once no run is in flight; encoding is a ClosedError from then on."""

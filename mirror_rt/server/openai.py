@@ -46,8 +46,10 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
     content = _content(encoded, tail, as_base64=request.encoding_format == "base64")
-    short = len(items) <= _ROWS
-    return Answer(b"".join(content) if short else content, headers=truncated_header(encoded))
+    headers = truncated_header(encoded)
+    if len(items) <= _ROWS:
+        return Answer(b"".join(content), headers=headers)
+    return Answer(content, headers=headers, held=encoded.embeddings.nbytes)
 
 
 async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
