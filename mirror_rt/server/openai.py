@@ -6,21 +6,21 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import orjson
 
 from mirror_rt.options import EncodeOptions
 from mirror_rt.pipeline import EncodedTexts
 from mirror_rt.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
+from mirror_rt.server.decoding import BodyDecoder
 from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.inputs import items_of
 from mirror_rt.server.problems import Problem
 from mirror_rt.server.registry import Registry
-from mirror_rt.server.schemas import EmbeddingsRequest
+from mirror_rt.server.schemas import EmbeddingsRequest, InputList
 
 __all__ = ["embeddings", "model", "models", "truncated_header"]
 
-_decoder = msgspec.json.Decoder(EmbeddingsRequest)
+_decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
 # Vectors that are written at a time: others have their turn between two of them.
 _ROWS = 64
@@ -28,7 +28,7 @@ _ROWS = 64
 
 async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /v1/embeddings."""
-    request = _decoder.decode(body)
+    request = await _decode(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     items = items_of(
         request.input,

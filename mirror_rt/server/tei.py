@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 import orjson
 
 from mirror_rt import __version__
@@ -15,6 +14,7 @@ from mirror_rt.options import EncodeOptions
 from mirror_rt.pipeline import Vectors
 from mirror_rt.quantization import Embeddings
 from mirror_rt.retrieval import cosine_similarity
+from mirror_rt.server.decoding import BodyDecoder
 from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.inputs import check_lengths, items_of
 from mirror_rt.server.openai import truncated_header
@@ -23,6 +23,7 @@ from mirror_rt.server.registry import Registry
 from mirror_rt.server.schemas import (
     EmbedAllRequest,
     EmbedRequest,
+    InputList,
     SimilarityParameters,
     SimilarityRequest,
     TokenizeRequest,
@@ -31,10 +32,10 @@ from mirror_rt.server.service import Items, ModelService
 
 __all__ = ["embed", "embed_all", "info", "similarity", "tokenize"]
 
-_embed = msgspec.json.Decoder(EmbedRequest)
-_embed_all = msgspec.json.Decoder(EmbedAllRequest)
-_similarity = msgspec.json.Decoder(SimilarityRequest)
-_tokenize = msgspec.json.Decoder(TokenizeRequest)
+_embed = BodyDecoder(EmbedRequest, "inputs", InputList)
+_embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
+_similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
+_tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
 _ROWS = 64
 # That are written at a time: others have their turn between two of them.
 _NUMBERS = 1 << 15
@@ -45,7 +46,7 @@ _HELD = 6 << 20
 
 async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /embed, and POST / like it."""
-    request = _embed.decode(body)
+    request = await _embed(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     items = _items(registry, service, exchange, request.inputs)
     options = _options(registry, request) | {
@@ -64,7 +65,7 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
 
 async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /embed_all: a vector for each token, before pooling."""
-    request = _embed_all.decode(body)
+    request = await _embed_all(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     if not service.encoder.has_token_vectors:
         raise Problem(501, "this graph gives no token vectors", "not_supported")
@@ -76,7 +77,7 @@ async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answ
 
 async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /similarity: cosines of a text with others."""
-    request = _similarity.decode(body)
+    request = await _similarity(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
     if len(texts) < 2:
@@ -94,7 +95,7 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 
 async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /tokenize: the tokens of texts, and where they are in them."""
-    request = _tokenize.decode(body)
+    request = await _tokenize(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
     _items(registry, service, exchange, texts)
