@@ -103,10 +103,10 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
     prompt = service.encoder.prompts.choose(None if request.prompt_name else "",
                                             request.prompt_name)  # fmt: skip
 
+    special = request.add_special_tokens  # `work` may outlive the request, with what it refers to
+
     def work(chosen: Sequence[str]) -> bytes:
-        tokens = service.encoder.token_pieces(
-            chosen, prompt=prompt, special_tokens=request.add_special_tokens
-        )
+        tokens = service.encoder.token_pieces(chosen, prompt=prompt, special_tokens=special)
         exchange.tokens = (exchange.tokens or 0) + sum(map(len, tokens))
         return b",".join(orjson.dumps([piece._asdict() for piece in found]) for found in tokens)
 
