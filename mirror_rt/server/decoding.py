@@ -8,6 +8,7 @@ are decoded one after the other, what is around it first.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -75,11 +76,7 @@ class BodyDecoder(Generic[T]):
         # No list of token ids has so many; of a longer one the rest is not read.
         most = max(most_items, _PART)
         parts = _parts(body, start + 1, stop - 1, cuts, is_text=not is_list)
-        try:
-            values = self._join(parts, most)
-        except msgspec.ValidationError as error:
-            message = str(error).replace("`$", f"`$.{self._field}", 1)
-            raise msgspec.ValidationError(message) from None
+        values = self._join(parts, most)
         setattr(holder, name, values if is_list else values[0])
         return request
 
@@ -89,7 +86,10 @@ class BodyDecoder(Generic[T]):
         for part, continued, continues in parts:
             if len(part) > _LARGEST_ITEM:
                 raise self._too_large()
-            found = self._items.decode(part)
+            try:
+                found = self._items.decode(part)
+            except msgspec.ValidationError as error:
+                raise self._renumbered(error, len(values)) from None
             if continued:
                 text.append(found.pop(0))
                 if not continues or found:
@@ -102,6 +102,14 @@ class BodyDecoder(Generic[T]):
                 raise Problem(413, f"{self._field}: more than {most} items", "too_large",
                               self._field)  # fmt: skip
         return values
+
+    def _renumbered(self, error: msgspec.ValidationError, first: int) -> msgspec.ValidationError:
+        """An error of a part, with the place of its item in the body."""
+
+        def place(match: re.Match[str]) -> str:
+            return f"`$.{self._field}[{first + int(match[1])}]"
+
+        return msgspec.ValidationError(re.sub(r"`\$\[(\d+)\]", place, str(error), count=1))
 
     def _too_large(self) -> Problem:
         return Problem(413, f"the body has more than {_SMALL} bytes besides the texts of "
