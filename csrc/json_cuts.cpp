@@ -5,7 +5,7 @@
 namespace mirror_rt {
 namespace {
 
-constexpr std::int64_t kUnicodeEscape = 6;  // bytes of \uXXXX
+constexpr std::size_t kUnicodeEscape = 6;  // bytes of \uXXXX
 
 // Whether an escape at `at` is the first half of a surrogate pair.
 bool is_high_surrogate(std::string_view document, std::int64_t at) {
@@ -15,13 +15,12 @@ bool is_high_surrogate(std::string_view document, std::int64_t at) {
 }
 
 std::int64_t escape_length(std::string_view document, std::int64_t at) {
-  const std::string_view rest = document.substr(std::size_t(at));
-  if (rest.size() < 3) return std::int64_t(rest.size());
-  std::int64_t length = rest[1] == 'u' ? kUnicodeEscape : 2;
+  std::size_t length = 2;
+  if (at + 1 < std::int64_t(document.size()) && document[at + 1] == 'u') length = kUnicodeEscape;
   if (is_high_surrogate(document, at)) length = 2 * kUnicodeEscape;  // never cut a pair
+  const std::string_view escape = document.substr(std::size_t(at), length);
   // One that is too short is invalid: do not pass over the quote that ends the text.
-  const std::int64_t quote = std::int64_t(std::min(rest.find('"', 2), rest.size()));
-  return std::min(length, quote);
+  return std::int64_t(std::min(escape.find('"', 2), escape.size()));
 }
 
 class Scanner {

@@ -20,13 +20,20 @@ from mirror_rt.tokenization import TextTokenizer, why_invalid
 from mirror_rt.tokens import RaggedTokens
 from mirror_rt.windows import Window
 
-__all__ = ["TokenRows", "id_rows", "pool_chunks", "token_rows", "too_long_reason"]
+__all__ = [
+    "MOST_CHARACTERS",
+    "TokenRows",
+    "id_rows",
+    "pool_chunks",
+    "token_rows",
+    "too_long_reason",
+]
 
 Ids = npt.NDArray[np.int32]
 Vectors = npt.NDArray[np.float32]
 
 # Bounds time and memory of one text in chunks: about 5,000 rows of 512 tokens.
-_MOST_CHARACTERS = 10_000_000
+MOST_CHARACTERS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ def token_rows(
         elif job.on_too_long == "error":
             invalid |= dict.fromkeys(map(int, too_long), too_long_reason(tokenizer.max_length))
         else:
-            huge = {int(i) for i in too_long if len(window.texts[i]) > _MOST_CHARACTERS}
+            huge = {int(i) for i in too_long if len(window.texts[i]) > MOST_CHARACTERS}
             invalid |= {i: _too_huge(window.texts[i]) for i in huge}
             chunks = {
                 int(i): chunk_text(tokenizer, window.texts[i], job.prompt, stop)
@@ -228,6 +235,6 @@ def too_long_reason(limit: int) -> str:
 
 def _too_huge(text: str) -> str:
     return (
-        f"it has {len(text):,} characters, more than the {_MOST_CHARACTERS:,} that "
+        f"it has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that "
         "on_too_long='chunk' takes"
     )

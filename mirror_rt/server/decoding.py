@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from mirror_rt import _core
+from mirror_rt.chunking import MOST_CHARACTERS
 from mirror_rt.server.problems import Problem
 
 __all__ = ["BodyDecoder"]
@@ -52,7 +53,8 @@ class BodyDecoder(Generic[T]):
 
         Raises:
             msgspec.DecodeError: as of msgspec's decoders.
-            Problem: 413, of a large body with too many items, or with more than one large value.
+            Problem: 413, of a large body with too many items or characters, or with more than one
+                large value.
         """
         if len(body) <= _SMALL:
             return self._whole.decode(body)
@@ -92,6 +94,9 @@ class BodyDecoder(Generic[T]):
                 raise self._renumbered(error, len(values)) from None
             if continued:
                 text.append(found.pop(0))
+                if sum(map(len, text)) > MOST_CHARACTERS:
+                    raise Problem(413, f"{self._field}: a text of more than {MOST_CHARACTERS} "
+                                  "characters", "too_large", self._field)  # fmt: skip
                 if not continues or found:
                     values.append("".join(text))
                     text.clear()
