@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
@@ -112,6 +113,11 @@ _UNAUTHORIZED = Problem(
 )
 
 
+_STOPPING = Problem(
+    503, "the server is stopping", "stopping", headers={"retry-after": "1"}, close=True
+)
+
+
 class Endpoint:
     """A route as an ASGI application: reads, handles, answers, or says what is wrong.
 
@@ -139,6 +145,11 @@ class Endpoint:
                 answer = await self._answer(exchange, receive, held)
             except HungUp:
                 raise
+            except asyncio.CancelledError:
+                if not self._registry.stopping:
+                    raise
+                # The time to drain is over.
+                await answer_problem(_STOPPING, scope, send)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
                 await answer_problem(self._problem(error, exchange), scope, send)
             else:

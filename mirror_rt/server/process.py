@@ -30,7 +30,7 @@ logger = logging.getLogger("mirror_rt.server")
 # After SIGTERM, connections that are idle are kept for so long: a request may be on its way.
 _LINGER = 0.5
 # What the process has after the time to drain, to close its models, before it ends without that.
-_CLOSE_SECONDS = 1.5
+_CLOSE_SECONDS = 1.0
 
 
 def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> None:
@@ -111,7 +111,9 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         logger.info("stopping: %d connections", len(self.server_state.connections))
-        _end_within((self.config.timeout_graceful_shutdown or 0) + _CLOSE_SECONDS)
+        drain = self.config.timeout_graceful_shutdown or 0
+        began = time.monotonic()
+        _end_within(drain + _CLOSE_SECONDS)
         self._app.state.registry.stop()
         waiting = _accept_all(sockets or [])
         for server in self.servers:
@@ -122,6 +124,8 @@ class _Server(uvicorn.Server):
         until = time.monotonic() + _LINGER
         while self.server_state.connections and time.monotonic() < until:
             await asyncio.sleep(0.02)
+        left = max(0.0, began + drain - time.monotonic())
+        self.config.timeout_graceful_shutdown = left  # type: ignore[assignment]
         await super().shutdown(sockets)
         logger.info("stopped")
 

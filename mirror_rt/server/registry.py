@@ -152,6 +152,11 @@ class Registry:
         """Whether requests are taken, as far as is known without running a model."""
         return self.warm.is_set() and not self._stopping
 
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more should be sent here."""
+        return self._stopping
+
     def stop(self) -> None:
         """Say from now on that nothing more should be sent here."""
         self._stopping = True
