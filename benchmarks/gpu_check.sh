@@ -90,7 +90,7 @@ sanitize() {
     # Without torch's cache every tensor is an allocation of its own, and its ends are watched.
     step "$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
       compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      "$python" -m pytest tests/test_cuda_device.py -q -k "parity and not 1025"
+      "$python" -m pytest tests/train/loss/test_cuda_device.py -q -k "parity and not 1025"
   done
 }
 

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from mirror_rt import Encoder, MirrorError
-from mirror_rt.benchmarking import machine_name, synthetic_texts
-from mirror_rt.manifest import Manifest
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.diagnostics.benchmarking import machine_name, synthetic_texts
 
 # Worst cosine to fp32 on the CPU.
 AGREE = {"fp32": 0.99999, "fp16": 0.999, "int8": 0.97}
@@ -171,7 +171,7 @@ def contenders_of(arguments):
 def source(model):
     if Path(model).is_dir():
         return model
-    from mirror_train.default_model import default_model_folder
+    from mirror_train.model.default_model import default_model_folder
 
     return str(default_model_folder()) if model == "all-MiniLM-L6-v2" else model
 

@@ -128,7 +128,7 @@ main() {
     fi
   fi
   step tests "$python" -m pytest -p no:cacheprovider -m gpu -q -rs \
-    tests/test_devices.py tests/test_session.py tests/test_variants.py || true
+    tests/inference/test_devices.py tests/inference/test_session.py tests/export/test_variants.py || true
   step benchmark "$python" benchmarks/gpu_encode.py "$bundle" --model "$model" \
     --device "$device" --rounds "$rounds" --out "$out" || true
   [[ ! -f "$out/gpu_encode.md" ]] || cat "$out/gpu_encode.md"

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
-from mirror_rt.encoding import BatchEncoder, Inputs, as_list
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
+from mirror_rt.encoding.options import EncodeKeywords, Job
+from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
-from mirror_rt.options import EncodeOptions, Job
-from mirror_rt.pipeline import EncodedTexts, Vectors
-from mirror_rt.quantization import Embeddings
 from mirror_rt.scheduling.device import Device
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
@@ -24,6 +23,7 @@ from mirror_rt.scheduling.requests import (
     SchedulerStatistics,
     make_request,
 )
+from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["Scheduler"]
 
@@ -100,7 +100,7 @@ class Scheduler:
         *,
         timeout: float | None = None,
         times: RequestTimes | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> Future[EncodedTexts]:
         """Let texts wait for the device, after tokenising them in the calling thread.
 
@@ -133,7 +133,7 @@ class Scheduler:
         *,
         timeout: float | None = None,
         times: RequestTimes | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
         """`submit`, and wait.
 
@@ -156,7 +156,7 @@ class Scheduler:
         inputs: Inputs,
         *,
         timeout: float | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> Embeddings:
         """`encode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
         embeddings = self.encode_with_info(inputs, timeout=timeout, **options).embeddings
@@ -168,7 +168,7 @@ class Scheduler:
         *,
         timeout: float | None = None,
         times: RequestTimes | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
         """`submit`, and await the result; what is long to tokenise is so in another thread.
 
@@ -186,7 +186,7 @@ class Scheduler:
         inputs: Inputs,
         *,
         timeout: float | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> Embeddings:
         """`aencode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
         encoded = await self.aencode_with_info(inputs, timeout=timeout, **options)
@@ -198,7 +198,7 @@ class Scheduler:
         *,
         timeout: float | None = None,
         times: RequestTimes | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> list[Vectors]:
         """`Encoder.encode_tokens`, in the queue and the time that `aencode_with_info` has.
 
@@ -277,7 +277,7 @@ class Scheduler:
         self,
         inputs: Inputs,
         timeout: float | None,
-        options: EncodeOptions,
+        options: EncodeKeywords,
         times: RequestTimes | None,
         *,
         of_tokens: bool = False,

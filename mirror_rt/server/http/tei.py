@@ -1,0 +1,211 @@
+"""The protocol of text-embeddings-inference: /embed, /embed_all, /similarity, /tokenize, /info."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import orjson
+
+from mirror_rt import __version__
+from mirror_rt.encoding.options import EncodeKeywords
+from mirror_rt.encoding.pipeline import Vectors
+from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.http.decoding import BodyDecoder
+from mirror_rt.server.http.exchange import Answer, Exchange
+from mirror_rt.server.http.inputs import check_lengths, items_of
+from mirror_rt.server.http.openai import truncated_header
+from mirror_rt.server.http.schemas import (
+    EmbedAllRequest,
+    EmbedRequest,
+    InputList,
+    SimilarityParameters,
+    SimilarityRequest,
+    TokenizeRequest,
+)
+from mirror_rt.server.models.registry import Registry
+from mirror_rt.server.models.service import Items, ModelService
+from mirror_rt.vectors.quantization import Embeddings
+from mirror_rt.vectors.search import cosine_similarity
+
+__all__ = ["embed", "embed_all", "info", "similarity", "tokenize"]
+
+_embed = BodyDecoder(EmbedRequest, "inputs", InputList)
+_embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
+_similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
+_tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
+_ROWS = 64
+# That are written at a time: others have their turn between two of them.
+_NUMBERS = 1 << 15
+# What an answer that is computed piece by piece holds at a time, in bytes: as much as 8 texts of
+# 512 tokens with 384 dimensions.
+_HELD = 6 << 20
+
+
+async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """POST /embed, and POST / like it."""
+    request = await _embed(body, registry.config.max_items)
+    service = registry.service(exchange, request.model, request.lang)
+    items = _items(registry, service, exchange, request.inputs)
+    options = _options(registry, request) | {
+        "normalize_embeddings": request.normalize,
+        "truncate_dim": request.dimensions,
+    }
+    timeout = exchange.timeout(registry.config.timeout)
+    encoded = await service.encode(items, timeout, options, exchange.times)
+    exchange.tokens = sum(encoded.token_counts.tolist())
+    content = _rows(encoded.embeddings)
+    headers = truncated_header(encoded)
+    if len(items) <= _ROWS:
+        return Answer(b"".join(content), headers=headers)
+    return Answer(content, headers=headers, held=encoded.embeddings.nbytes)
+
+
+async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """POST /embed_all: a vector for each token, before pooling."""
+    request = await _embed_all(body, registry.config.max_items)
+    service = registry.service(exchange, request.model, request.lang)
+    if not service.encoder.has_token_vectors:
+        raise Problem(501, "this graph gives no token vectors", "not_supported")
+    items = _items(registry, service, exchange, request.inputs)
+    timeout = exchange.timeout(registry.config.timeout)
+    vectors = service.token_vectors(items, timeout, _options(registry, request), exchange.times)
+    return await _begun(_arrays(vectors, exchange), held=_HELD)
+
+
+async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """POST /similarity: cosines of a text with others."""
+    request = await _similarity(body, registry.config.max_items)
+    service = registry.service(exchange, request.model, request.lang)
+    texts = [request.inputs.source_sentence, *request.inputs.sentences]
+    if len(texts) < 2:
+        raise Problem(400, "inputs.sentences: it is empty", "empty", "inputs")
+    items = _items(registry, service, exchange, texts)
+    options = _options(registry, request.parameters or SimilarityParameters())
+    timeout = exchange.timeout(registry.config.timeout)
+    encoded = await service.encode(items, timeout, options, exchange.times)
+    exchange.tokens = sum(encoded.token_counts.tolist())
+    cosines = cosine_similarity(encoded.embeddings[:1], encoded.embeddings[1:])[0]
+    return Answer(
+        orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), headers=truncated_header(encoded)
+    )
+
+
+async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """POST /tokenize: the tokens of texts, and where they are in them."""
+    request = await _tokenize(body, registry.config.max_items)
+    service = registry.service(exchange, request.model, request.lang)
+    texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
+    _items(registry, service, exchange, texts)
+    check_lengths(texts, "inputs", service.most_characters)
+    prompt = service.encoder.prompts.choose(None if request.prompt_name else "",
+                                            request.prompt_name)  # fmt: skip
+
+    special = request.add_special_tokens  # `work` may outlive the request, with what it refers to
+
+    def work(chosen: Sequence[str]) -> bytes:
+        tokens = service.encoder.token_pieces(chosen, prompt=prompt, special_tokens=special)
+        exchange.tokens = (exchange.tokens or 0) + sum(map(len, tokens))
+        return b",".join(orjson.dumps([piece._asdict() for piece in found]) for found in tokens)
+
+    timeout = exchange.timeout(registry.config.timeout)
+    return await _begun(_listed(service.tokens(texts, timeout, work)), held=_HELD)
+
+
+async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
+    """GET /info: a model (`?model=`, `?lang=`; the default one without), and its limits."""
+    asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
+    model, config = registry.models.find(asked.get("model"), asked.get("lang")), registry.config
+    encoder, manifest = model.encoder, model.encoder.manifest
+    return Answer(
+        orjson.dumps(
+            {
+                "model_id": model.name,
+                "model_sha": None,
+                "model_dtype": encoder.variant.precision,
+                "model_type": {"embedding": {"pooling": manifest.pooling}},
+                "max_concurrent_requests": config.max_waiting_texts,
+                "max_input_length": encoder.max_length,
+                "max_batch_tokens": config.token_budget,
+                "max_batch_requests": None,
+                "max_client_batch_size": config.max_items,
+                "auto_truncate": config.on_too_long == "truncate",
+                "tokenization_workers": 1,
+                "version": __version__,
+                "sha": None,
+                "docker_label": None,
+                "dimension": encoder.dimension,
+                "language": model.language,
+                "prompts": list(encoder.prompts.by_name),
+                "models": list(registry.models.by_name),
+            }
+        )
+    )
+
+
+def _items(registry: Registry, service: ModelService, exchange: Exchange, inputs: Any) -> Items:
+    items = items_of(
+        inputs,
+        name="inputs",
+        most=registry.config.max_items,
+        max_length=service.encoder.max_length,
+    )
+    exchange.texts = len(items)
+    return items
+
+
+def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters) -> EncodeKeywords:
+    options: EncodeKeywords = {"on_too_long": registry.config.on_too_long}
+    if request.truncate is not None:
+        options["on_too_long"] = "truncate" if request.truncate else "error"
+    if request.prompt_name is not None:
+        options["prompt_name"] = request.prompt_name
+    return options
+
+
+async def _begun(pieces: AsyncGenerator[bytes], held: int) -> Answer:
+    """An answer whose first piece is there: what goes wrong before has a status of its own."""
+    first = await anext(pieces)
+
+    async def all_of_them() -> AsyncGenerator[bytes]:
+        async with contextlib.aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return Answer(all_of_them(), held=held)
+
+
+async def _listed(values: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """JSON values in pieces, separated by commas, as one list."""
+    opening = b"["
+    async for value in values:
+        yield opening + value
+        opening = b","
+    yield b"]"
+
+
+async def _arrays(
+    vectors: AsyncIterator[list[Vectors]], exchange: Exchange
+) -> AsyncGenerator[bytes]:
+    """Arrays [n, H] as one list."""
+    opening = b"["
+    async for arrays in vectors:
+        exchange.tokens = (exchange.tokens or 0) + sum(map(len, arrays))
+        for array in arrays:
+            for part in _rows(array):
+                yield opening + part
+                opening = b""
+            opening = b","
+    yield b"]"
+
+
+def _rows(vectors: Embeddings) -> Iterator[bytes]:
+    """An array [n, D] as a list of lists, in pieces of some thousand numbers."""
+    step = max(1, _NUMBERS // vectors.shape[1])
+    for start in range(0, len(vectors), step):
+        part = orjson.dumps(list(vectors[start : start + step]), option=orjson.OPT_SERIALIZE_NUMPY)
+        last = start + step >= len(vectors)
+        yield (b"," if start else b"[") + part[1:-1] + (b"]" if last else b"")

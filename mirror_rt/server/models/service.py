@@ -1,0 +1,338 @@
+"""From checked requests to vectors and tokens: admission, the scheduler of each model, pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.encoding.options import EncodeKeywords
+from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
+from mirror_rt.errors import DeadlineError, InvalidTextError, NonFiniteError, OverloadedError
+from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler
+from mirror_rt.server.admission.waiting_forecast import Pace
+from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.models.served_models import NamedEncoder
+from mirror_rt.server.monitoring.metrics import ModelMetrics
+from mirror_rt.server.monitoring.recent import Recent
+
+__all__ = ["Items", "ModelService"]
+
+logger = logging.getLogger("mirror_rt.server")
+
+# Texts, or token ids of texts.
+Items = Sequence[str] | Sequence[list[int]]
+Ids = npt.NDArray[np.int32]
+
+# A request of more texts, or of more characters, is cut into pieces. Two of them wait for the
+# device at a time, and two for the tokenizer, whoever sent them: enough to keep it busy, and no
+# text of others waits behind more. A piece is what cannot be cancelled any more once it runs.
+_PIECE, _PIECE_CHARACTERS, _PIECES_AT_A_TIME = 64, 1 << 18, 2
+# A vector for each token is some hundred times larger than one for the text, and a token with its
+# place and its text larger than a character.
+_TOKEN_VECTORS_PIECE, _TOKENS_PIECE_CHARACTERS = 8, 1 << 14
+
+# All tokens of a text are in memory at a time, with their places: half a kilobyte each.
+_LONG_TEXT = 1 << 16
+
+T = TypeVar("T")
+
+
+class ModelService:
+    """One model and what waits for it.
+
+    Args:
+        model: what is served.
+        config: its limits.
+        metrics, recent: told of every run.
+    """
+
+    def __init__(
+        self, model: NamedEncoder, config: ServerConfig, metrics: ModelMetrics, recent: Recent
+    ) -> None:
+        self.model = model
+        self.encoder = model.encoder
+        self._config = config
+        self._metrics = metrics
+        self._recent = recent
+        self._open_texts = 0
+        self._pace = Pace(model.encoder.run_cost)
+        self._pieces = asyncio.Semaphore(_PIECES_AT_A_TIME)
+        self._tokenizing = asyncio.Semaphore(_PIECES_AT_A_TIME)
+        self.scheduler = Scheduler(
+            model.encoder,
+            token_budget=config.token_budget,
+            # More than is ever admitted here, where a request is refused whole or not at all.
+            max_waiting_texts=config.max_waiting_texts + _PIECE,
+            max_waiting_tokens=(config.max_waiting_texts + _PIECE) * model.encoder.max_length,
+            on_batch=self._on_batch,
+        )
+
+    async def encode(
+        self,
+        items: Items,
+        timeout: float,
+        options: EncodeKeywords,
+        times: RequestTimes | None = None,
+    ) -> EncodedTexts:
+        """Encode the texts of one request: all, or an error.
+
+        Args:
+            items: at least one.
+            timeout: seconds from now.
+            options: of `Encoder.encode`.
+            times: where to note when they run.
+
+        Raises:
+            OverloadedError: too much waits.
+            MirrorError: of `Scheduler.aencode`; numbers of texts are those in `items`.
+        """
+        with self._admitted(len(items), timeout):
+            pieces = self._cut_by_length(items)
+            if len(pieces) == 1:
+                return await self.scheduler.aencode_with_info(
+                    items, timeout=timeout, times=times, **options
+                )
+            async with _within(timeout):
+                return await self._encode_pieces(items, pieces, timeout, options, times)
+
+    async def token_vectors(
+        self,
+        items: Items,
+        timeout: float,
+        options: EncodeKeywords,
+        times: RequestTimes | None = None,
+    ) -> AsyncIterator[list[Vectors]]:
+        """Encode the texts of one request to a vector for each token, some texts at a time.
+
+        All are checked before the first are given. They are computed as they are asked for, and
+        not after the iterator is closed.
+
+        Args:
+            items: at least one.
+            timeout: seconds from now until the first are given.
+            options: of `Encoder.encode_tokens`.
+            times: where to note when they run.
+
+        Yields:
+            float32 [tokens, H] of each of the next texts, in their order.
+
+        Raises:
+            OverloadedError, MirrorError: as `encode`.
+        """
+        until = time.monotonic() + timeout
+        with self._admitted(len(items), timeout):
+            async with _within(timeout):
+                rows = await self._tokenized(items, options)
+        for start in range(0, len(rows), _TOKEN_VECTORS_PIECE):
+            piece = range(start, min(start + _TOKEN_VECTORS_PIECE, len(rows)))
+            left = max(until - time.monotonic(), 1e-3) if start == 0 else None
+            with _renumbered(piece):
+                async with _within(left), self._pieces:
+                    vectors = await self.scheduler.aencode_tokens(
+                        [rows[i].tolist() for i in piece], times=times, **options
+                    )
+            yield vectors
+
+    async def tokens(
+        self, texts: Sequence[str], timeout: float, work: Callable[[Sequence[str]], T]
+    ) -> AsyncIterator[T]:
+        """Do what is done with the tokens of texts, some texts at a time, in another thread.
+
+        Args:
+            texts: at least one.
+            timeout: seconds from now until the first result is given.
+            work: from consecutive texts to a result.
+
+        Yields:
+            Results, in the order of the texts.
+
+        Raises:
+            OverloadedError: too much waits.
+            DeadlineError: the time is over.
+        """
+        pieces = _cut([len(text) for text in texts], _PIECE, _TOKENS_PIECE_CHARACTERS)
+
+        async def found(piece: range) -> T:
+            async with self._turn(len(pieces)):
+                return await self.scheduler.in_tokenizer(partial(work, _take(texts, piece)))
+
+        with self._admitted(len(texts), timeout):
+            async with _within(timeout):
+                first = await found(pieces[0])
+        yield first
+        for piece in pieces[1:]:
+            yield await found(piece)
+
+    @property
+    def most_characters(self) -> int:
+        """Characters of a text that `tokens` takes: more than the model's most tokens have."""
+        length = self.encoder.max_length
+        return min(self.encoder.clip_characters, max(_LONG_TEXT, 16 * length))
+
+    @property
+    def waiting_seconds(self) -> float:
+        """How long what waits now will take, by the runs so far."""
+        return self._pace.seconds(self.scheduler.waiting_tokens)
+
+    @contextlib.contextmanager
+    def _admitted(self, texts: int, timeout: float) -> Iterator[None]:
+        """Count texts of a request that is accepted; OverloadedError where it is not."""
+        tokens = self.scheduler.waiting_tokens
+        wait = self._pace.seconds(tokens)
+        # One text of full length may always wait: a machine that stalled once refuses nobody.
+        most = self._config.max_wait if tokens > self.encoder.max_length else math.inf
+        if wait > min(most, timeout):
+            raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
+        if self._open_texts + texts > self._config.max_waiting_texts:
+            raise OverloadedError(f"{self._open_texts} texts wait", retry_after=max(wait, 1.0))
+        self._open_texts += texts
+        try:
+            yield
+        finally:
+            self._open_texts -= texts
+
+    async def probe(self, timeout: float) -> None:
+        """Run the model once, whatever waits; raises what goes wrong."""
+        await self.scheduler.aencode("ready", timeout=timeout)
+
+    def warm_up(self) -> None:
+        """Run the model in the shapes that are to come, and once on a text.
+
+        Raises:
+            MirrorError: it does not run, or gives no finite vector.
+        """
+        began = time.monotonic()
+        self.encoder.warmup(batch_size=max(1, self._config.token_budget // 64))
+        self.encoder.encode("ready", show_progress_bar=False)
+        logger.info("%s is warm after %.1f s", self.model.name, time.monotonic() - began)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Run what waits, for at most `timeout` seconds, and end the threads."""
+        self.scheduler.close(timeout=timeout)
+
+    def _cut_by_length(self, items: Items) -> list[list[int]]:
+        """Pieces of texts of similar length, as their numbers."""
+        order = sorted(range(len(items)), key=lambda i: len(items[i]))
+        # No more of a text than that is tokenised at a time.
+        sizes = [min(len(items[i]), self.encoder.clip_characters) for i in order]
+        return [[order[i] for i in piece] for piece in _cut(sizes, _PIECE, _PIECE_CHARACTERS)]
+
+    def _turn(self, pieces: int) -> contextlib.AbstractAsyncContextManager[object]:
+        """What a piece waits for before it goes to the tokenizer: the only one for nothing."""
+        return self._tokenizing if pieces > 1 else contextlib.nullcontext()
+
+    async def _tokenized(self, items: Sequence[Any], options: EncodeKeywords) -> list[Ids]:
+        """Check and tokenise texts, or check token ids: those of each."""
+        job = self.encoder.token_job(self.encoder.job(options))
+        pieces = _cut([min(len(item), self.encoder.clip_characters) for item in items],
+                      _PIECE, _PIECE_CHARACTERS)  # fmt: skip
+        found: list[Ids] = []
+        for piece in pieces:
+            with _renumbered(piece):
+                async with self._turn(len(pieces)):
+                    work = partial(self.encoder.prepare, list(_take(items, piece)), job)
+                    rows = await self.scheduler.in_tokenizer(work)
+            found += [rows.tokens.ids[begin:end] for begin, end in rows.tokens.spans()]
+        return found
+
+    async def _encode_pieces(
+        self,
+        items: Items,
+        pieces: list[list[int]],
+        timeout: float,
+        options: EncodeKeywords,
+        times: RequestTimes | None,
+    ) -> EncodedTexts:
+        """Encode a large request in pieces of texts of similar length."""
+        until = time.monotonic() + timeout
+        tasks: list[asyncio.Task[EncodedTexts]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for rows in pieces:
+                    await self._pieces.acquire()
+                    left = max(until - time.monotonic(), 1e-3)
+                    task = group.create_task(self._piece(items, rows, left, options, times))
+                    task.add_done_callback(lambda _: self._pieces.release())
+                    tasks.append(task)
+        except BaseExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
+        return _join([task.result() for task in tasks], pieces, len(items))
+
+    async def _piece(
+        self,
+        items: Items,
+        rows: list[int],
+        timeout: float,
+        options: EncodeKeywords,
+        times: RequestTimes | None,
+    ) -> EncodedTexts:
+        chosen = cast("Items", [items[i] for i in rows])
+        with _renumbered(rows):
+            return await self.scheduler.aencode_with_info(
+                chosen, timeout=timeout, times=times, **options
+            )
+
+    def _on_batch(self, report: BatchReport) -> None:
+        self._metrics.observe(report)
+        self._recent.add_run(report)
+        self._metrics.waiting_tokens.set(self.scheduler.waiting_tokens)
+        self._pace.add(report, time.monotonic())
+
+
+def _cut(sizes: Sequence[int], most: int, most_size: int) -> list[range]:
+    """Cut into pieces of so many items and of such a size, but for an item that is larger."""
+    pieces, start, size = [], 0, 0
+    for i, added in enumerate(sizes):
+        if i > start and (i - start == most or size + added > most_size):
+            pieces.append(range(start, i))
+            start, size = i, 0
+        size += added
+    return [*pieces, range(start, len(sizes))]
+
+
+def _take(items: Sequence[T], piece: range) -> Sequence[T]:
+    return items[piece.start : piece.stop]
+
+
+@contextlib.contextmanager
+def _renumbered(rows: Sequence[int]) -> Iterator[None]:
+    """Let errors of a piece name its texts by their numbers in the request."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(rows[i] for i, _ in error.items) from None
+    except InvalidTextError as error:
+        raise InvalidTextError(sorted((rows[i], why) for i, why in error.items)) from None
+
+
+@contextlib.asynccontextmanager
+async def _within(timeout: float | None) -> AsyncIterator[None]:
+    """Give a block so many seconds; DeadlineError where it takes longer."""
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, DeadlineError):
+            raise
+        raise DeadlineError(timeout) from None
+
+
+def _join(parts: list[EncodedTexts], pieces: list[list[int]], n: int) -> EncodedTexts:
+    """Put pieces back into the order of the request."""
+    order = np.empty(n, dtype=np.int64)
+    order[np.concatenate(pieces)] = np.arange(n)
+    return EncodedTexts(
+        np.concatenate([part.embeddings for part in parts])[order],
+        np.concatenate([part.token_counts for part in parts])[order],
+        np.concatenate([part.chunks for part in parts])[order],
+        np.concatenate([part.truncated for part in parts])[order],
+    )
