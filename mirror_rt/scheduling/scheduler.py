@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.encoding.options import EncodeKeywords, Job
-from mirror_rt.encoding.pipeline import EncodedTexts
+from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
 from mirror_rt.scheduling.device import Device
 from mirror_rt.scheduling.queue import RequestQueue
@@ -30,6 +30,8 @@ __all__ = ["Scheduler"]
 # Of a call from an event loop that is tokenised there, within a fraction of a millisecond:
 # characters, or token ids.
 _MOST_INLINE_TEXTS, _MOST_INLINE_SIZE = 8, 1024
+
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -176,18 +178,8 @@ class Scheduler:
             DeadlineError: the time is over; what waited was taken back.
             MirrorError: what `submit` raises, or its future.
         """
-        import asyncio  # 30 ms that a synchronous program does without
-
-        call = self._admit(inputs, timeout, options, times)
-        try:
-            async with asyncio.timeout(timeout):
-                short = _is_short(call.texts)
-                future = self._accept(call) if short else await self._accept_aside(call)
-                return await asyncio.wrap_future(future)
-        except TimeoutError as error:
-            if isinstance(error, DeadlineError):
-                raise
-            raise DeadlineError(timeout) from None
+        encoded: EncodedTexts = await self._await(self._admit(inputs, timeout, options, times))
+        return encoded
 
     async def aencode(
         self,
@@ -199,6 +191,43 @@ class Scheduler:
         """`aencode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
         encoded = await self.aencode_with_info(inputs, timeout=timeout, **options)
         return encoded.embeddings[0] if isinstance(inputs, str) else encoded.embeddings
+
+    async def aencode_tokens(
+        self,
+        inputs: Inputs,
+        *,
+        timeout: float | None = None,
+        times: RequestTimes | None = None,
+        **options: Unpack[EncodeKeywords],
+    ) -> list[Vectors]:
+        """`Encoder.encode_tokens`, in the queue and the time that `aencode_with_info` has.
+
+        Returns:
+            float32 [tokens, H] for each text, special tokens included.
+
+        Raises:
+            MirrorError: as `aencode_with_info`; ConfigError where there are no token vectors.
+        """
+        call = self._admit(inputs, timeout, options, times, of_tokens=True)
+        vectors: list[Vectors] = await self._await(call)
+        return vectors
+
+    async def in_tokenizer(self, work: Callable[[], T]) -> T:
+        """Await what `work` returns, run in the thread that tokenises, after what waits for it.
+
+        It cannot be interrupted: let it be short, and several where it is long. What waits when
+        the task is cancelled does not run.
+
+        Raises:
+            ClosedError: the scheduler is closed.
+        """
+        import asyncio
+
+        try:
+            future = self._tokenizing.submit(work)
+        except RuntimeError:  # it was shut down
+            raise ClosedError("this Scheduler is closed: make another") from None
+        return await asyncio.wrap_future(future)
 
     def statistics(self) -> SchedulerStatistics:
         """Counts since the start, and what waits now."""
@@ -250,6 +279,8 @@ class Scheduler:
         timeout: float | None,
         options: EncodeKeywords,
         times: RequestTimes | None,
+        *,
+        of_tokens: bool = False,
     ) -> _Call:
         """Check a call and make room for its texts."""
         arrived = time.monotonic()
@@ -261,6 +292,8 @@ class Scheduler:
                 "token_budget"
             )
         job = self._encoder.job(options)
+        if of_tokens:
+            job = self._encoder.token_job(job)
         if os.getpid() != self._process:
             raise ClosedError(
                 f"this Scheduler belongs to process {self._process}, its threads were not forked "
@@ -268,19 +301,34 @@ class Scheduler:
             )
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         self._queue.admit(len(texts))
-        return _Call(texts, job, arrived, timeout, times)
+        return _Call(texts, job, arrived, timeout, times, of_tokens)
 
-    def _accept(self, call: _Call) -> Future[EncodedTexts]:
-        """Tokenise admitted texts and queue them."""
+    async def _await(self, call: _Call) -> Any:
+        """The result of an admitted call, within its time."""
+        import asyncio  # 30 ms that a synchronous program does without
+
+        try:
+            async with asyncio.timeout(call.timeout):
+                short = _is_short(call.texts)
+                future = self._accept(call) if short else await self._accept_aside(call)
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
+            if isinstance(error, DeadlineError):
+                raise
+            raise DeadlineError(call.timeout) from None
+
+    def _accept(self, call: _Call, stop: threading.Event | None = None) -> Future[Any]:
+        """Tokenise admitted texts and queue them; raise Stopped where `stop` is set meanwhile."""
         try:
             request = make_request(
-                self._encoder.prepare(call.texts, call.job),
+                self._encoder.prepare(call.texts, call.job, stop),
                 call.job,
                 dimension=self._encoder.dimension,
                 pad_to=self._encoder.pad_to,
                 arrived=call.arrived,
                 timeout=call.timeout,
                 times=call.times,
+                of_tokens=call.of_tokens,
             )
         except BaseException:
             self._queue.release(len(call.texts))
@@ -295,17 +343,19 @@ class Scheduler:
             request.succeed(self._encoder.finish)
         return request.future
 
-    async def _accept_aside(self, call: _Call) -> Future[EncodedTexts]:
+    async def _accept_aside(self, call: _Call) -> Future[Any]:
         """`_accept` in another thread, so that the event loop goes on."""
         import asyncio
 
-        accepted = self._tokenizing.submit(self._accept, call)
+        stop = threading.Event()
+        accepted = self._tokenizing.submit(self._accept, call, stop)
         accepted.add_done_callback(
             lambda future: self._queue.release(len(call.texts)) if future.cancelled() else None
         )
         try:
             return await asyncio.wrap_future(accepted)
         except BaseException:
+            stop.set()
             accepted.add_done_callback(_cancel_result)
             raise
 
@@ -325,6 +375,7 @@ class _Call(NamedTuple):
     arrived: float
     timeout: float | None
     times: RequestTimes | None
+    of_tokens: bool
 
 
 def _is_short(texts: list[Any]) -> bool:
@@ -334,7 +385,7 @@ def _is_short(texts: list[Any]) -> bool:
     return sum(len(text) for text in texts if isinstance(text, str | list)) <= _MOST_INLINE_SIZE
 
 
-def _cancel_result(accepted: Future[Future[EncodedTexts]]) -> None:
+def _cancel_result(accepted: Future[Future[Any]]) -> None:
     """Cancel what was accepted for a task that is gone; nothing happens to one that is done."""
     if not accepted.cancelled() and accepted.exception() is None:
         accepted.result().cancel()

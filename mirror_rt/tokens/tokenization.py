@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -17,7 +18,7 @@ from mirror_rt.tokens.padding import RaggedTokens
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-__all__ = ["Framed", "TextTokenizer", "TokenPiece", "TokenizedTexts", "why_invalid"]
+__all__ = ["Framed", "Stopped", "TextTokenizer", "TokenPiece", "TokenizedTexts", "why_invalid"]
 
 # Real text has 1 to 6 characters a token; only runs of white space and the like have more.
 _CLIP_CHARACTERS_PER_TOKEN = 64
@@ -25,6 +26,10 @@ _CLIP_CHARACTERS_PER_TOKEN = 64
 _SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
 
 Ids = npt.NDArray[np.int32]
+
+
+class Stopped(Exception):  # noqa: N818  # no error: it was asked for
+    """The caller has lost interest."""
 
 
 def why_invalid(text: object) -> str | None:
@@ -147,7 +152,8 @@ class TextTokenizer:
 
     def pieces(self, text: str, *, special_tokens: bool) -> list[TokenPiece]:
         """All tokens of a text of any length, with their places in it."""
-        first = self._tokenizer.encode(text)
+        # A batch of one, because `encode` would hold the interpreter's lock meanwhile.
+        first = self._tokenizer.encode_batch([text])[0]
         parts = [first, *first.overflowing]
         found = [
             [
@@ -167,11 +173,17 @@ class TextTokenizer:
         after = list(takewhile(lambda piece: piece.special, reversed(found[-1])))[::-1]
         return [*before, *own, *after] if own else found[0]
 
-    def framed(self, parts: Sequence[str]) -> Framed:
-        """Tokenise a text of any length, given in parts, without cutting it."""
+    def framed(self, parts: Sequence[str], stop: threading.Event | None = None) -> Framed:
+        """Tokenise a text of any length, given in parts, without cutting it.
+
+        Raises:
+            Stopped: `stop` was set before the last part.
+        """
         before = after = np.empty(0, np.int32)
         content: list[Ids] = []
         for part in parts:  # one at a time: a part of a long text is many encodings
+            if stop is not None and stop.is_set():
+                raise Stopped
             first = self._encode([part])[0]
             for encoding in (first, *first.overflowing):
                 ids = np.array(encoding.ids, dtype=np.int32)

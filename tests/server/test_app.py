@@ -12,31 +12,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mirror_rt import BundleError, Encoder, InvalidTextError, Scheduler
+from asgi_calls import Call, HeldEncoder, run, started
+from mirror_rt import InvalidTextError, Scheduler
 from mirror_rt.scheduling import BatchReport
 from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.waiting_forecast import Pace
-
-
-class HeldEncoder(Encoder):
-    """Runs while `free` is set; fails on two rows of one length where `fails` says so."""
-
-    fails = nan = False
-
-    def __init__(self, *arguments, **options):
-        self.free = threading.Event()
-        self.free.set()
-        self.began = threading.Event()
-        super().__init__(*arguments, **options)
-
-    def _run_batch(self, batch, *, normalize):
-        self.began.set()
-        assert self.free.wait(60)
-        if self.fails:
-            raise BundleError(f"{self.folder} fails on secret")
-        vectors = super()._run_batch(batch, normalize=normalize)
-        return np.full_like(vectors, np.nan) if self.nan else vectors
 
 
 @pytest.fixture(scope="module")
@@ -67,53 +48,6 @@ def make(encoder):
         registry._warming.join()
         for service in registry.services.values():
             service.close()
-
-
-class Call:
-    """One request to an application; `hang_up` is the client going away."""
-
-    def __init__(self, app, path, body=None, *, headers=(), root_path=""):
-        scope = {
-            "type": "http", "method": "GET" if body is None else "POST", "path": path,
-            "root_path": root_path, "query_string": b"", "http_version": "1.1",
-            "headers": [
-                (n.lower().encode(), v.encode())
-                for n, v in (headers.items() if isinstance(headers, dict) else headers)
-            ],
-        }  # fmt: skip
-        self.status, self.headers, self._parts = None, {}, []
-        self._gone = asyncio.Event()
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self._body = [data if body is not None else b""]
-        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
-
-    async def _receive(self):
-        if self._body:
-            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message):
-        if message["type"] == "http.response.start":
-            self.status, self.headers = message["status"], dict(message["headers"])
-        else:
-            self._parts.append(message["body"])
-
-    def hang_up(self):
-        self._gone.set()
-
-    async def answer(self):
-        await self.task
-        return self.status, json.loads(b"".join(self._parts))
-
-
-def run(main):
-    """A loop of its own, which must be left with no task."""
-    return asyncio.run(asyncio.wait_for(main, 60))
-
-
-async def started(encoder):
-    await asyncio.to_thread(encoder.began.wait, 60)
 
 
 def test_too_much_waits(make, encoder):

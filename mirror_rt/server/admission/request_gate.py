@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -136,6 +138,11 @@ _UNAUTHORIZED = Problem(
 )
 
 
+_STOPPING = Problem(
+    503, "the server is stopping", "stopping", headers={"retry-after": "1"}, close=True
+)
+
+
 class Endpoint:
     """A route as an ASGI application: reads, handles, answers, or says what is wrong.
 
@@ -158,28 +165,46 @@ class Endpoint:
         """Answer one request."""
         exchange: Exchange = scope[_EXCHANGE]
         exchange.route = self._route
-        try:
-            answer = await self._answer(exchange, receive)
-        except HungUp:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            await answer_problem(self._problem(error, exchange), scope, send)
-        else:
-            await answer.send(send)
+        with contextlib.ExitStack() as held:  # until the answer is sent
+            try:
+                answer = await self._answer(exchange, receive, held)
+            except HungUp:
+                raise
+            except asyncio.CancelledError:
+                if not self._registry.stopping:
+                    raise
+                # The time to drain is over.
+                await answer_problem(_STOPPING, scope, send)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+                await answer_problem(self._problem(error, exchange), scope, send)
+            else:
+                await self._send(answer, exchange, receive, send)
 
-    async def _answer(self, exchange: Exchange, receive: Receive) -> Answer:
+    async def _answer(
+        self, exchange: Exchange, receive: Receive, held: contextlib.ExitStack
+    ) -> Answer:
         if not self._reads:
             return await self._handler(self._registry, exchange, b"")
         config = self._registry.config
+        grow = held.enter_context(self._registry.bodies.hold())
         body = await exchange.body(
-            receive, limit=config.max_body_bytes, timeout=config.body_timeout
+            receive, limit=config.max_body_bytes, timeout=config.body_timeout, grow=grow
         )
-        with self._registry.use() as exchange.serving:
-            async with until_hang_up(receive):
-                try:
-                    return await self._handler(self._registry, exchange, body)
-                except msgspec.DecodeError as error:
-                    raise malformed(error, body) from error
+        exchange.serving = held.enter_context(self._registry.use())
+        async with until_hang_up(receive):
+            try:
+                return await self._handler(self._registry, exchange, body)
+            except msgspec.DecodeError as error:
+                raise malformed(error, body) from error
+
+    async def _send(self, answer: Answer, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """Send an answer; where it cannot go on, leave it without an end, which closes."""
+        try:
+            await answer.send(receive, send, self._registry.unread)
+        except HungUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - the status has been sent
+            logger.error("%s: the answer was cut off: %s", exchange.request_id, where(error))
 
     def _problem(self, error: Exception, exchange: Exchange) -> Problem:
         models = self._registry.models if exchange.serving is None else exchange.serving.models
@@ -199,7 +224,7 @@ async def answer_problem(problem: Problem, scope: Scope, send: Send) -> None:
     if problem.close:
         headers.append((b"connection", b"close"))
     body = shape_of(_path(scope))(problem)
-    await Answer(body, problem.status, headers=headers).send(send)
+    await Answer(body, problem.status, headers=headers).send_whole(body, send)
 
 
 def _path(scope: Scope) -> str:
