@@ -23,6 +23,13 @@ def pad_rows(
     Each is int64 [len(rows), length]; length -1 means the longest chosen row.
     """
 
+def find_large_json_value(document: bytes, size: int) -> tuple[int, int, list[tuple[int, bool]]]:
+    """Find the first list or text, in no other list, of at least `size` bytes in a document.
+
+    Start and stop of it, 0 and 0 for none, and places at least `size` bytes apart to cut it at:
+    (position, False) of a comma between items, (position, True) of a character of a text.
+    """
+
 def vector_instruction_sets() -> list[str]:
     """Instruction sets of the functions below that this processor has, the most capable last."""
 

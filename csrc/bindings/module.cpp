@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "json_cuts.h"
 #include "tokens/batching.h"
 #include "tokens/padding.h"
 
@@ -133,6 +135,20 @@ IndexArray plan_ends(const IndexArray& lengths, std::int64_t token_budget, std::
   return out;
 }
 
+// -> (start, stop, [(position, in_text)])
+py::tuple find_large_json_value(const py::bytes& document, std::int64_t size) {
+  if (size < 1) throw py::value_error("size must be at least 1, not " + std::to_string(size));
+  const auto text = static_cast<std::string_view>(document);
+  mirror_rt::LargeJsonValue found;
+  {
+    py::gil_scoped_release release;
+    found = mirror_rt::find_large_json_value(text, size);
+  }
+  py::list cuts;
+  for (const auto& cut : found.cuts) cuts.append(py::make_tuple(cut.position, cut.in_text));
+  return py::make_tuple(found.start, found.stop, cuts);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -146,6 +162,9 @@ PYBIND11_MODULE(_core, m) {
   m.def("plan_batches", &plan_ends, py::arg("lengths"), py::kw_only(), py::arg("token_budget"),
         py::arg("run_cost"),
         "Ends, int64 [batches], of the cheapest batches of rows of rising lengths, int64 [n].");
+  m.def("find_large_json_value", &find_large_json_value, py::arg("document"), py::arg("size"),
+        "Start and stop of the first list or text of at least `size` bytes, and where it can be "
+        "cut: (position, whether in a text).");
   bind_infonce(m);
   bind_vector_ops(m);
 }

@@ -87,6 +87,11 @@ class BatchEncoder(Pipeline):
         return self._tokenizer.max_length
 
     @property
+    def clip_characters(self) -> int:
+        """Characters of a text that are looked at first, which hold `max_length` tokens mostly."""
+        return self._tokenizer.clip_characters
+
+    @property
     def mask_token(self) -> str | None:
         """The tokenizer's mask token, None where it has none."""
         return self._mask_token

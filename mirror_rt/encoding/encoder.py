@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, Vectors, as_list
-from mirror_rt.encoding.options import EncodeKeywords
+from mirror_rt.encoding.options import EncodeKeywords, Job
 from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import device_name
@@ -27,7 +27,7 @@ from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST, plan_batches
 from mirror_rt.tokens.chunking import check_prompt
-from mirror_rt.tokens.padding import PaddedBatch
+from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_rt.tokens.tokenization import TextTokenizer
 
 __all__ = ["Encoder"]
@@ -176,21 +176,36 @@ class Encoder(BatchEncoder):
             InvalidTextError: a text cannot be encoded.
             ConfigError: an option has an unusable value, or the graph gives no token vectors.
         """
-        job = self.job(options)
-        if not self.has_token_vectors:
-            raise ConfigError(f"{self._session.graph.name} gives no token vectors")
-        if job.on_too_long == "chunk":
-            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
+        job = self.token_job(self.job(options))
         tokens = self.prepare([inputs] if isinstance(inputs, str) else as_list(inputs), job).tokens
         vectors = [np.empty((0, 0), np.float32)] * len(tokens)
         for batch in plan_batches(
             tokens.lengths, token_budget=job.token_budget, run_cost=self.run_cost
         ):
-            padded = tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self.pad_to)
-            output = self._session.run(padded, _TOKEN_VECTORS)
-            for row, of_tokens in zip(batch.tolist(), output, strict=True):
-                vectors[row] = of_tokens[: tokens.lengths[row]].astype(np.float32)
+            for row, found in zip(
+                batch.tolist(), self.run_token_vectors(tokens.take(batch)), strict=True
+            ):
+                vectors[row] = found
         return vectors
+
+    def token_job(self, job: Job) -> Job:
+        """Check the options of a call for token vectors; ConfigError where they cannot be had."""
+        if not self.has_token_vectors:
+            raise ConfigError(f"{self._session.graph.name} gives no token vectors")
+        if job.on_too_long == "chunk":
+            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
+        return job
+
+    def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
+        """Run rows as one batch: float32 [tokens, H] of each row, special tokens included."""
+        rows = np.arange(len(tokens))
+        padded = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self.pad_to)
+        output = self._session.run(padded, _TOKEN_VECTORS)
+        # Copies, so that the vectors of a row do not keep those of the whole batch.
+        return [
+            of_tokens[:length].astype(np.float32)
+            for of_tokens, length in zip(output, tokens.lengths.tolist(), strict=True)
+        ]
 
     def close(self) -> None:
         """Free the model, once no run is in flight; encoding is a ClosedError from then on."""

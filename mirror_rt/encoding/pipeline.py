@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.encoding.options import Job
-from mirror_rt.errors import InvalidTextError, NonFiniteError
+from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.tokens.batching import CPU_RUN_COST, plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
-from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_rt.tokens.tokenization import Stopped, TextTokenizer
 from mirror_rt.tokens.windows import Window, in_parallel, one_ahead
 from mirror_rt.vectors.quantization import Embeddings
 
@@ -28,10 +28,6 @@ __all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 logger = logging.getLogger("mirror_rt")
 
 Vectors = npt.NDArray[np.float32]
-
-
-class Stopped(Exception):  # noqa: N818  # no error: it was asked for
-    """The caller has lost interest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +99,18 @@ class Pipeline(ABC):
         """Get ready for runs that begin while another is in flight; how many are best at a time."""
         return self._parallel_runs
 
-    def prepare(self, texts: list[Any], job: Job) -> TokenRows:
+    def prepare(self, texts: list[Any], job: Job, stop: threading.Event | None = None) -> TokenRows:
         """Check and tokenise the texts of one call, or take lists of token ids as they are.
 
         Raises:
             InvalidTextError: a text cannot be encoded, where that is to be an error.
             ConfigError: the prompt leaves no room for text.
+            Stopped: `stop` was set meanwhile.
         """
         if texts and isinstance(texts[0], list):
             rows = id_rows(self._tokenizer, texts)
         else:
-            rows = token_rows(self._tokenizer, Window(0, texts), job)
+            rows = token_rows(self._tokenizer, Window(0, texts), job, stop)
         self._report(rows, job)
         return rows
 
@@ -122,6 +119,18 @@ class Pipeline(ABC):
         rows = np.arange(len(tokens))
         padded = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self._pad_to)
         return self._run_batch(padded, normalize=normalize)
+
+    def token_job(self, job: Job) -> Job:
+        """Check that the model gives a vector for each token, as a call asks for.
+
+        Raises:
+            ConfigError: it does not, or not with these options.
+        """
+        raise ConfigError("this encoder gives no token vectors")
+
+    def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
+        """Run rows as one batch: float32 [tokens, H] of each row, special tokens included."""
+        raise NotImplementedError
 
     def _encode_windows(
         self,

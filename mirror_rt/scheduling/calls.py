@@ -24,6 +24,7 @@ class Call(NamedTuple):
     arrived: float
     timeout: float | None
     times: RequestTimes | None
+    of_tokens: bool
 
 
 def is_short(texts: list[Any]) -> bool:

@@ -49,7 +49,8 @@ class Device(threading.Thread):
         while (work := self.queue.take()) is not None:
             for request in work.expired:
                 request.fail(DeadlineError(request.timeout))
-            self._run_batch(work.batch)
+            for of_tokens in (False, True):  # two outputs of the graph, and so two runs
+                self._run_batch([t for t in work.batch if t.request.of_tokens == of_tokens])
             del work  # its vectors need not wait for the next
 
     def _run_batch(self, batch: list[WaitingText[Request]]) -> None:
@@ -60,7 +61,7 @@ class Device(threading.Thread):
         tokens = RaggedTokens.from_arrays([text.ids for text in batch])
         began = time.monotonic()
         try:
-            vectors = self._encoder.run_tokens(tokens, normalize=False)
+            vectors = self._run_model(tokens, of_tokens=batch[0].request.of_tokens)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             self._report(batch, began, failed=True)
             if len(batch) > 1:
@@ -72,12 +73,19 @@ class Device(threading.Thread):
             self._report(batch, began, failed=False)
             self._deliver(batch, vectors)
 
-    def _deliver(self, batch: list[WaitingText[Request]], vectors: Vectors) -> None:
-        for i in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
+    def _run_model(self, tokens: RaggedTokens, *, of_tokens: bool) -> Vectors | list[Vectors]:
+        if of_tokens:
+            return self._encoder.run_token_vectors(tokens)
+        return self._encoder.run_tokens(tokens, normalize=False)
+
+    def _deliver(self, batch: list[WaitingText[Request]], vectors: Vectors | list[Vectors]) -> None:
+        for i, row in enumerate(vectors):
+            if np.isfinite(row).all():
+                continue
             request = batch[i].request
             if request.job.errors == "raise" and self.queue.end(request):
                 request.fail(NonFiniteError([int(request.rows.text[batch[i].row])]))
-        for request in self.queue.fill(batch, vectors):
+        for request in self.queue.fill(batch, list(vectors)):
             request.succeed(self._encoder.finish)
 
     def _report(self, batch: list[WaitingText[Request]], began: float, *, failed: bool) -> None:

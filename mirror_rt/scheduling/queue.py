@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from mirror_rt.encoding.pipeline import Vectors
 from mirror_rt.errors import ClosedError, ConfigError, OverloadedError
 from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
@@ -113,7 +113,7 @@ class RequestQueue:
                 self._changed.notify()  # another device may be free
             return Work(batch, expired)
 
-    def fill(self, batch: list[WaitingText[Request]], vectors: Vectors) -> list[Request]:
+    def fill(self, batch: list[WaitingText[Request]], vectors: Sequence[Any]) -> list[Request]:
         """Note the rows of a batch; return the requests that are complete with it."""
         with self._lock:
             done = []

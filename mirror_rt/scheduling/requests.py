@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,9 @@ class Request:
         rows: what is to run.
         job: what the caller asked for.
         timeout: seconds that the caller gave, None for no limit.
-        vectors: float32 [m, D], pooled, of the rows; unset in those that are not done.
+        of_tokens: whether the caller wants a vector for each token, and not one for each text.
+        vectors: of the rows, unset in those that are not done: float32 [m, D], pooled, or m arrays
+            float32 [tokens, H].
         times: where to note its runs; None where nobody asked.
         texts: the rows as they wait.
         left: how many of them are not done.
@@ -65,15 +68,16 @@ class Request:
     rows: TokenRows
     job: Job
     timeout: float | None
-    vectors: Vectors
+    of_tokens: bool
+    vectors: Vectors | list[Vectors]
     times: RequestTimes | None = None
     texts: list[WaitingText[Request]] = field(default_factory=list)
     left: int = 0
     over: bool = False
-    future: Future[EncodedTexts] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=Future)
 
     def succeed(self, finish: Finish) -> None:
-        """Give the caller the vectors as asked for.
+        """Give the caller the vectors as asked for: `EncodedTexts`, or those of tokens as a list.
 
         The graph could normalise, too; done here, callers who want it and those who do not share
         a batch.
@@ -82,6 +86,9 @@ class Request:
             return
         try:
             vectors = self.vectors
+            if isinstance(vectors, list):
+                self.future.set_result(vectors)
+                return
             if self.job.normalize:
                 vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
             kept = np.ascontiguousarray(vectors[:, : self.job.dimension])
@@ -104,10 +111,13 @@ def make_request(
     arrived: float,
     timeout: float | None,
     times: RequestTimes | None = None,
+    of_tokens: bool = False,
 ) -> Request:
     """Make a request; times are those of `time.monotonic`."""
-    vectors = np.empty((len(rows.text), dimension), np.float32)
-    request = Request(rows, job, timeout, vectors, times, left=len(rows.text))
+    vectors: Vectors | list[Vectors] = np.empty((len(rows.text), dimension), np.float32)
+    if of_tokens:
+        vectors = [np.empty((0, 0), np.float32)] * len(rows.text)
+    request = Request(rows, job, timeout, of_tokens, vectors, times, left=len(rows.text))
     deadline = None if timeout is None else arrived + timeout
     spans = pairwise(rows.tokens.offsets.tolist())
     request.texts = [

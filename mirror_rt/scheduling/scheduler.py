@@ -10,11 +10,11 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import EncodedTexts
+from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
 from mirror_rt.scheduling.calls import Call, ReentryGuard, is_short
 from mirror_rt.scheduling.device import Device
@@ -30,6 +30,8 @@ from mirror_rt.vectors.quantization import Embeddings
 __all__ = ["Scheduler"]
 
 logger = logging.getLogger("mirror_rt")
+
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -149,7 +151,9 @@ class Scheduler:
             MirrorError: what `submit` raises, or its future.
         """
         with self._guard():
-            future = self._accept(self._admit(inputs, timeout, options, times))
+            future: Future[EncodedTexts] = self._accept(
+                self._admit(inputs, timeout, options, times)
+            )
             try:
                 return future.result(timeout)
             except TimeoutError:
@@ -186,22 +190,10 @@ class Scheduler:
             DeadlineError: the time is over; what waited was taken back.
             MirrorError: what `submit` raises, or its future.
         """
-        import asyncio  # 30 ms that a synchronous program does without
-
         with self._guard():
             call = self._admit(inputs, timeout, options, times)
-        try:
-            async with asyncio.timeout(timeout):
-                if is_short(call.texts):
-                    with self._guard():
-                        future = self._accept(call)
-                else:
-                    future = await self._accept_aside(call)
-                return await asyncio.wrap_future(future)
-        except TimeoutError as error:
-            if isinstance(error, DeadlineError):
-                raise
-            raise DeadlineError(timeout) from None
+        encoded: EncodedTexts = await self._await(call)
+        return encoded
 
     async def aencode(
         self,
@@ -213,6 +205,44 @@ class Scheduler:
         """`aencode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
         encoded = await self.aencode_with_info(inputs, timeout=timeout, **options)
         return encoded.embeddings[0] if isinstance(inputs, str) else encoded.embeddings
+
+    async def aencode_tokens(
+        self,
+        inputs: Inputs,
+        *,
+        timeout: float | None = None,
+        times: RequestTimes | None = None,
+        **options: Unpack[EncodeKeywords],
+    ) -> list[Vectors]:
+        """`Encoder.encode_tokens`, in the queue and the time that `aencode_with_info` has.
+
+        Returns:
+            float32 [tokens, H] for each text, special tokens included.
+
+        Raises:
+            MirrorError: as `aencode_with_info`; ConfigError where there are no token vectors.
+        """
+        with self._guard():
+            call = self._admit(inputs, timeout, options, times, of_tokens=True)
+        vectors: list[Vectors] = await self._await(call)
+        return vectors
+
+    async def in_tokenizer(self, work: Callable[[], T]) -> T:
+        """Await what `work` returns, run in the thread that tokenises, after what waits for it.
+
+        It cannot be interrupted: let it be short, and several where it is long. What waits when
+        the task is cancelled does not run.
+
+        Raises:
+            ClosedError: the scheduler is closed.
+        """
+        import asyncio
+
+        try:
+            future = self._tokenizing.submit(work)
+        except RuntimeError:  # it was shut down
+            raise ClosedError("this Scheduler is closed: make another") from None
+        return await asyncio.wrap_future(future)
 
     def statistics(self) -> SchedulerStatistics:
         """Counts since the start, and what waits now."""
@@ -264,6 +294,8 @@ class Scheduler:
         timeout: float | None,
         options: EncodeKeywords,
         times: RequestTimes | None,
+        *,
+        of_tokens: bool = False,
     ) -> Call:
         """Check a call and make room for its texts."""
         arrived = time.monotonic()
@@ -275,6 +307,8 @@ class Scheduler:
                 "token_budget"
             )
         job = self._encoder.job(options)
+        if of_tokens:
+            job = self._encoder.token_job(job)
         if os.getpid() != self._process:
             raise ClosedError(
                 f"this Scheduler belongs to process {self._process}, its threads were not forked "
@@ -282,19 +316,37 @@ class Scheduler:
             )
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         self._queue.admit(len(texts))
-        return Call(texts, job, arrived, timeout, times)
+        return Call(texts, job, arrived, timeout, times, of_tokens)
 
-    def _accept(self, call: Call) -> Future[EncodedTexts]:
-        """Tokenise admitted texts and queue them."""
+    async def _await(self, call: Call) -> Any:
+        """The result of an admitted call, within its time."""
+        import asyncio  # 30 ms that a synchronous program does without
+
+        try:
+            async with asyncio.timeout(call.timeout):
+                if is_short(call.texts):
+                    with self._guard():
+                        future = self._accept(call)
+                else:
+                    future = await self._accept_aside(call)
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
+            if isinstance(error, DeadlineError):
+                raise
+            raise DeadlineError(call.timeout) from None
+
+    def _accept(self, call: Call, stop: threading.Event | None = None) -> Future[Any]:
+        """Tokenise admitted texts and queue them; raise Stopped where `stop` is set meanwhile."""
         try:
             request = make_request(
-                self._encoder.prepare(call.texts, call.job),
+                self._encoder.prepare(call.texts, call.job, stop),
                 call.job,
                 dimension=self._encoder.dimension,
                 pad_to=self._encoder.pad_to,
                 arrived=call.arrived,
                 timeout=call.timeout,
                 times=call.times,
+                of_tokens=call.of_tokens,
             )
         except BaseException:
             self._queue.release(len(call.texts))
@@ -310,17 +362,19 @@ class Scheduler:
             request.succeed(self._encoder.finish)
         return request.future
 
-    async def _accept_aside(self, call: Call) -> Future[EncodedTexts]:
+    async def _accept_aside(self, call: Call) -> Future[Any]:
         """`_accept` in another thread, so that the event loop goes on."""
         import asyncio
 
-        accepted = self._tokenizing.submit(self._accept, call)
+        stop = threading.Event()
+        accepted = self._tokenizing.submit(self._accept, call, stop)
         accepted.add_done_callback(
             lambda future: self._queue.release(len(call.texts)) if future.cancelled() else None
         )
         try:
             return await asyncio.wrap_future(accepted)
         except BaseException:
+            stop.set()
             accepted.add_done_callback(_cancel_result)
             raise
 
@@ -338,7 +392,7 @@ def _close_unheld(queue: RequestQueue, process: int) -> None:
         queue.close()
 
 
-def _cancel_result(accepted: Future[Future[EncodedTexts]]) -> None:
+def _cancel_result(accepted: Future[Future[Any]]) -> None:
     """Cancel what was accepted for a task that is gone; nothing happens to one that is done."""
     if not accepted.cancelled() and accepted.exception() is None:
         accepted.result().cancel()

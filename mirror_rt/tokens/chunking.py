@@ -6,6 +6,7 @@ averaged.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,20 @@ from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import TextTokenizer, why_invalid
 from mirror_rt.tokens.windows import Window
 
-__all__ = ["TokenRows", "id_rows", "pool_chunks", "token_rows", "too_long_reason"]
+__all__ = [
+    "MOST_CHARACTERS",
+    "TokenRows",
+    "id_rows",
+    "pool_chunks",
+    "token_rows",
+    "too_long_reason",
+]
 
 Ids = npt.NDArray[np.int32]
 Vectors = npt.NDArray[np.float32]
 
 # Bounds time and memory of one text in chunks: about 5,000 rows of 512 tokens.
-_MOST_CHARACTERS = 10_000_000
+MOST_CHARACTERS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +62,14 @@ class TokenRows:
         return len(self.text) + len(self.invalid) > len(self.truncated)
 
 
-def token_rows(tokenizer: TextTokenizer, window: Window, job: Job) -> TokenRows:
+def token_rows(
+    tokenizer: TextTokenizer, window: Window, job: Job, stop: threading.Event | None = None
+) -> TokenRows:
     """Check and tokenise the texts of a window.
 
     Raises:
         ConfigError: the prompt leaves no room for text.
+        Stopped: `stop` was set while a text was cut into chunks.
     """
     invalid = {i: why for i, text in enumerate(window.texts) if (why := why_invalid(text))}
     text = np.array([i for i in range(len(window.texts)) if i not in invalid], dtype=np.int64)
@@ -73,10 +84,10 @@ def token_rows(tokenizer: TextTokenizer, window: Window, job: Job) -> TokenRows:
         elif job.on_too_long == "error":
             invalid |= dict.fromkeys(map(int, too_long), too_long_reason(tokenizer.max_length))
         else:
-            huge = {int(i) for i in too_long if len(window.texts[i]) > _MOST_CHARACTERS}
+            huge = {int(i) for i in too_long if len(window.texts[i]) > MOST_CHARACTERS}
             invalid |= {i: _too_huge(window.texts[i]) for i in huge}
             chunks = {
-                int(i): chunk_text(tokenizer, window.texts[i], job.prompt)
+                int(i): chunk_text(tokenizer, window.texts[i], job.prompt, stop)
                 for i in too_long
                 if int(i) not in huge
             }
@@ -137,14 +148,16 @@ def check_prompt(tokenizer: TextTokenizer, prompt: str) -> int:
     return len(framed.content)
 
 
-def chunk_text(tokenizer: TextTokenizer, text: str, prompt: str) -> list[tuple[Ids, int]]:
+def chunk_text(
+    tokenizer: TextTokenizer, text: str, prompt: str, stop: threading.Event | None = None
+) -> list[tuple[Ids, int]]:
     """Rows of a text of any length: (token ids, how many of them are the text's own).
 
     Every row is as long as the limit allows, the last one as long as it must be; each has the
     special tokens and the prompt.
     """
     parts = list(_parts(text, tokenizer.clip_characters))
-    before, content, after = tokenizer.framed([prompt + parts[0], *parts[1:]])
+    before, content, after = tokenizer.framed([prompt + parts[0], *parts[1:]], stop)
     shared = 0
     if prompt:
         # Its tokens, but for those that it shares with the text.
@@ -222,6 +235,6 @@ def too_long_reason(limit: int) -> str:
 
 def _too_huge(text: str) -> str:
     return (
-        f"it has {len(text):,} characters, more than the {_MOST_CHARACTERS:,} that "
+        f"it has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that "
         "on_too_long='chunk' takes"
     )

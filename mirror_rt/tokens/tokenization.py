@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -19,7 +20,7 @@ from mirror_rt.tokens.padding import RaggedTokens
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-__all__ = ["Framed", "TextTokenizer", "TokenPiece", "TokenizedTexts", "why_invalid"]
+__all__ = ["Framed", "Stopped", "TextTokenizer", "TokenPiece", "TokenizedTexts", "why_invalid"]
 
 # Real text has 1 to 6 characters a token; only runs of white space and the like have more.
 _CLIP_CHARACTERS_PER_TOKEN = 64
@@ -30,6 +31,10 @@ Ids = npt.NDArray[np.int32]
 _MOST_ID = 2**31 - 1
 # In a tokenizer.json: listing a vocabulary to find a larger id takes as long as loading it.
 _PERHAPS_LARGER_ID = re.compile(rb'"\s*:\s*[0-9]{10}')
+
+
+class Stopped(Exception):  # noqa: N818  # no error: it was asked for
+    """The caller has lost interest."""
 
 
 def why_invalid(text: object) -> str | None:
@@ -212,11 +217,17 @@ class TextTokenizer:
         after = list(takewhile(lambda piece: piece.special, reversed(found[-1])))[::-1]
         return [*before, *own, *after] if own else found[0]
 
-    def framed(self, parts: Sequence[str]) -> Framed:
-        """Tokenise a text of any length, given in parts, without cutting it."""
+    def framed(self, parts: Sequence[str], stop: threading.Event | None = None) -> Framed:
+        """Tokenise a text of any length, given in parts, without cutting it.
+
+        Raises:
+            Stopped: `stop` was set before the last part.
+        """
         before = after = np.empty(0, np.int32)
         content: list[Ids] = []
         for part in parts:  # one at a time: a part of a long text is many encodings
+            if stop is not None and stop.is_set():
+                raise Stopped
             first = self._encode([part])[0]
             for encoding in (first, *first.overflowing):
                 ids = np.array(encoding.ids, dtype=np.int32)

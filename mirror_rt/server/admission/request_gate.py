@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mirror_rt.server.admission.problems import (
     Problem,
     ProblemShape,
+    malformed,
     openai_shape,
     problem_of,
     tei_shape,
@@ -29,6 +33,14 @@ Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
 # Probes have no key; the documents and the page hold nothing that the sources do not.
 _OPEN = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 _OPEN_PAGE = "/"  # to read; whoever posts there wants vectors
+# Headers that decide something, and of which a request may have one: of two, whoever reads the
+# first and whoever reads the last would disagree.
+_SINGLE = frozenset(
+    {
+        b"authorization", b"content-encoding", b"content-length", b"content-type",
+        b"x-request-id", b"x-request-timeout",
+    }
+)  # fmt: skip
 _EXCHANGE = "mirror_rt.exchange"
 
 
@@ -69,11 +81,12 @@ class Gate:
         span = tracing.begin(exchange) if tracing is not None else None
         self._registry.metrics.open.inc()
         try:
-            if self._may_enter(scope, exchange):
+            refusal = self._refusal(scope, exchange)
+            if refusal is None:
                 app = self._posts.get(_path(scope)) if scope["method"] == "POST" else None
                 await (app or self._app)(scope, receive, send_with_id)
             else:
-                await answer_problem(_UNAUTHORIZED, scope, send_with_id)
+                await answer_problem(refusal, scope, send_with_id)
         except HungUp:
             self._registry.metrics.hang_ups.inc()
         finally:
@@ -81,6 +94,14 @@ class Gate:
             self._note(exchange)
             if tracing is not None and span is not None:
                 tracing.end(span, exchange)
+
+    def _refusal(self, scope: Scope, exchange: Exchange) -> Problem | None:
+        """Return why a request may not pass, or None."""
+        names = [name for name, _ in scope["headers"] if name in _SINGLE]
+        if len(names) > len(set(names)):
+            name = next(name for name in names if names.count(name) > 1).decode()
+            return Problem(400, f"there is more than one {name} header", "malformed")
+        return None if self._may_enter(scope, exchange) else _UNAUTHORIZED
 
     def _may_enter(self, scope: Scope, exchange: Exchange) -> bool:
         keys = self._registry.keys
@@ -117,6 +138,11 @@ _UNAUTHORIZED = Problem(
 )
 
 
+_STOPPING = Problem(
+    503, "the server is stopping", "stopping", headers={"retry-after": "1"}, close=True
+)
+
+
 class Endpoint:
     """A route as an ASGI application: reads, handles, answers, or says what is wrong.
 
@@ -139,25 +165,46 @@ class Endpoint:
         """Answer one request."""
         exchange: Exchange = scope[_EXCHANGE]
         exchange.route = self._route
-        try:
-            answer = await self._answer(exchange, receive)
-        except HungUp:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            await answer_problem(self._problem(error, exchange), scope, send)
-        else:
-            await answer.send(send)
+        with contextlib.ExitStack() as held:  # until the answer is sent
+            try:
+                answer = await self._answer(exchange, receive, held)
+            except HungUp:
+                raise
+            except asyncio.CancelledError:
+                if not self._registry.stopping:
+                    raise
+                # The time to drain is over.
+                await answer_problem(_STOPPING, scope, send)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+                await answer_problem(self._problem(error, exchange), scope, send)
+            else:
+                await self._send(answer, exchange, receive, send)
 
-    async def _answer(self, exchange: Exchange, receive: Receive) -> Answer:
+    async def _answer(
+        self, exchange: Exchange, receive: Receive, held: contextlib.ExitStack
+    ) -> Answer:
         if not self._reads:
             return await self._handler(self._registry, exchange, b"")
         config = self._registry.config
+        grow = held.enter_context(self._registry.bodies.hold())
         body = await exchange.body(
-            receive, limit=config.max_body_bytes, timeout=config.body_timeout
+            receive, limit=config.max_body_bytes, timeout=config.body_timeout, grow=grow
         )
-        with self._registry.use() as exchange.serving:
-            async with until_hang_up(receive):
+        exchange.serving = held.enter_context(self._registry.use())
+        async with until_hang_up(receive):
+            try:
                 return await self._handler(self._registry, exchange, body)
+            except msgspec.DecodeError as error:
+                raise malformed(error, body) from error
+
+    async def _send(self, answer: Answer, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """Send an answer; where it cannot go on, leave it without an end, which closes."""
+        try:
+            await answer.send(receive, send, self._registry.unread)
+        except HungUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - the status has been sent
+            logger.error("%s: the answer was cut off: %s", exchange.request_id, where(error))
 
     def _problem(self, error: Exception, exchange: Exchange) -> Problem:
         models = self._registry.models if exchange.serving is None else exchange.serving.models
@@ -177,7 +224,7 @@ async def answer_problem(problem: Problem, scope: Scope, send: Send) -> None:
     if problem.close:
         headers.append((b"connection", b"close"))
     body = shape_of(_path(scope))(problem)
-    await Answer(body, problem.status, headers=headers).send(send)
+    await Answer(body, problem.status, headers=headers).send_whole(body, send)
 
 
 def _path(scope: Scope) -> str:

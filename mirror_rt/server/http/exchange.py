@@ -8,14 +8,16 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starlette.types import Message, Receive, Scope, Send
 
+from mirror_rt.errors import OverloadedError
 from mirror_rt.scheduling import RequestTimes
-from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.admission.holding import Unread
+from mirror_rt.server.admission.problems import Problem, overloaded
 
 if TYPE_CHECKING:
     from mirror_rt.server.models.generations import Serving
@@ -38,32 +40,64 @@ class Answer:
     """What goes back.
 
     Attributes:
-        body: whole, or in pieces that are sent as they come.
+        body: whole, or in pieces; those that have to be awaited are computed as they are sent.
         status: of HTTP.
         content_type: of the body.
         headers: besides it.
+        held: bytes in memory until the pieces are sent.
     """
 
-    body: bytes | Iterable[bytes]
+    body: bytes | Iterable[bytes] | AsyncGenerator[bytes]
     status: int = 200
     content_type: bytes = JSON
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    held: int = 0
 
-    async def send(self, send: Send) -> None:
-        """Send it; between pieces, others have their turn."""
-        whole = isinstance(self.body, bytes)
-        headers = [(b"content-type", self.content_type), *self.headers]
+    async def send(self, receive: Receive, send: Send, unread: Unread) -> None:
+        """Send it; between pieces, others have their turn.
+
+        Raises:
+            HungUp: the client went away, and pieces would have been computed for it.
+            TimeoutError: it did not read, and was cut off.
+            Exception: whatever goes wrong with a piece that is computed.
+        """
         if isinstance(self.body, bytes):
-            headers.append((b"content-length", str(len(self.body)).encode()))
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        if isinstance(self.body, bytes):
-            await send({"type": "http.response.body", "body": self.body})
+            await self.send_whole(self.body, send)
             return
-        for piece in self.body:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)
-        assert not whole
+        await send({"type": "http.response.start", "status": self.status,
+                    "headers": [(b"content-type", self.content_type), *self.headers]})  # fmt: skip
+        pieces = self.body
+        if not isinstance(pieces, AsyncGenerator):
+            pieces = _in_turns(pieces)
+        with unread.hold(self.held) as taken:
+            async for piece in _until_hang_up(pieces, receive):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                taken()
+                await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
+
+    async def send_whole(self, body: bytes, send: Send) -> None:
+        """Send it with this body at once."""
+        length = (b"content-length", str(len(body)).encode())
+        headers = [(b"content-type", self.content_type), length, *self.headers]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def _in_turns(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> AsyncIterator[bytes]:
+    """Ask for piece after piece as long as the client is there."""
+    async with contextlib.aclosing(pieces):
+        while True:
+            async with until_hang_up(receive):
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield piece
 
 
 class Exchange:
@@ -118,32 +152,49 @@ class Exchange:
             raise Problem(408, "no vector within the time given: try again later", "timeout")
         return left
 
-    async def body(self, receive: Receive, *, limit: int, timeout: float) -> bytes:
-        """Read the body, no more than `limit` bytes, within `timeout` seconds.
+    async def body(
+        self,
+        receive: Receive,
+        *,
+        limit: int,
+        timeout: float,
+        grow: Callable[[int], None] = lambda _: None,
+    ) -> bytes:
+        """Read the body.
+
+        Args:
+            receive: of ASGI.
+            limit: most bytes.
+            timeout: most seconds.
+            grow: told how many bytes there will be so far; OverloadedError refuses them.
 
         Raises:
-            Problem: 408, 413 or 415.
+            Problem: 408, 413, 415 or 429.
             HungUp: the client went away.
         """
-        if self.headers.get(b"content-encoding", b"identity") != b"identity":
+        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Problem(415, "compressed bodies are not supported", "encoding", close=True)
         declared = self.headers.get(b"content-length", b"")
-        too_large = declared.isdigit() and int(declared) > limit
+        chunks: list[bytes] = []
         try:
+            if declared.isdigit() and float(declared) > limit:  # int takes 4,300 digits at most
+                raise _too_large(limit)
             async with asyncio.timeout(timeout):
-                if not too_large:
-                    chunks, size, more = [], 0, True
-                    while more and not too_large:
-                        chunk, more = await _chunk(receive)
-                        size += len(chunk)
-                        chunks.append(chunk)
-                        too_large = size > limit
+                size, more = 0, True
+                while more:
+                    chunk, more = await _chunk(receive)
+                    size += len(chunk)
+                    chunks.append(chunk)
+                    if size > limit:
+                        raise _too_large(limit)
+                    grow(size)
         except TimeoutError:
             raise Problem(408, f"the body did not come within {timeout:g} s", "timeout",
                           close=True) from None  # fmt: skip
-        if too_large:
+        except (Problem, OverloadedError) as error:
+            chunks.clear()
             await self._discard(receive)
-            raise Problem(413, f"the body has more than {limit} bytes", "too_large", close=True)
+            raise error if isinstance(error, Problem) else _no_room(error) from None
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _discard(self, receive: Receive) -> None:
@@ -155,6 +206,16 @@ class Exchange:
                 while more and size < _DISCARD_BYTES:
                     chunk, more = await _chunk(receive)
                     size += len(chunk)
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, f"the body has more than {limit} bytes", "too_large", close=True)
+
+
+def _no_room(error: OverloadedError) -> Problem:
+    problem = overloaded(error)
+    problem.close = True
+    return problem
 
 
 async def _chunk(receive: Receive) -> tuple[bytes, bool]:

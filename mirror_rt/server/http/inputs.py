@@ -8,7 +8,7 @@ from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http.schemas import Inputs
 from mirror_rt.server.models.service import Items
 
-__all__ = ["check_texts", "items_of"]
+__all__ = ["check_lengths", "check_texts", "items_of"]
 
 
 def items_of(inputs: Inputs, *, name: str, most: int, max_length: int) -> Items:
@@ -29,14 +29,17 @@ def items_of(inputs: Inputs, *, name: str, most: int, max_length: int) -> Items:
         return [inputs]
     if not inputs:
         raise Problem(400, f"{name}: it is empty", "empty", name)
+    # First of all, because what follows looks at each of them.
+    if type(inputs[0]) is int:
+        _check_ids([cast("list[int]", inputs)], name, max_length)
+    elif len(inputs) > most:
+        raise Problem(413, f"{name}: {len(inputs)} items, and at most {most} are accepted",
+                      "too_large", name)  # fmt: skip
     kinds = {type(item) for item in inputs}
     if len(kinds) > 1:
         raise Problem(422, f"{name}: expected texts, or token ids, not both", "invalid_value", name)
-    if kinds == {int}:  # one item
-        inputs = [cast("list[int]", inputs)]
-    if len(inputs) > most:
-        raise Problem(413, f"{name}: {len(inputs)} items, and at most {most} are accepted",
-                      "too_large", name)  # fmt: skip
+    if kinds == {int}:
+        return [cast("list[int]", inputs)]
     if kinds == {str}:
         check_texts(cast("list[str]", inputs), name)
     else:
@@ -50,6 +53,14 @@ def check_texts(texts: list[str], name: str) -> None:
         if not text or text.isspace():
             what = "is empty" if not text else "is only white space"
             raise Problem(400, f"{name}: item {i} {what}", "empty", name)
+
+
+def check_lengths(texts: list[str], name: str, most: int) -> None:
+    """Raise Problem 413 for a text of more than so many characters."""
+    for i, text in enumerate(texts):
+        if len(text) > most:
+            raise Problem(413, f"{name}: item {i} has {len(text)} characters, and at most {most} "
+                          "are accepted", "too_long", name)  # fmt: skip
 
 
 def _check_ids(sequences: list[list[int]], name: str, max_length: int) -> None:

@@ -6,21 +6,21 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import orjson
 
 from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.inputs import items_of
-from mirror_rt.server.http.schemas import EmbeddingsRequest
+from mirror_rt.server.http.schemas import EmbeddingsRequest, InputList
 from mirror_rt.server.models.registry import Registry
 
 __all__ = ["embeddings", "model", "models", "truncated_header"]
 
-_decoder = msgspec.json.Decoder(EmbeddingsRequest)
+_decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
 # Vectors that are written at a time: others have their turn between two of them.
 _ROWS = 64
@@ -28,7 +28,7 @@ _ROWS = 64
 
 async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /v1/embeddings."""
-    request = _decoder.decode(body)
+    request = await _decode(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     items = items_of(
         request.input,
@@ -46,8 +46,10 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
     content = _content(encoded, tail, as_base64=request.encoding_format == "base64")
-    short = len(items) <= _ROWS
-    return Answer(b"".join(content) if short else content, headers=truncated_header(encoded))
+    headers = truncated_header(encoded)
+    if len(items) <= _ROWS:
+        return Answer(b"".join(content), headers=headers)
+    return Answer(content, headers=headers, held=encoded.embeddings.nbytes)
 
 
 async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:

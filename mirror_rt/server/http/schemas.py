@@ -8,14 +8,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mirror_rt.encoding.options import OnTooLong
 
-__all__ = ["EmbedAllRequest", "EmbedRequest", "EmbeddingsRequest", "Inputs", "SimilarityRequest",
-           "TokenizeRequest"]  # fmt: skip
+__all__ = ["EmbedAllRequest", "EmbedRequest", "EmbeddingsRequest", "InputList", "Inputs",
+           "SimilarityRequest", "TokenizeRequest"]  # fmt: skip
 
 Dimensions = Annotated[int, Meta(ge=1, le=1 << 20)] | None
 TokenIds = list[Annotated[int, Meta(ge=0, lt=1 << 31)]]
 # One text or several, token ids of one or of several; `request.Inputs` tells them apart, because
 # no schema language has a union of several lists.
-Inputs = str | list[str | Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds]
+InputList = list[str | Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds]
+Inputs = str | InputList
 Direction = Literal["Right", "right"]
 # It is put before every text of a request, and so bounded.
 Prompt = Annotated[str, Meta(max_length=4096)]

@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 import orjson
 
 from mirror_rt import __version__
 from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import Vectors
-from mirror_rt.errors import DeadlineError
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.exchange import Answer, Exchange
-from mirror_rt.server.http.inputs import items_of
+from mirror_rt.server.http.inputs import check_lengths, items_of
 from mirror_rt.server.http.openai import truncated_header
 from mirror_rt.server.http.schemas import (
     EmbedAllRequest,
     EmbedRequest,
+    InputList,
     SimilarityParameters,
     SimilarityRequest,
     TokenizeRequest,
 )
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.service import Items, ModelService
+from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.vectors.search import cosine_similarity
 
 __all__ = ["embed", "embed_all", "info", "similarity", "tokenize"]
 
-_embed = msgspec.json.Decoder(EmbedRequest)
-_embed_all = msgspec.json.Decoder(EmbedAllRequest)
-_similarity = msgspec.json.Decoder(SimilarityRequest)
-_tokenize = msgspec.json.Decoder(TokenizeRequest)
+_embed = BodyDecoder(EmbedRequest, "inputs", InputList)
+_embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
+_similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
+_tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
 _ROWS = 64
-T = TypeVar("T")
+# That are written at a time: others have their turn between two of them.
+_NUMBERS = 1 << 15
+# What an answer that is computed piece by piece holds at a time, in bytes: as much as 8 texts of
+# 512 tokens with 384 dimensions.
+_HELD = 6 << 20
 
 
 async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /embed, and POST / like it."""
-    request = _embed.decode(body)
+    request = await _embed(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     items = _items(registry, service, exchange, request.inputs)
     options = _options(registry, request) | {
@@ -52,30 +56,28 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     timeout = exchange.timeout(registry.config.timeout)
     encoded = await service.encode(items, timeout, options, exchange.times)
     exchange.tokens = sum(encoded.token_counts.tolist())
-    content = _rows(list(encoded.embeddings))
-    short = len(items) <= _ROWS
-    return Answer(b"".join(content) if short else content, headers=truncated_header(encoded))
+    content = _rows(encoded.embeddings)
+    headers = truncated_header(encoded)
+    if len(items) <= _ROWS:
+        return Answer(b"".join(content), headers=headers)
+    return Answer(content, headers=headers, held=encoded.embeddings.nbytes)
 
 
 async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /embed_all: a vector for each token, before pooling."""
-    request = _embed_all.decode(body)
+    request = await _embed_all(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     if not service.encoder.has_token_vectors:
         raise Problem(501, "this graph gives no token vectors", "not_supported")
     items = _items(registry, service, exchange, request.inputs)
-    options = _options(registry, request)
-    vectors = await _aside(
-        registry, exchange, service, len(items),
-        lambda: service.encoder.encode_tokens(items, **options),
-    )  # fmt: skip
-    exchange.tokens = sum(map(len, vectors))
-    return Answer(_rows(vectors, at_a_time=1))
+    timeout = exchange.timeout(registry.config.timeout)
+    vectors = service.token_vectors(items, timeout, _options(registry, request), exchange.times)
+    return await _begun(_arrays(vectors, exchange), held=_HELD)
 
 
 async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /similarity: cosines of a text with others."""
-    request = _similarity.decode(body)
+    request = await _similarity(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
     if len(texts) < 2:
@@ -93,21 +95,23 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 
 async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """POST /tokenize: the tokens of texts, and where they are in them."""
-    request = _tokenize.decode(body)
+    request = await _tokenize(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
-    items = _items(registry, service, exchange, texts)
+    _items(registry, service, exchange, texts)
+    check_lengths(texts, "inputs", service.most_characters)
     prompt = service.encoder.prompts.choose(None if request.prompt_name else "",
                                             request.prompt_name)  # fmt: skip
 
-    def work() -> bytes:
-        tokens = service.encoder.token_pieces(
-            texts, prompt=prompt, special_tokens=request.add_special_tokens
-        )
-        exchange.tokens = sum(map(len, tokens))
-        return orjson.dumps([[piece._asdict() for piece in pieces] for pieces in tokens])
+    special = request.add_special_tokens  # `work` may outlive the request, with what it refers to
 
-    return Answer(await _aside(registry, exchange, service, len(items), work))
+    def work(chosen: Sequence[str]) -> bytes:
+        tokens = service.encoder.token_pieces(chosen, prompt=prompt, special_tokens=special)
+        exchange.tokens = (exchange.tokens or 0) + sum(map(len, tokens))
+        return b",".join(orjson.dumps([piece._asdict() for piece in found]) for found in tokens)
+
+    timeout = exchange.timeout(registry.config.timeout)
+    return await _begun(_listed(service.tokens(texts, timeout, work)), held=_HELD)
 
 
 async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
@@ -161,34 +165,47 @@ def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters
     return options
 
 
-async def _aside(
-    registry: Registry, exchange: Exchange, service: ModelService, texts: int, work: Callable[[], T]
-) -> T:
-    """Do what the scheduler cannot, in a thread of its own, one request at a time."""
-    timeout, arrived = exchange.timeout(registry.config.timeout), time.monotonic()
+async def _begun(pieces: AsyncGenerator[bytes], held: int) -> Answer:
+    """An answer whose first piece is there: what goes wrong before has a status of its own."""
+    first = await anext(pieces)
 
-    def timed() -> T:
-        began = time.monotonic()
-        try:
-            return work()
-        finally:
-            if exchange.times is not None:
-                exchange.times.add(arrived, began, time.monotonic() - began)
+    async def all_of_them() -> AsyncGenerator[bytes]:
+        async with contextlib.aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
 
-    service.admit(texts, timeout)
-    try:
-        async with asyncio.timeout(timeout):
-            return await asyncio.get_running_loop().run_in_executor(service.aside, timed)
-    except TimeoutError as error:
-        raise DeadlineError(timeout) from error
-    finally:
-        service.release(texts)
+    return Answer(all_of_them(), held=held)
 
 
-def _rows(vectors: list[Vectors], at_a_time: int = _ROWS) -> Iterator[bytes]:
-    """A list of arrays in pieces."""
-    yield b"["
-    for start in range(0, len(vectors), at_a_time):
-        part = orjson.dumps(vectors[start : start + at_a_time], option=orjson.OPT_SERIALIZE_NUMPY)
-        yield (b"," if start else b"") + part[1:-1]
+async def _listed(values: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """JSON values in pieces, separated by commas, as one list."""
+    opening = b"["
+    async for value in values:
+        yield opening + value
+        opening = b","
     yield b"]"
+
+
+async def _arrays(
+    vectors: AsyncIterator[list[Vectors]], exchange: Exchange
+) -> AsyncGenerator[bytes]:
+    """Arrays [n, H] as one list."""
+    opening = b"["
+    async for arrays in vectors:
+        exchange.tokens = (exchange.tokens or 0) + sum(map(len, arrays))
+        for array in arrays:
+            for part in _rows(array):
+                yield opening + part
+                opening = b""
+            opening = b","
+    yield b"]"
+
+
+def _rows(vectors: Embeddings) -> Iterator[bytes]:
+    """An array [n, D] as a list of lists, in pieces of some thousand numbers."""
+    step = max(1, _NUMBERS // vectors.shape[1])
+    for start in range(0, len(vectors), step):
+        part = orjson.dumps(list(vectors[start : start + step]), option=orjson.OPT_SERIALIZE_NUMPY)
+        last = start + step >= len(vectors)
+        yield (b"," if start else b"[") + part[1:-1] + (b"]" if last else b"")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mirror_rt.errors import MirrorError
 from mirror_rt.server.admission.api_keys import ApiKeys
+from mirror_rt.server.admission.holding import BodyRoom, Unread
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.http.exchange import Exchange
@@ -29,6 +30,8 @@ logger = logging.getLogger("mirror_rt.server")
 
 # /ready runs the model; whoever asks within so many seconds gets the same answer.
 _PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
+# Of all requests together: bodies, in those of the largest size, and answers that are being sent.
+_BODIES, _MOST_BYTES = 4, 64 << 20
 
 
 class Registry:
@@ -46,6 +49,8 @@ class Registry:
         self.recent = Recent()
         self.tracing = tracing_from_environment()
         self.keys = ApiKeys(config.api_keys, config.api_keys_file)
+        self.bodies = BodyRoom(max(_BODIES * config.max_body_bytes, _MOST_BYTES))
+        self.unread = Unread(_MOST_BYTES)
         self._swap = Swap(self._serving(models))
         self.warm = threading.Event()
         self._failure: MirrorError | None = None
@@ -146,6 +151,11 @@ class Registry:
     def is_ready(self) -> bool:
         """Whether requests are taken, as far as is known without running a model."""
         return self.warm.is_set() and not self._stopping
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more should be sent here."""
+        return self._stopping
 
     def stop(self) -> None:
         """Say from now on that nothing more should be sent here."""

@@ -1,20 +1,22 @@
-"""From checked requests to vectors: admission, the scheduler of each model, large requests."""
+"""From checked requests to vectors and tokens: admission, the scheduler of each model, pieces."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import EncodedTexts
-from mirror_rt.errors import InvalidTextError, NonFiniteError, OverloadedError
+from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
+from mirror_rt.errors import DeadlineError, InvalidTextError, NonFiniteError, OverloadedError
 from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler
 from mirror_rt.server.admission.waiting_forecast import Pace
 from mirror_rt.server.config import ServerConfig
@@ -28,10 +30,20 @@ logger = logging.getLogger("mirror_rt.server")
 
 # Texts, or token ids of texts.
 Items = Sequence[str] | Sequence[list[int]]
+Ids = npt.NDArray[np.int32]
 
-# A request of more texts is cut into pieces of so many, of which two wait for the device at a
-# time, whoever sent them: enough to keep it busy, and no text of others waits behind more.
-_PIECE, _PIECES_AT_A_TIME = 64, 2
+# A request of more texts, or of more characters, is cut into pieces. Two of them wait for the
+# device at a time, and two for the tokenizer, whoever sent them: enough to keep it busy, and no
+# text of others waits behind more. A piece is what cannot be cancelled any more once it runs.
+_PIECE, _PIECE_CHARACTERS, _PIECES_AT_A_TIME = 64, 1 << 18, 2
+# A vector for each token is some hundred times larger than one for the text, and a token with its
+# place and its text larger than a character.
+_TOKEN_VECTORS_PIECE, _TOKENS_PIECE_CHARACTERS = 8, 1 << 14
+
+# All tokens of a text are in memory at a time, with their places: half a kilobyte each.
+_LONG_TEXT = 1 << 16
+
+T = TypeVar("T")
 
 
 class ModelService:
@@ -54,14 +66,13 @@ class ModelService:
         self._open_texts = 0
         self._pace = Pace(model.encoder.run_cost)
         self._pieces = asyncio.Semaphore(_PIECES_AT_A_TIME)
-        # For what the scheduler does not do: token vectors, and tokens alone.
-        self.aside = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-aside")
+        self._tokenizing = asyncio.Semaphore(_PIECES_AT_A_TIME)
         self.scheduler = Scheduler(
             model.encoder,
             token_budget=config.token_budget,
             # More than is ever admitted here, where a request is refused whole or not at all.
-            max_waiting_texts=config.max_waiting_texts + 16,
-            max_waiting_tokens=(config.max_waiting_texts + 16) * model.encoder.max_length,
+            max_waiting_texts=config.max_waiting_texts + _PIECE,
+            max_waiting_tokens=(config.max_waiting_texts + _PIECE) * model.encoder.max_length,
             on_batch=self._on_batch,
         )
 
@@ -84,22 +95,96 @@ class ModelService:
             OverloadedError: too much waits.
             MirrorError: of `Scheduler.aencode`; numbers of texts are those in `items`.
         """
-        self.admit(len(items), timeout)
-        try:
-            if len(items) <= _PIECE:
+        with self._admitted(len(items), timeout):
+            pieces = self._cut_by_length(items)
+            if len(pieces) == 1:
                 return await self.scheduler.aencode_with_info(
                     items, timeout=timeout, times=times, **options
                 )
-            return await self._encode_pieces(items, timeout, options, times)
-        finally:
-            self.release(len(items))
+            async with _within(timeout):
+                return await self._encode_pieces(items, pieces, timeout, options, times)
+
+    async def token_vectors(
+        self,
+        items: Items,
+        timeout: float,
+        options: EncodeKeywords,
+        times: RequestTimes | None = None,
+    ) -> AsyncIterator[list[Vectors]]:
+        """Encode the texts of one request to a vector for each token, some texts at a time.
+
+        All are checked before the first are given. They are computed as they are asked for, and
+        not after the iterator is closed.
+
+        Args:
+            items: at least one.
+            timeout: seconds from now until the first are given.
+            options: of `Encoder.encode_tokens`.
+            times: where to note when they run.
+
+        Yields:
+            float32 [tokens, H] of each of the next texts, in their order.
+
+        Raises:
+            OverloadedError, MirrorError: as `encode`.
+        """
+        until = time.monotonic() + timeout
+        with self._admitted(len(items), timeout):
+            async with _within(timeout):
+                rows = await self._tokenized(items, options)
+        for start in range(0, len(rows), _TOKEN_VECTORS_PIECE):
+            piece = range(start, min(start + _TOKEN_VECTORS_PIECE, len(rows)))
+            left = max(until - time.monotonic(), 1e-3) if start == 0 else None
+            with _renumbered(piece):
+                async with _within(left), self._pieces:
+                    vectors = await self.scheduler.aencode_tokens(
+                        [rows[i].tolist() for i in piece], times=times, **options
+                    )
+            yield vectors
+
+    async def tokens(
+        self, texts: Sequence[str], timeout: float, work: Callable[[Sequence[str]], T]
+    ) -> AsyncIterator[T]:
+        """Do what is done with the tokens of texts, some texts at a time, in another thread.
+
+        Args:
+            texts: at least one.
+            timeout: seconds from now until the first result is given.
+            work: from consecutive texts to a result.
+
+        Yields:
+            Results, in the order of the texts.
+
+        Raises:
+            OverloadedError: too much waits.
+            DeadlineError: the time is over.
+        """
+        pieces = _cut([len(text) for text in texts], _PIECE, _TOKENS_PIECE_CHARACTERS)
+
+        async def found(piece: range) -> T:
+            async with self._turn(len(pieces)):
+                return await self.scheduler.in_tokenizer(partial(work, _take(texts, piece)))
+
+        with self._admitted(len(texts), timeout):
+            async with _within(timeout):
+                first = await found(pieces[0])
+        yield first
+        for piece in pieces[1:]:
+            yield await found(piece)
+
+    @property
+    def most_characters(self) -> int:
+        """Characters of a text that `tokens` takes: more than the model's most tokens have."""
+        length = self.encoder.max_length
+        return min(self.encoder.clip_characters, max(_LONG_TEXT, 16 * length))
 
     @property
     def waiting_seconds(self) -> float:
         """How long what waits now will take, by the runs so far."""
         return self._pace.seconds(self.scheduler.waiting_tokens)
 
-    def admit(self, texts: int, timeout: float) -> None:
+    @contextlib.contextmanager
+    def _admitted(self, texts: int, timeout: float) -> Iterator[None]:
         """Count texts of a request that is accepted; OverloadedError where it is not."""
         tokens = self.scheduler.waiting_tokens
         wait = self._pace.seconds(tokens)
@@ -110,10 +195,10 @@ class ModelService:
         if self._open_texts + texts > self._config.max_waiting_texts:
             raise OverloadedError(f"{self._open_texts} texts wait", retry_after=max(wait, 1.0))
         self._open_texts += texts
-
-    def release(self, texts: int) -> None:
-        """Forget texts of a request that is answered."""
-        self._open_texts -= texts
+        try:
+            yield
+        finally:
+            self._open_texts -= texts
 
     async def probe(self, timeout: float) -> None:
         """Run the model once, whatever waits; raises what goes wrong."""
@@ -133,15 +218,42 @@ class ModelService:
     def close(self, timeout: float | None = None) -> None:
         """Run what waits, for at most `timeout` seconds, and end the threads."""
         self.scheduler.close(timeout=timeout)
-        self.aside.shutdown(cancel_futures=True)
+
+    def _cut_by_length(self, items: Items) -> list[list[int]]:
+        """Pieces of texts of similar length, as their numbers."""
+        order = sorted(range(len(items)), key=lambda i: len(items[i]))
+        # No more of a text than that is tokenised at a time.
+        sizes = [min(len(items[i]), self.encoder.clip_characters) for i in order]
+        return [[order[i] for i in piece] for piece in _cut(sizes, _PIECE, _PIECE_CHARACTERS)]
+
+    def _turn(self, pieces: int) -> contextlib.AbstractAsyncContextManager[object]:
+        """What a piece waits for before it goes to the tokenizer: the only one for nothing."""
+        return self._tokenizing if pieces > 1 else contextlib.nullcontext()
+
+    async def _tokenized(self, items: Sequence[Any], options: EncodeKeywords) -> list[Ids]:
+        """Check and tokenise texts, or check token ids: those of each."""
+        job = self.encoder.token_job(self.encoder.job(options))
+        pieces = _cut([min(len(item), self.encoder.clip_characters) for item in items],
+                      _PIECE, _PIECE_CHARACTERS)  # fmt: skip
+        found: list[Ids] = []
+        for piece in pieces:
+            with _renumbered(piece):
+                async with self._turn(len(pieces)):
+                    work = partial(self.encoder.prepare, list(_take(items, piece)), job)
+                    rows = await self.scheduler.in_tokenizer(work)
+            found += [rows.tokens.ids[begin:end] for begin, end in rows.tokens.spans()]
+        return found
 
     async def _encode_pieces(
-        self, items: Items, timeout: float, options: EncodeKeywords, times: RequestTimes | None
+        self,
+        items: Items,
+        pieces: list[list[int]],
+        timeout: float,
+        options: EncodeKeywords,
+        times: RequestTimes | None,
     ) -> EncodedTexts:
         """Encode a large request in pieces of texts of similar length."""
         until = time.monotonic() + timeout
-        order = sorted(range(len(items)), key=lambda i: len(items[i]))
-        pieces = [order[i : i + _PIECE] for i in range(0, len(order), _PIECE)]
         tasks: list[asyncio.Task[EncodedTexts]] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -164,20 +276,54 @@ class ModelService:
         times: RequestTimes | None,
     ) -> EncodedTexts:
         chosen = cast("Items", [items[i] for i in rows])
-        try:
+        with _renumbered(rows):
             return await self.scheduler.aencode_with_info(
                 chosen, timeout=timeout, times=times, **options
             )
-        except NonFiniteError as error:
-            raise NonFiniteError(rows[i] for i, _ in error.items) from None
-        except InvalidTextError as error:
-            raise InvalidTextError(sorted((rows[i], why) for i, why in error.items)) from None
 
     def _on_batch(self, report: BatchReport) -> None:
         self._metrics.observe(report)
         self._recent.add_run(report)
         self._metrics.waiting_tokens.set(self.scheduler.waiting_tokens)
         self._pace.add(report, time.monotonic())
+
+
+def _cut(sizes: Sequence[int], most: int, most_size: int) -> list[range]:
+    """Cut into pieces of so many items and of such a size, but for an item that is larger."""
+    pieces, start, size = [], 0, 0
+    for i, added in enumerate(sizes):
+        if i > start and (i - start == most or size + added > most_size):
+            pieces.append(range(start, i))
+            start, size = i, 0
+        size += added
+    return [*pieces, range(start, len(sizes))]
+
+
+def _take(items: Sequence[T], piece: range) -> Sequence[T]:
+    return items[piece.start : piece.stop]
+
+
+@contextlib.contextmanager
+def _renumbered(rows: Sequence[int]) -> Iterator[None]:
+    """Let errors of a piece name its texts by their numbers in the request."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(rows[i] for i, _ in error.items) from None
+    except InvalidTextError as error:
+        raise InvalidTextError(sorted((rows[i], why) for i, why in error.items)) from None
+
+
+@contextlib.asynccontextmanager
+async def _within(timeout: float | None) -> AsyncIterator[None]:
+    """Give a block so many seconds; DeadlineError where it takes longer."""
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, DeadlineError):
+            raise
+        raise DeadlineError(timeout) from None
 
 
 def _join(parts: list[EncodedTexts], pieces: list[list[int]], n: int) -> EncodedTexts:

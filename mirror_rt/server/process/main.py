@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,8 @@ logger = logging.getLogger("mirror_rt.server")
 
 # After SIGTERM, connections that are idle are kept for so long: a request may be on its way.
 _LINGER = 0.5
+# What the process has after the time to drain, to close its models, before it ends without that.
+_CLOSE_SECONDS = 1.0
 
 
 def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> None:
@@ -78,6 +82,8 @@ def run_app(
 ) -> None:
     """Serve an application until SIGTERM or Ctrl-C; answer what was accepted, and return.
 
+    The process ends soon after that, whatever the caller does: it is its own.
+
     Args:
         app: of `create_app`.
         listen: how connections are taken.
@@ -105,6 +111,9 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         logger.info("stopping: %d connections", len(self.server_state.connections))
+        drain = self.config.timeout_graceful_shutdown or 0
+        began = time.monotonic()
+        _end_within(drain + _CLOSE_SECONDS)
         self._app.state.registry.stop()
         waiting = _accept_all(sockets or [])
         for server in self.servers:
@@ -115,6 +124,8 @@ class _Server(uvicorn.Server):
         until = time.monotonic() + _LINGER
         while self.server_state.connections and time.monotonic() < until:
             await asyncio.sleep(0.02)
+        left = max(0.0, began + drain - time.monotonic())
+        self.config.timeout_graceful_shutdown = left  # type: ignore[assignment]
         await super().shutdown(sockets)
         logger.info("stopped")
 
@@ -135,6 +146,22 @@ class _Server(uvicorn.Server):
             for connection in connections
         ]
         await asyncio.gather(*begun, return_exceptions=True)  # some may be gone again
+
+
+def _end_within(seconds: float) -> None:
+    """End the process after so many seconds in any case, with 0.
+
+    What was to be answered has been by then, or was given up. What may run on cannot be
+    interrupted: a model that is being loaded, a run of it, a text that is being tokenised.
+    """
+
+    def end() -> None:
+        logger.warning("ended %g s after the signal: something ran on", seconds)
+        os._exit(0)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _accept_all(listeners: list[socket.socket]) -> list[socket.socket]:

@@ -1,0 +1,98 @@
+"""What requests hold in memory besides their texts that wait: bodies, and answers nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from mirror_rt.errors import OverloadedError
+
+__all__ = ["BodyRoom", "Unread"]
+
+# A body of so many bytes counts for nothing: a connection has a buffer of that size in any case.
+_FREE_BYTES = 64 << 10
+
+
+class BodyRoom:
+    """A limit on the bytes of all bodies that are being received, or whose request is open.
+
+    Args:
+        most: bytes; a single body of any size may always come.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Let a block hold one body.
+
+        Yields:
+            What is to be told how many bytes the body has so far; it raises OverloadedError where
+            there is no room for them.
+        """
+        held = 0
+
+        def grow(size: int) -> None:
+            nonlocal held
+            if size <= max(held, _FREE_BYTES):
+                return
+            if self._held > held and self._held - held + size > self._most:
+                raise OverloadedError("the bodies of other requests fill the room", retry_after=1.0)
+            self._held += size - held
+            held = size
+
+        try:
+            yield grow
+        finally:
+            self._held -= held
+
+
+class Unread:
+    """A limit on the bytes of all answers that are being sent in pieces.
+
+    Where one more does not fit, the answer is cut off whose client has taken nothing for longest:
+    clients that do not read must neither fill the memory nor keep others out.
+
+    Args:
+        most: bytes; a single answer of any size may always be sent.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+        # The one that took a piece last is last.
+        self._sizes: OrderedDict[asyncio.Task[object], int] = OrderedDict()
+
+    @contextlib.contextmanager
+    def hold(self, size: int) -> Iterator[Callable[[], None]]:
+        """Let a block of one task send an answer; TimeoutError where it is cut off.
+
+        Args:
+            size: bytes that are held until it is sent.
+
+        Yields:
+            What is to be called when the client has taken a piece.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._sizes[task] = size
+        self._held += size
+        while self._held > self._most and next(iter(self._sizes)) is not task:
+            slowest, freed = self._sizes.popitem(last=False)
+            self._held -= freed
+            slowest.cancel()
+        try:
+            yield lambda: self._sizes.move_to_end(task) if task in self._sizes else None
+        except asyncio.CancelledError:
+            if task in self._sizes:
+                raise
+            task.uncancel()
+            raise TimeoutError(
+                "the client did not read its answer, and others needed room"
+            ) from None
+        finally:
+            self._held -= self._sizes.pop(task, 0)

@@ -1,0 +1,136 @@
+"""Bodies to structs: large ones in parts and in another thread, so that nobody waits for them.
+
+A decoder holds the interpreter's lock as long as it runs: 16 MB of short lists are more than a
+second. So the one list or text that makes a body large is cut (csrc/json_cuts.cpp), and the parts
+are decoded one after the other, what is around it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from mirror_rt import _core
+from mirror_rt.server.admission.problems import Problem
+from mirror_rt.tokens.chunking import MOST_CHARACTERS
+
+__all__ = ["BodyDecoder"]
+
+# Up to so many bytes a body is decoded as it is, within some milliseconds.
+_SMALL = 128 << 10
+# Parts have at least so many, an item that cannot be cut (a list of token ids) at most so many.
+_PART, _LARGEST_ITEM = 64 << 10, 1 << 20
+# Stands for the large value while what is around it is decoded.
+_STAND_IN = "\0large"
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class BodyDecoder(Generic[T]):
+    """Decodes the bodies of a path.
+
+    Args:
+        type: what a body is.
+        field: the one that may be large; with dots, of a struct within.
+        items: what it is as a list.
+    """
+
+    def __init__(self, type: type[T], field: str, items: Any) -> None:
+        self._whole = msgspec.json.Decoder(type)
+        self._items = msgspec.json.Decoder(items)
+        self._field = field
+
+    async def __call__(self, body: bytes, most_items: int) -> T:
+        """Decode a body.
+
+        Args:
+            body: JSON.
+            most_items: that the request may have.
+
+        Raises:
+            msgspec.DecodeError: as of msgspec's decoders.
+            Problem: 413, of a large body with too many items or characters, or with more than one
+                large value.
+        """
+        if len(body) <= _SMALL:
+            return self._whole.decode(body)
+        return await asyncio.to_thread(self._decode_large, body, most_items)
+
+    def _decode_large(self, body: bytes, most_items: int) -> T:
+        start, stop, cuts = _core.find_large_json_value(body, _PART)
+        if len(body) - (stop - start) > _SMALL:
+            raise self._too_large()
+        is_list = body[start : start + 1] == b"["
+        stand_in = msgspec.json.encode([_STAND_IN] if is_list else _STAND_IN)
+        request = self._whole.decode(body[:start] + stand_in + body[stop:])
+        if is_list and body[stop - 1 : stop] != b"]":
+            raise msgspec.DecodeError(f"JSON is malformed: expected ']' (byte {stop - 1})")
+        *path, name = self._field.split(".")
+        holder: Any = request
+        for step in path:
+            holder = getattr(holder, step)
+        if getattr(holder, name) != ([_STAND_IN] if is_list else _STAND_IN):
+            raise self._too_large()
+        # No list of token ids has so many; of a longer one the rest is not read.
+        most = max(most_items, _PART)
+        parts = _parts(body, start + 1, stop - 1, cuts, is_text=not is_list)
+        values = self._join(parts, most)
+        setattr(holder, name, values if is_list else values[0])
+        return request
+
+    def _join(self, parts: Iterator[tuple[bytes, bool, bool]], most: int) -> list[Any]:
+        values: list[Any] = []
+        text: list[str] = []  # that is not at its end
+        for part, continued, continues in parts:
+            if len(part) > _LARGEST_ITEM:
+                raise self._too_large()
+            try:
+                found = self._items.decode(part)
+            except msgspec.ValidationError as error:
+                raise self._renumbered(error, len(values)) from None
+            if continued:
+                text.append(found.pop(0))
+                if sum(map(len, text)) > MOST_CHARACTERS:
+                    raise Problem(413, f"{self._field}: a text of more than {MOST_CHARACTERS} "
+                                  "characters", "too_large", self._field)  # fmt: skip
+                if not continues or found:
+                    values.append("".join(text))
+                    text.clear()
+            if continues and (found or not continued):
+                text.append(found.pop())
+            values += found
+            if len(values) > most:
+                raise Problem(413, f"{self._field}: more than {most} items", "too_large",
+                              self._field)  # fmt: skip
+        return values
+
+    def _renumbered(self, error: msgspec.ValidationError, first: int) -> msgspec.ValidationError:
+        """An error of a part, with the place of its item in the body."""
+
+        def place(match: re.Match[str]) -> str:
+            return f"`$.{self._field}[{first + int(match[1])}]"
+
+        return msgspec.ValidationError(re.sub(r"`\$\[(\d+)\]", place, str(error), count=1))
+
+    def _too_large(self) -> Problem:
+        return Problem(413, f"the body has more than {_SMALL} bytes besides the texts of "
+                       f"{self._field}, or token ids of more than {_LARGEST_ITEM} bytes",
+                       "too_large", self._field)  # fmt: skip
+
+
+def _parts(
+    body: bytes, start: int, stop: int, cuts: list[tuple[int, bool]], *, is_text: bool
+) -> Iterator[tuple[bytes, bool, bool]]:
+    """Lists of parts of a value, and whether the first text, and the last one, is not whole."""
+    continued = is_text
+    for at, in_text in [*cuts, (stop, is_text)]:
+        quotes = b'"' if continued else b"", b'"' if in_text else b""
+        content = body[start:at]
+        if cuts and not is_text and not continued and not in_text and not content.strip():
+            raise msgspec.DecodeError("JSON is malformed: a comma without a value")
+        yield b"[" + quotes[0] + content + quotes[1] + b"]", continued, in_text and at != stop
+        start, continued = at if in_text else at + 1, in_text
