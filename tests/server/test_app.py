@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import threading
 import time
@@ -279,6 +280,100 @@ def test_a_keys_file_is_read_again(tmp_path, monkeypatch):
     assert keys.accepts("Bearer two")
     for bad in (None, "", "Bearer", "Bearer ", "two", "Bearer twö", "Bearer two three"):
         assert not keys.accepts(bad)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
+@pytest.mark.parametrize(
+    ("mode", "warns"),
+    [
+        (0o600, 0),
+        (0o640, 0),
+        (0o400, 0),
+        (0o644, 1),
+        (0o660, 1),
+        (0o604, 1),
+        (0o602, 1),
+        (0o666, 1),
+    ],
+)
+def test_keys_that_others_can_read_or_write_are_warned_of(mode, warns, tmp_path, caplog):
+    file = tmp_path / "keys"
+    file.write_text("one\n")
+    file.chmod(mode)
+    with caplog.at_level("WARNING", "mirror_rt.server"):
+        assert ApiKeys((), file).accepts("Bearer one")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warns
+    assert all(f"chmod 600 {file}" in line and "one" not in line for line in said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [rb"\ud800", rb"\udc00", rb"\uDBFF", rb"a\ud83d", rb"\ud800 and more", rb"\udc00 and more",
+     rb"\ud800\u0041 and more", rb"\\\ud800"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/tokenize", "/"])
+def test_half_a_surrogate_pair_is_named(text, path, make):
+    async def main(app):
+        field = b"input" if path.startswith("/v1") else b"inputs"
+        status, answer = await Call(app, path, b'{"%s":"%s"}' % (field, text)).answer()
+        assert status == 400
+        assert "half of a surrogate pair" in str(answer)
+        assert "truncated" not in str(answer)
+
+    run(main(make()))
+
+
+def test_a_body_that_is_cut_off_is_no_surrogate(make):
+    async def main(app):
+        for body in (rb'{"inputs":"\ud83d\ude', rb'{"inputs":"\\ud800"', b'{"inputs":"a'):
+            status, answer = await Call(app, "/embed", body).answer()
+            assert status == 400
+            assert "surrogate" not in answer["error"]
+
+    run(main(make()))
+
+
+def test_of_two_headers_none_wins(make):
+    """Whichever server is around the application."""
+
+    async def main(app):
+        good, bad = ("Authorization", "Bearer k"), ("Authorization", "Bearer x")
+        for path, body in [("/embed", {"inputs": "a"}), ("/v1/embeddings", {"input": "a"}),
+                           ("/health", None)]:  # fmt: skip
+            for headers in [
+                [good, bad], [bad, good], [good, good],
+                [good, ("Content-Encoding", "gzip"), ("Content-Encoding", "identity")],
+                [good, ("X-Request-Id", "a"), ("X-Request-Id", "b")],
+            ]:  # fmt: skip
+                status, answer = await Call(app, path, body, headers=headers).answer()
+                assert status == 400
+                assert f"there is more than one {headers[-1][0].lower()} header" in str(answer)
+            lists = [good, ("Accept", "a"), ("Accept", "b")]
+            assert (await Call(app, path, body, headers=lists).answer())[0] == 200
+
+    run(main(make(api_keys=("k",))))
+
+
+def test_a_length_of_any_number_of_digits(make):
+    """Whichever server is around the application; its own refuses most of these before."""
+
+    async def main(app):
+        for length, expected in (("9" * 5000, 413), ("0" * 5000 + "14", 200), ("", 200)):
+            call = Call(app, "/embed", {"inputs": "a"}, headers={"Content-Length": length})
+            assert (await call.answer())[0] == expected
+
+    run(main(make()))
+
+
+def test_names_of_codings_ignore_case(make):
+    async def main(app):
+        for coding, expected in (("Identity", 200), ("IDENTITY", 200), ("GZIP", 415)):
+            headers = {"Content-Encoding": coding}
+            call = Call(app, "/embed", {"inputs": "a"}, headers=headers)
+            assert (await call.answer())[0] == expected
+
+    run(main(make()))
 
 
 def test_the_scheduler_takes_token_ids(encoder):

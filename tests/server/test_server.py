@@ -224,7 +224,7 @@ def test_hostile_connections_harm_nobody(server, encoder):
             half.shutdown(socket.SHUT_WR)
             assert b" 200 OK" in read_all(half)
         with server.socket() as pipelined:
-            last = request.replace(b"Host: a", b"Connection: close")
+            last = request.replace(b"Host: a", b"Host: a\r\nConnection: close")
             pipelined.sendall(request * 3 + last)
             assert read_all(pipelined).count(b" 200 OK") == 4
         assert b" 400 " in server.send(b"\x16\x03\x01 what is this\r\n\r\n")

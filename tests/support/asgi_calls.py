@@ -42,7 +42,10 @@ class Call:
         scope = {
             "type": "http", "method": "GET" if body is None else "POST", "path": path,
             "root_path": root_path, "query_string": b"", "http_version": "1.1",
-            "headers": [(n.lower().encode(), v.encode()) for n, v in dict(headers).items()],
+            "headers": [
+                (n.lower().encode(), v.encode())
+                for n, v in (headers.items() if isinstance(headers, dict) else headers)
+            ],
         }  # fmt: skip
         self.status, self.headers, self._parts = None, {}, []
         self._gone, self._takes, self.reads = asyncio.Event(), takes, asyncio.Event()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
+import os
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,10 +90,22 @@ def _read(file: Path) -> list[bytes]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"the API keys of {file} cannot be read: {reason}") from error
+    _warn_if_open(file)
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
     if not keys:
         raise ConfigError(f"{file} has no API key: expected one a line")
     return [_digest(key) for key in keys]
+
+
+def _warn_if_open(file: Path) -> None:
+    """Warn where everybody can read the keys, or others than the owner can add one."""
+    with contextlib.suppress(OSError):  # it went away, and its keys stay as they are
+        mode = stat.S_IMODE(file.stat().st_mode)
+        if os.name == "posix" and mode & (stat.S_IRWXO | stat.S_IWGRP) & ~stat.S_IXOTH:
+            logger.warning(
+                "the API keys of %s can be read or written by others (mode %o): run chmod 600 %s",
+                file, mode, file,
+            )  # fmt: skip
 
 
 def _digest(key: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -50,6 +51,11 @@ class Problem(Exception):  # noqa: N818  # it is no fault of ours
 
 ProblemShape = Callable[[Problem], bytes]
 
+# The first half of a pair, so near the end that the decoder misses six characters for the second
+# half: msgspec says only that something is missing.
+_LONE_SURROGATE = re.compile(
+    rb"(?<!\\)(?:\\\\)*\\u[Dd][89ABab][0-9A-Fa-f]{2}(?!\\)[\x00-\xff]{1,5}\Z"
+)
 # The words of both protocols for a status.
 _OPENAI_TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
 _TEI_TYPES = {
@@ -108,8 +114,13 @@ def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
     return None
 
 
-def malformed(error: Exception) -> Problem:
-    """A body that is no JSON (400), or JSON of another form than expected (422)."""
+def malformed(error: Exception, body: bytes = b"") -> Problem:
+    """A body that is no JSON (400), or JSON of another form than expected (422).
+
+    Args:
+        error: of the decoder.
+        body: that it decoded; its end tells what the decoder does not.
+    """
     if isinstance(error, msgspec.ValidationError):
         message, _, where = str(error).partition(" - at `$")
         param = where.rstrip("`").lstrip(".") or None
@@ -118,7 +129,12 @@ def malformed(error: Exception) -> Problem:
         return Problem(400, "the body is nested too deeply", "malformed")
     if isinstance(error, UnicodeDecodeError):
         return Problem(400, "the body is not valid UTF-8", "malformed")
-    return Problem(400, f"the body is not valid JSON: {_line(error)}", "malformed")
+    reason = _line(error)
+    if "surrogate" in reason or ("truncated" in reason and _LONE_SURROGATE.search(body[-64:])):
+        place = re.search(r" \(byte \d+\)", reason)
+        reason = "it has half of a surrogate pair, \\ud800 to \\udfff, without the other half"
+        reason += place[0] if place else ""
+    return Problem(400, f"the body is not valid JSON: {reason}", "malformed")
 
 
 def overloaded(error: OverloadedError) -> Problem:

@@ -8,11 +8,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mirror_rt.server.admission.problems import (
     Problem,
     ProblemShape,
+    malformed,
     openai_shape,
     problem_of,
     tei_shape,
@@ -31,6 +33,14 @@ Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
 # Probes have no key; the documents and the page hold nothing that the sources do not.
 _OPEN = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 _OPEN_PAGE = "/"  # to read; whoever posts there wants vectors
+# Headers that decide something, and of which a request may have one: of two, whoever reads the
+# first and whoever reads the last would disagree.
+_SINGLE = frozenset(
+    {
+        b"authorization", b"content-encoding", b"content-length", b"content-type",
+        b"x-request-id", b"x-request-timeout",
+    }
+)  # fmt: skip
 _EXCHANGE = "mirror_rt.exchange"
 
 
@@ -71,11 +81,12 @@ class Gate:
         span = tracing.begin(exchange) if tracing is not None else None
         self._registry.metrics.open.inc()
         try:
-            if self._may_enter(scope, exchange):
+            refusal = self._refusal(scope, exchange)
+            if refusal is None:
                 app = self._posts.get(_path(scope)) if scope["method"] == "POST" else None
                 await (app or self._app)(scope, receive, send_with_id)
             else:
-                await answer_problem(_UNAUTHORIZED, scope, send_with_id)
+                await answer_problem(refusal, scope, send_with_id)
         except HungUp:
             self._registry.metrics.hang_ups.inc()
         finally:
@@ -83,6 +94,14 @@ class Gate:
             self._note(exchange)
             if tracing is not None and span is not None:
                 tracing.end(span, exchange)
+
+    def _refusal(self, scope: Scope, exchange: Exchange) -> Problem | None:
+        """Return why a request may not pass, or None."""
+        names = [name for name, _ in scope["headers"] if name in _SINGLE]
+        if len(names) > len(set(names)):
+            name = next(name for name in names if names.count(name) > 1).decode()
+            return Problem(400, f"there is more than one {name} header", "malformed")
+        return None if self._may_enter(scope, exchange) else _UNAUTHORIZED
 
     def _may_enter(self, scope: Scope, exchange: Exchange) -> bool:
         keys = self._registry.keys
@@ -173,7 +192,10 @@ class Endpoint:
         )
         exchange.serving = held.enter_context(self._registry.use())
         async with until_hang_up(receive):
-            return await self._handler(self._registry, exchange, body)
+            try:
+                return await self._handler(self._registry, exchange, body)
+            except msgspec.DecodeError as error:
+                raise malformed(error, body) from error
 
     async def _send(self, answer: Answer, exchange: Exchange, receive: Receive, send: Send) -> None:
         """Send an answer; where it cannot go on, leave it without an end, which closes."""

@@ -1,20 +1,53 @@
-"""uvicorn's connection, with limits on the head of a request, and ears for half-closed sockets."""
+"""uvicorn's connection, on which every request has exactly one answer, whatever it looks like.
+
+httptools and uvicorn leave several things of RFC 9112 open or get them wrong. They are mended here:
+
+- An offer to upgrade is ignored and the body is read (RFC 9110, 7.8). httptools ends a message
+  after the head of such a request, so that its body is taken for another one:
+  https://github.com/Kludex/uvicorn/issues/2722, https://github.com/MagicStack/httptools/issues/124.
+- Trailers are dropped, where uvicorn appends them to the headers.
+- A refusal comes after the answers to the requests before it, and arrives although the client
+  still sends.
+- A connection is closed after an answer that did not wait for the body.
+- HTTP/1.0 gets neither chunks nor interim answers.
+- A client that closes its side only is answered: https://github.com/Kludex/uvicorn/issues/1264.
+- Heads, trailers, chunk extensions and pipelines have limits.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
+from enum import Enum
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import httptools
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from mirror_rt.server.config import ListenConfig
+from mirror_rt.server.http.ending import FramedApp, LingeringTransport
+from mirror_rt.server.http.framing import RefusedError, check_head, origin_form, resumed_head
 
 __all__ = ["limited_protocol"]
+
+access = logging.getLogger("mirror_rt.server.access")
 
 # When a client has closed its side: whether it has closed the other, too, is found out by writing
 # to it, at these times. What is written is what any client must skip.
 _PROBES = (0.0, 0.05, 0.2, 1.0, 5.0)
-_TOO_LARGE = "the head of the request is too large"
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+_TOO_LARGE = "the head of the request is too large"
+# The rest of the trailers is dropped (RFC 9110, 6.5.1).
+_NO_TRAILERS = frozenset(
+    {b"connection", b"content-length", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
+_MOST_QUEUED = 100  # requests of one connection behind the one that is answered
 
 
 def limited_protocol(listen: ListenConfig) -> type[HttpToolsProtocol]:
@@ -26,101 +59,240 @@ def limited_protocol(listen: ListenConfig) -> type[HttpToolsProtocol]:
     return LimitedProtocol
 
 
+class _Phase(Enum):
+    """What of a request comes next."""
+
+    NOTHING = 0
+    HEAD = 1
+    BODY = 2  # and the trailers
+
+
 class _Connection(HttpToolsProtocol):
     _listen: ListenConfig
-    _header_bytes = 0  # of the head that is parsed
-    _unparsed = 0  # that came since it began
+    _phase = _Phase.NOTHING
+    _field_bytes = 0  # of the target, the headers and the trailers of the request that is parsed
+    _unparsed = 0  # bytes that came since the parser made something of them
+    _resuming = False  # the parser is told again what it forgot
+    _deaf = False  # nothing that comes is parsed any more
+    _is_head = False  # of the request that is parsed; HEAD has no body in its answer
+    _refusal: bytes | None = None  # that waits for the answers before it
     _timer: asyncio.TimerHandle | None = None
     _probes: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._lingering = LingeringTransport(transport, self.loop)
+        self._unanswered: deque[RequestResponseCycle] = deque()  # the first is being answered
+        self._app = cast("ASGIApp", self.app)
+        super().connection_made(cast("asyncio.Transport", self._lingering))
         # Clients connect before they have something to ask: then it is as between two requests.
-        self._timer = self.loop.call_later(self._listen.keep_alive, self._close_unused)
+        self._timer = self.loop.call_later(self._listen.keep_alive, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
+        self._lingering.lost()
         if self._probes is not None:
             self._probes.cancel()
         super().connection_lost(exc)
+        for cycle in self._unanswered:  # uvicorn tells the last one alone
+            _disconnect(cycle)
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._header_bytes = 0
-        self._await_head()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._cancel_timer()
-        super().on_headers_complete()
+    # What comes in
 
     def data_received(self, data: bytes) -> None:
-        """Bound what the parser keeps of a head that does not end."""
-        if self._timer is not None:
+        """Parse what came, in pieces no larger than what may wait for its meaning."""
+        size = self._listen.max_header_bytes
+        for start in range(0, len(data), size):
+            self._receive(data[start : start + size])
+
+    def _receive(self, data: bytes) -> None:
+        """Parse a piece, as long as something can be made of it."""
+        if self._deaf or self._lingering.lingers:
+            return
+        if self._phase is not _Phase.NOTHING:
             if self._unparsed > self._listen.max_header_bytes:
                 self._refuse(431, _TOO_LARGE)
                 return
             self._unparsed += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            self._refuse_for(error)
+
+    def _feed(self, data: bytes) -> None:
+        """Parse bytes; where the client offers another protocol, go on with this one."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+                self._resume()
+            else:
+                return
+
+    def _resume(self) -> None:
+        """Parse on after a head behind which httptools expects another protocol.
+
+        Its parser cannot be told otherwise, so another one is told where the body ends.
+        """
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._resuming = True
+        self.parser.feed_data(resumed_head(self.headers, keep_alive=self.cycle.keep_alive))
+        self._resuming = False
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Go on where an answer is due; False where not, or where TLS cannot be half closed."""
-        busy = self.cycle is not None and not self.cycle.response_complete
-        if not busy or self.cycle.more_body or self.scheme == "https":
+        if self._lingering.lingers or self.scheme == "https":
             return False
-        self.cycle.keep_alive = False
-        self._probes = self.loop.create_task(self._probe())
+        ended = self._phase is _Phase.NOTHING
+        if not ended and not self._deaf:
+            self._refuse(400, "the request ended before it was whole")
+        self._lingering.sending = False
+        if not self._unanswered:
+            return False
+        if ended:
+            self.cycle.keep_alive = False
+        if self.scope["http_version"] != "1.0":
+            self._probes = self.loop.create_task(self._probe())
         return True
 
     async def _probe(self) -> None:
         for seconds in _PROBES:
             await asyncio.sleep(seconds)
-            if self.cycle.response_started or self.transport.is_closing():
+            if self.transport.is_closing() or not self._unanswered:
+                return
+            if self._unanswered[0].response_started:
                 return
             self.transport.write(_INTERIM)
 
-    def send_400_response(self, msg: str) -> None:
-        """Say what is wrong with a head; `msg` is uvicorn's."""
-        status = 431 if self._header_bytes > self._listen.max_header_bytes else 400
-        self._refuse(status, _TOO_LARGE if status == 431 else msg)
+    # What the parser finds
+
+    def on_message_begin(self) -> None:
+        if self._resuming:
+            return
+        super().on_message_begin()
+        self._enter(_Phase.HEAD)
+        self._is_head = False
+        self._field_bytes = self._unparsed = 0
+        self._cancel_timer()
+        self._timer = self.loop.call_later(self._listen.header_timeout, self._too_slow)
+
+    def on_url(self, url: bytes) -> None:
+        if not self._resuming:
+            self._count(len(url))
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._resuming:
+            return
+        self._count(len(name) + len(value))
+        if self._phase is _Phase.HEAD:
+            super().on_header(name, value.strip(b" \t"))
+        elif name.lower() in _NO_TRAILERS:  # which the parser would obey
+            raise RefusedError(400, "a trailer says where the message ends")
+
+    def on_headers_complete(self) -> None:
+        if self._resuming:
+            return
+        self._cancel_timer()
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        self._is_head = method == b"HEAD"
+        check_head(method, version, self.headers)
+        self.url = origin_form(self.url, method)
+        if len(self.pipeline) >= _MOST_QUEUED:
+            raise RefusedError(429, "too many requests wait on this connection")
+        if version == "1.0":
+            self.expect_100_continue = False
+        framed = FramedApp(self._app)
+        self.app = cast("Any", framed)  # of this request: it runs after this has returned
+        super().on_headers_complete()
+        framed.cycle = self.cycle
+        self._unanswered.append(self.cycle)
+        self._enter(_Phase.BODY)
+
+    def on_chunk_header(self) -> None:
+        self._unparsed = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # the body is still to come
+        self._enter(_Phase.NOTHING)
+        super().on_message_complete()
+
+    def _enter(self, phase: _Phase) -> None:
+        self._phase = phase
+        self._lingering.sending = phase is not _Phase.NOTHING
 
     def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > self._listen.max_header_bytes:
-            raise ValueError("head too large")  # which the parser ends on
+        self._field_bytes += size
+        if self._field_bytes > self._listen.max_header_bytes:
+            raise RefusedError(431, _TOO_LARGE)
 
-    def _await_head(self) -> None:
+    # What goes out
+
+    def on_response_complete(self) -> None:
+        self._unanswered.popleft()
+        if self._refusal is None or self._unanswered:
+            super().on_response_complete()
+        else:
+            self._end(self._refusal)
+
+    def _refuse_for(self, error: httptools.HttpParserError) -> None:
+        reason = error.__context__  # raised in what the parser called
+        if isinstance(reason, RefusedError):
+            self._refuse(reason.status, reason.message)
+        else:
+            self._refuse(400, "this is no valid request of HTTP/1.1")
+
+    def _too_slow(self) -> None:
+        self._refuse(408, "the head of the request did not come in time")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what cannot be read, in its turn, and end the connection."""
         self._cancel_timer()
-        self._unparsed = 0
-        self._timer = self.loop.call_later(self._listen.header_timeout, self._too_slow)
+        self._deaf = self._lingering.sending = True
+        access.info("refused", extra={"fields": {"status": status, "reason": message}})
+        answer = self._answer(status, message)
+        if self._phase is _Phase.BODY:
+            if self.cycle not in list(self._unanswered)[1:]:  # its turn has come
+                self._end(b"" if self.cycle.response_started else answer)
+                _disconnect(self.cycle)  # whoever reads the body learns that it ends here
+                return
+            self._unanswered.pop()
+            self.pipeline.popleft()
+        if self._unanswered:
+            self._refusal = answer
+        else:
+            self._end(answer)
+
+    def _answer(self, status: int, message: str) -> bytes:
+        body = b'{"error":"' + message.encode("ascii") + b'","error_type":"Malformed"}'
+        headers = dict(self.server_state.default_headers) | {
+            b"content-type": b"application/json",
+            b"connection": b"close",
+            b"content-length": str(len(body)).encode(),
+        }
+        lines = [b"%s: %s\r\n" % field for field in headers.items()]
+        return b"".join([STATUS_LINE[status], *lines, b"\r\n", b"" if self._is_head else body])
+
+    def _end(self, answer: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _close_unused(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.close()
 
-    def _too_slow(self) -> None:
-        if not self.transport.is_closing():
-            self._refuse(408, "the head of the request did not come in time")
-
-    def _refuse(self, status: int, message: str) -> None:
-        body = b'{"error":"' + message.encode("ascii", "replace") + b'","error_type":"Malformed"}'
-        self.transport.write(
-            STATUS_LINE[status]
-            + b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
-            + str(len(body)).encode()
-            + b"\r\n\r\n"
-            + body
-        )
-        self.transport.close()
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Tell an application that nobody waits for its answer."""
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()

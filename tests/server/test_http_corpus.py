@@ -1,0 +1,182 @@
+"""Every request has exactly one answer, whatever bytes it is made of."""
+
+import collections
+import concurrent.futures
+import json
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from http_corpus import Case, all_cases
+from http_corpus.messages import BODY, HIDDEN, KEY, get, post, served
+from http_corpus.wire import Answer, play
+from server_process import ServerProcess
+
+CASES = all_cases()
+SECTIONS = collections.defaultdict(list)
+for case in CASES:
+    words = case.section.split()
+    SECTIONS["RFC 9110, " + words[1] if words[0] == "9110" else "RFC 9112, " + words[0]].append(
+        case
+    )
+
+
+@pytest.fixture(scope="module")
+def server(bundle):
+    server = ServerProcess(
+        bundle, "--header-timeout", 1, "--body-timeout", 1, "--keep-alive", 5,
+        "--max-body-bytes", 1_000_000, MIRROR_RT_SERVE_API_KEYS=KEY,
+    )  # fmt: skip
+    server.wait_until_ready()
+    yield server
+    assert server.stop() == 0
+    assert not [line for line in server.lines if "Traceback" in line or KEY in line]
+
+
+class Neighbour(threading.Thread):
+    """A client that asks for a vector over and over, on a connection of its own."""
+
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server = server
+        self.ended = threading.Event()
+        self.answers, self.seconds = set(), []
+
+    def run(self):
+        connection = self.server.connect()
+        headers = {"Authorization": f"Bearer {KEY}"}
+        while not self.ended.is_set():
+            began = time.monotonic()
+            connection.request("POST", "/embed", BODY, headers)
+            response = connection.getresponse()
+            self.answers.add((response.status, response.read()))
+            self.seconds.append(time.monotonic() - began)
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def vector(server) -> bytes:
+    """The answer to the body that most cases have."""
+    answer = play(served("5 a plain request", post()), server.port)[0]
+    assert answer.status == 200
+    assert len(json.loads(answer.body)[0]) == 32
+    return answer.body
+
+
+@pytest.fixture(scope="module")
+def played(server, vector) -> tuple[dict[str, list[Answer] | Exception], Neighbour]:
+    """All cases, many at a time, while a neighbour goes on."""
+
+    def answers(case: Case) -> list[Answer] | Exception:
+        try:
+            return play(case, server.port)
+        except Exception as error:  # noqa: BLE001  # the test of its section shows it
+            return error
+
+    neighbour = Neighbour(server)
+    neighbour.start()
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(answers, CASES))
+    neighbour.ended.set()
+    neighbour.join(30)
+    return {case.section: answer for case, answer in zip(CASES, found, strict=True)}, neighbour
+
+
+def complaint(case: Case, found: list[Answer] | Exception, vector: bytes) -> str | None:
+    """What is wrong with the answers to a case, or None."""
+    if isinstance(found, Exception):
+        return f"{type(found).__name__}: {found}"
+    expected = case.statuses if case.closes else (*case.statuses, 200)
+    if (statuses := tuple(answer.status for answer in found)) != expected:
+        return f"answered {statuses}, expected {expected}"
+    if not case.closes and found[-1].headers["x-request-id"] != "last":
+        return "the request after it has the answer of another one"
+    ids = [answer.headers.get("x-request-id") for answer in found]
+    if case.ids is not None and tuple(ids[: len(case.ids)]) != case.ids:
+        return f"the answers are those of {ids}"
+    if any("error" not in json.loads(a.body) for a in found if a.status >= 400 and a.body):
+        return "an error is not said"
+    if any(
+        a.body[:2] == b"[[" and a.body != vector for a in found if len(a.body) < len(vector) + 9
+    ):
+        return "the vector is another one"
+    return None
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_request_has_one_answer(section, played, vector):
+    wrong = [
+        f"{case.section}: {why}"
+        for case in SECTIONS[section]
+        if (why := complaint(case, played[0][case.section], vector)) is not None
+    ]
+    assert not wrong, f"{len(wrong)} of {len(SECTIONS[section])}\n" + "\n".join(wrong)
+
+
+def test_the_corpus_is_large():
+    assert len(CASES) >= 300
+
+
+def test_a_neighbour_is_served_meanwhile(played, vector):
+    """A generous bound: the machine may be busy."""
+    neighbour = played[1]
+    assert neighbour.answers == {(200, vector)}
+    seconds = sorted(neighbour.seconds)
+    assert len(seconds) >= 50
+    assert seconds[int(0.99 * (len(seconds) - 1))] < 1.0
+
+
+def test_the_body_of_an_offer_is_no_request(server):
+    """As it was found: https://github.com/Kludex/uvicorn/issues/2722, in httptools' issue 124.
+
+    The head asks for another protocol, and the body comes in a packet of its own.
+    """
+    for protocol in (b"h2c", b"websocket", b"anything"):
+        head = post(b"Connection: Upgrade", b"Upgrade: " + protocol, body=HIDDEN)
+        cut = len(head) - len(HIDDEN)
+        case = Case("9110 7.8 as found", (head[:cut], 0.1, head[cut:]), (400,))
+        answers = play(case, server.port)
+        assert [answer.status for answer in answers] == [400, 200]
+        assert b"JSON" in answers[0].body  # it was read, and is no JSON
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/embed", "/embed_all", "/tokenize", "/similarity", "/v1/embeddings"]
+)
+def test_an_offer_is_ignored_on_every_path(path, server):
+    """The answer is that to the same request without the offer."""
+    texts = {
+        "/similarity": {"inputs": {"source_sentence": "word", "sentences": ["a", "b"]}},
+        "/v1/embeddings": {"input": "word"},
+    }
+    body = json.dumps(texts.get(path, {"inputs": "word"})).encode()
+    plain = play(served("5 plain", post(path=path.encode(), body=body)), server.port)
+    for protocol in (b"h2c", b"websocket", b"anything"):
+        offer = post(b"Connection: Upgrade", b"Upgrade: " + protocol, path=path.encode(), body=body)
+        cut = len(offer) - len(body)
+        answers = play(Case("offer", (offer[:cut], 0.05, offer[cut:]), (200,)), server.port)
+        assert [(a.status, a.body) for a in answers] == [(a.status, a.body) for a in plain]
+
+
+def test_a_client_that_hangs_up_ends_all_that_it_asked_for(server):
+    """uvicorn tells only the last request of a connection that nobody waits any more."""
+    texts = json.dumps({"inputs": ["some words of a text"] * 2000}).encode()
+
+    def hang_ups() -> float:
+        text = play(served("5 metrics", get(path=b"/metrics")), server.port)[0].body.decode()
+        return float(text.split("\nmirror_rt_hang_ups_total ")[1].split()[0])
+
+    before = hang_ups()
+    connection = server.socket()
+    connection.sendall(post(body=texts) + get())
+    time.sleep(0.1)
+    # Closed with a reset: nobody reads, and nobody writes.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    until = time.monotonic() + 20
+    while hang_ups() == before and time.monotonic() < until:
+        time.sleep(0.05)
+    assert hang_ups() == before + 1

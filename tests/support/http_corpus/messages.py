@@ -1,0 +1,83 @@
+"""The pieces that requests are put together from, and a case of the corpus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+KEY = "key-of-the-corpus"
+AUTHORIZED = b"Authorization: Bearer " + KEY.encode()
+BODY = b'{"inputs":"word"}'
+# A request that must never be answered where it is the content of another one.
+HIDDEN = b"GET /status HTTP/1.1\r\nHost: hidden\r\n" + AUTHORIZED + b"\r\n\r\n"
+END = b"\r\n"
+LIMIT = 32 << 10  # bytes of a head
+SLOW = 1.6  # seconds: longer than the server waits
+CHUNKED = b"Transfer-Encoding: chunked"
+
+
+class Signal(Enum):
+    """What a client does besides sending."""
+
+    HALF_CLOSE = "closes its side"
+    ANSWER = "waits for an answer"
+
+
+HALF_CLOSE, ANSWER = Signal.HALF_CLOSE, Signal.ANSWER
+Sent = bytes | float | Signal
+
+
+@dataclass(frozen=True)
+class Case:
+    """One connection.
+
+    Attributes:
+        section: of the standard, with words that tell the case from others.
+        sent: in this order: bytes, seconds of silence, waiting for one more answer, the end of the
+            client's side.
+        statuses: of the answers, in their order.
+        closes: whether the server closes then; else it must answer one more request.
+        ids: of the answers, where their order is to be seen.
+    """
+
+    section: str
+    sent: tuple[Sent, ...]
+    statuses: tuple[int, ...]
+    closes: bool = False
+    ids: tuple[str, ...] | None = None
+
+
+def head(line: bytes, *fields: bytes, host: bytes | None = b"Host: a") -> bytes:
+    """The head of a request, with the key."""
+    first = [line] if host is None else [line, host]
+    return END.join([*first, AUTHORIZED, *fields, b"", b""])
+
+
+def post(*fields: bytes, body: bytes = BODY, path: bytes = b"/embed", length: bool = True) -> bytes:
+    """A whole request for a vector."""
+    framing = [b"Content-Length: %d" % len(body)] if length else []
+    return head(b"POST %s HTTP/1.1" % path, *framing, *fields) + body
+
+
+def get(*fields: bytes, path: bytes = b"/health", version: bytes = b"HTTP/1.1") -> bytes:
+    return head(b"GET %s %s" % (path, version), *fields)
+
+
+def chunks(*parts: bytes, trailer: bytes = b"") -> bytes:
+    coded = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+    return coded + b"0\r\n" + trailer + b"\r\n"
+
+
+def chunked(content: bytes, *fields: bytes, coding: bytes = CHUNKED) -> bytes:
+    """A request whose body is `content` as it stands on the wire."""
+    return head(b"POST /embed HTTP/1.1", coding, *fields) + content
+
+
+def refused(section: str, sent: bytes, status: int = 400) -> Case:
+    """A case that ends the connection."""
+    return Case(section, (sent,), (status,), closes=True)
+
+
+def served(section: str, sent: bytes, status: int = 200) -> Case:
+    """A case after which the connection goes on."""
+    return Case(section, (sent,), (status,))
