@@ -40,9 +40,10 @@ fi
 # Beside lint and types, which take one processor: a minute of it is mostly idle gaps. Of the tests
 # that were asked for by name it is left out, unless it is one of them.
 if [ $# -eq 0 ]; then
-  step "start to soak for 60 seconds"
-  MIRROR_RT_SOAK_SECONDS=60 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
-    .venv/bin/pytest -p no:cacheprovider tests/encoding/test_soak.py > build/soak.log 2>&1 &
+  step "start to soak the encoder and the server, 60 seconds each"
+  MIRROR_RT_SOAK_SECONDS=60 MIRROR_RT_CHAOS_SECONDS=60 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
+    .venv/bin/pytest -p no:cacheprovider tests/encoding/test_soak.py \
+    tests/server/test_chaos.py > build/soak.log 2>&1 &
   soak=$!
   trap 'kill "$soak" 2> /dev/null || true' EXIT
 fi

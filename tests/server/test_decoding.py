@@ -123,7 +123,6 @@ REFUSED = {
     "one long list": b'{"inputs": [[' + b"5," * 1_000_000 + b"5]]}",
     "white space": b'{"inputs": "a"' + b" " * 200_000 + b"}",
     "the field twice": b'{"inputs": "%s", "inputs": "%s"}' % ((b"a" * 200_000,) * 2),
-    "another field": b'{"inputs": "a", "lang": "%s"}' % (b"a" * 200_000),
 }
 
 
@@ -131,6 +130,15 @@ REFUSED = {
 def test_large_bodies_of_no_use(name):
     with pytest.raises(Problem, match="413"):
         asyncio.run(tei._embed(REFUSED[name], 2048))
+
+
+def test_other_fields_that_are_large():
+    """One with a limit is refused by that, one without as too large."""
+    large = b"a" * 200_000
+    with pytest.raises(msgspec.ValidationError, match=r"length <= 256 - at `\$\.lang`"):
+        asyncio.run(tei._embed(b'{"inputs": "a", "lang": "%s"}' % large, 2048))
+    with pytest.raises(Problem, match="413"):
+        asyncio.run(openai._decode(b'{"input": "a", "user": "%s"}' % large, 2048))
 
 
 def test_an_error_in_a_part_names_the_field():

@@ -122,7 +122,7 @@ def test_chunks_beside_texts_that_cannot_be_encoded(encoder):
 
 
 def test_chunks_are_bounded(encoder, monkeypatch):
-    monkeypatch.setattr(chunking, "_MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(chunking, "MOST_CHARACTERS", 1000)
     with pytest.raises(InvalidTextError, match="item 1: it has 1,440 characters, more than the 1"):
         encoder.encode([SHORT[0], LONG], on_too_long="chunk")
 

@@ -24,8 +24,9 @@ __all__ = ["BodyDecoder"]
 _SMALL = 128 << 10
 # Parts have at least so many, an item that cannot be cut (a list of token ids) at most so many.
 _PART, _LARGEST_ITEM = 64 << 10, 1 << 20
-# Stands for the large value while what is around it is decoded.
-_STAND_IN = "\0large"
+# Stands for the large value while what is around it is decoded: longer than the fields that are
+# bounded take, so that one of these is refused as it would be whole.
+_STAND_IN = "\0large" * 1000
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -177,7 +177,8 @@ class Exchange:
         declared = self.headers.get(b"content-length", b"")
         chunks: list[bytes] = []
         try:
-            if declared.isdigit() and float(declared) > limit:  # int takes 4,300 digits at most
+            # A float, because int takes 4,300 digits at most.
+            if declared.isdigit() and float(declared) > limit:
                 raise _too_large(limit)
             async with asyncio.timeout(timeout):
                 size, more = 0, True
