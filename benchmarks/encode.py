@@ -14,7 +14,7 @@ processes. Medians over the rounds are printed, and ratios as medians of the rat
 
 A run that was interrupted goes on where it was (--fresh forgets it). Writes
 benchmarks/results/encode-DATE-MACHINE .json, .md and .png; --docs puts the table into
-docs/benchmarks.md.
+docs/guides/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -310,7 +310,9 @@ def arguments_of_command():
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="few texts: to try the script")
     parser.add_argument("--fresh", action="store_true", help="forget an interrupted run")
-    parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument(
+        "--docs", action="store_true", help="put the table into docs/guides/benchmarks.md"
+    )
     default = Path.home() / ".cache" / "mirror_rt" / "benchmarks"
     parser.add_argument("--cache", type=Path, default=default, help=f"default: {default}")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
@@ -333,7 +335,7 @@ def main():
         "command": "python benchmarks/encode.py " + " ".join(sys.argv[1:]),
         "texts": {name: len(texts) for name, texts in benchmark.texts.items()},
     }
-    docs = ROOT / "docs" / "benchmarks.md" if arguments.docs else None
+    docs = ROOT / "docs/guides/benchmarks.md" if arguments.docs else None
     write_report(arguments.out, about, benchmark.state, docs)
 
 

@@ -1,4 +1,4 @@
-"""The table of encoder families in docs/bundle.md: parity and operators of every precision.
+"""The table of encoder families in docs/reference/bundle.md: parity, operators, precisions.
 
 Each family's real code at tiny size (tests/support/tiny_models.py), exported in every precision and
 for every target. --write puts the table into the document, between its markers.
@@ -20,7 +20,7 @@ from mirror_export import ExportConfig, export_bundle  # noqa: E402
 from mirror_rt import Manifest  # noqa: E402
 from tiny_models import SENTENCES, TINY, make_model  # noqa: E402
 
-DOCUMENT = ROOT / "docs" / "bundle.md"
+DOCUMENT = ROOT / "docs/reference/bundle.md"
 MARKERS = ("<!-- families -->\n", "<!-- /families -->\n")
 HEADER = (
     "family",
@@ -96,7 +96,9 @@ def export(family: str, folder: Path) -> Manifest:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/bundle.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/reference/bundle.md"
+    )
     arguments = parser.parse_args()
     rows = []
     for family in TINY:

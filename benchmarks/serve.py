@@ -13,7 +13,7 @@ processors is in the figures: on a machine of two, count them as part of what is
 4. open loop: 70 % of that rate (p99 against p50 of 2), and 4 times it (accepted, refused, p99).
 
 Writes benchmarks/results/serve-VARIANT-DATE-MACHINE .json and .md; --docs puts the table into
-docs/server.md.
+docs/guides/serving.md.
 """
 
 from __future__ import annotations

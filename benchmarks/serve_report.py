@@ -1,4 +1,4 @@
-"""What benchmarks/serve*.py write: JSON, tables beside the goals, the same in docs/server.md."""
+"""Write what benchmarks/serve*.py find: JSON, and tables that docs/guides/serving.md shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from mirror_rt.diagnostics.benchmarking import machine_name
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs" / "server.md"
+DOCS = ROOT / "docs/guides/serving.md"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ def goals(rows: list[Goal]) -> list[str]:
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    parser.add_argument("--docs", action="store_true", help="put the table into docs/server.md")
+    parser.add_argument(
+        "--docs", action="store_true", help="put the table into docs/guides/serving.md"
+    )
 
 
 def write_report(

@@ -12,7 +12,7 @@ FILE has one text a line (the first 512 are used). First the vectors are compare
 vectors are others' is left out, with the reason. Then they take turns, under the same load
 generator: one connection, and 64, one text a request, each for --seconds. Ratios are medians of the
 ratios in each round. Writes benchmarks/results/serve-rivals-DATE-MACHINE .json and .md; --docs puts
-the tables into docs/server.md.
+the tables into docs/guides/serving.md.
 """
 
 from __future__ import annotations

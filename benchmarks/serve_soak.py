@@ -8,7 +8,8 @@ of that, whatever becomes of those before, every minute on new connections. The 
 sampled twice a second; after a third of the time, which is for warming up, a line is fitted through
 the samples by least squares, and the growth along it must stay below --limit megabytes. Writes
 benchmarks/results/serve-soak-DATE-MACHINE .json, .md and, with matplotlib, .png; --docs puts the
-table into docs/server.md. The exit status is 1 where memory grows, or a request is not answered.
+table into docs/guides/serving.md. The exit status is 1 where memory grows, or a request is not
+answered.
 """
 
 from __future__ import annotations

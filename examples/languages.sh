@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tune several languages in one run, export them as one pack, and serve that from one process.
-# The tutorial that goes with it is docs/languages.md.
+# The tutorial that goes with it is docs/guides/languages.md.
 #
 #   bash examples/languages.sh WORK [options of 'mirror-rt tune']
 #

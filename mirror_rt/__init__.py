@@ -8,6 +8,15 @@
 
 from typing import TYPE_CHECKING, Any
 
+try:
+    import mirror_rt._core  # noqa: F401
+except ModuleNotFoundError:  # before the modules that need it fail in ways that say less
+    raise ImportError(
+        f"{__path__[0]} is the source folder of mirror_rt, without its compiled part: start Python "
+        "in another folder to use an installed mirror_rt, or run `pip install -e .` here",
+        name=__name__,  # with its name, `python -m mirror_rt.cli` says it in one line
+    ) from None
+
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.pipeline import EncodedTexts

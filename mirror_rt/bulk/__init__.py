@@ -1,4 +1,4 @@
-"""Files of texts to files of vectors: any size, several formats, resumable. See docs/bulk.md."""
+"""Encode files of any size into files of vectors, resumably: see docs/guides/bulk.md."""
 
 from mirror_rt.bulk.run import BulkConfig, BulkReport, encode_file
 

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 NAME = "systems"
-TITLE = "every system of the papers from one base model, on the same sets (docs/systems.md)"
+TITLE = "every system of the papers from one base model, on the same sets (docs/guides/systems.md)"
 
 # As in mirror_train.experiments.systems.table, which cannot be imported for a help text.
 SYSTEMS = {
@@ -113,7 +113,9 @@ def run_systems(arguments: argparse.Namespace) -> int:
     from mirror_train.experiments.systems import run_systems as run
 
     if arguments.data is None:
-        raise ConfigError("study systems needs --data DIR: docs/systems.md says what is in it")
+        raise ConfigError(
+            "study systems needs --data DIR: docs/guides/systems.md says what is in it"
+        )
     config = SystemsConfig(
         data=arguments.data,
         out=arguments.out,

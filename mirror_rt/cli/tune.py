@@ -80,8 +80,8 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         "--recipe",
         required=True,
         metavar="NAME|FILE.toml",
-        help="word, word-plus, phrase, sentence; simcse, simcse-nli, mirror-ms (docs/systems.md); "
-        "or your own TOML file",
+        help="word, word-plus, phrase, sentence; simcse, simcse-nli, mirror-ms "
+        "(docs/guides/systems.md); or your own TOML file",
     )
     add_base_options(parser, note="; with --langs: that of each language, see 'mirror-rt recipes'")
     add_data_options(parser)

@@ -24,10 +24,12 @@ from mirror_rt.inference.cpus import cpu_budget
 from mirror_rt.inference.providers import CUDA, installed
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import (
+    INSTALL_DRIVER,
     missing_libraries,
     nvidia_cards,
     preload,
     provider_library,
+    remedy,
 )
 
 __all__ = ["Finding", "examine"]
@@ -139,14 +141,12 @@ def _cuda(onnxruntime: ModuleType, providers: list[str], wheels: list[str]) -> F
     library = provider_library(onnxruntime, CUDA)
     missing = missing_libraries(library) if library is not None else []
     if missing:
-        driver = [name for name in missing if name.startswith("libcuda.so")]
+        mend = remedy(missing, onnxruntime)
         return Finding(
             "cuda",
-            "fault" if cards or missing != driver else "warning",
+            "fault" if cards or mend != INSTALL_DRIVER else "warning",
             f"{CUDA} cannot start: missing {', '.join(missing)}",
-            "install the NVIDIA driver"
-            if missing == driver
-            else f"pip install 'onnxruntime-gpu[cuda,cudnn]=={onnxruntime.__version__}'",
+            mend,
         )
     if cards == 0:
         return Finding(

@@ -13,6 +13,7 @@ from mirror_rt.inference.shared_libraries import (
     nvidia_cards,
     preload,
     provider_library,
+    remedy,
 )
 
 __all__ = [
@@ -73,15 +74,17 @@ def candidates(
 def not_started(provider: str, reason: str, *, providers: Providers, allow_fallback: bool) -> None:
     """Say that the best provider does not start: as an error, unless the CPU may take its place.
 
-    With "auto" it may where there is no NVIDIA card: an image with onnxruntime-gpu then runs on
-    any machine. Where there is one, the CPU would be the wrong choice, and nobody would see it.
+    With "auto" it may where there is no NVIDIA card, without a warning: an image with
+    onnxruntime-gpu then runs on any machine. Where there is a card, the CPU would be the wrong
+    choice, and nobody would see it, so only `allow_fallback` turns the error into a warning.
 
     Raises:
         ProviderError: naming the reason, and the way on.
     """
     message = f"{provider} could not start: {reason}"
-    if allow_fallback or (providers == "auto" and nvidia_cards() == 0):
-        logger.warning("%s; running on the CPU", message)
+    no_card = providers == "auto" and nvidia_cards() == 0
+    if allow_fallback or no_card:
+        logger.log(logging.INFO if no_card else logging.WARNING, "%s; running on the CPU", message)
         return
     raise ProviderError(
         f"{message}; `mirror-rt doctor` says more. To run on the CPU pass providers='cpu', or "
@@ -98,7 +101,7 @@ def why_not(provider: str, onnxruntime: ModuleType) -> str | None:
         return None
     library = provider_library(onnxruntime, provider)
     if library is not None and (missing := missing_libraries(library)):
-        return f"missing {', '.join(missing)}"
+        return f"missing {', '.join(missing)} ({remedy(missing, onnxruntime)})"
     return "the driver offers no NVIDIA card" if nvidia_cards() == 0 else None
 
 

@@ -9,7 +9,16 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["missing_libraries", "nvidia_cards", "preload", "provider_library"]
+__all__ = [
+    "INSTALL_DRIVER",
+    "missing_libraries",
+    "nvidia_cards",
+    "preload",
+    "provider_library",
+    "remedy",
+]
+
+INSTALL_DRIVER = "install the NVIDIA driver"
 
 _NOT_FOUND = re.compile(r"^\s*(\S+) => not found", re.MULTILINE)
 _FILES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "tensorrt"}
@@ -45,6 +54,15 @@ def missing_libraries(path: Path) -> list[str]:
     done = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False)
     names = dict.fromkeys(_NOT_FOUND.findall(done.stdout))
     return [name for name in names if not _loads(name)]
+
+
+def remedy(missing: list[str], onnxruntime: ModuleType) -> str:
+    """Return what brings the libraries `missing`: a command, except for the driver and TensorRT."""
+    if all(name.startswith("libcuda.so") for name in missing):
+        return INSTALL_DRIVER
+    if all(name.startswith("libnv") for name in missing):  # libnvinfer, libnvonnxparser
+        return "install the TensorRT that this onnxruntime was built for"
+    return f"pip install 'onnxruntime-gpu[cuda,cudnn]=={onnxruntime.__version__}'"
 
 
 def nvidia_cards() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,15 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-try:
-    from mirror_rt import _core
-except ImportError as error:
-    if importlib.util.find_spec("mirror_rt._core") is not None:
-        raise  # it is there, and broken
-    raise ImportError(
-        "mirror_rt._core, the native extension, is not built: this is the source folder. Install "
-        "it (pip install -e . from the clone, or pip install . and run elsewhere)"
-    ) from error
+from mirror_rt import _core
 
 __all__ = ["PaddedBatch", "RaggedTokens"]
 

@@ -1,11 +1,14 @@
 """What each package pulls in, and what it says where an extra is missing."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from paths import ROOT
 
 PUBLIC = [
     "AsyncClient", "BundleError", "BundleIntegrityError", "BundleVersionError", "Client",
@@ -161,3 +164,26 @@ def test_clean_environment_says_which_extra_is_missing(clean, arguments, extra, 
     assert len(done.stderr.strip().splitlines()) == 1
     assert f"pip install 'mirror-rt[{extra}]'" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["-c", "import mirror_rt"],
+        ["-c", "from mirror_rt import Encoder"],
+        ["-m", "mirror_rt.cli", "--help"],
+    ],
+)
+def test_the_source_folder_says_what_to_do(tmp_path, line):
+    """Python started in a clone finds the sources, which have no compiled part, first."""
+    without = shutil.ignore_patterns("_core*.so", "__pycache__")
+    shutil.copytree(ROOT / "mirror_rt", tmp_path / "mirror_rt", ignore=without)
+    isolated = [sys.executable, "-S"]  # an editable install would be found before the folder
+    done = subprocess.run(
+        [*isolated, *line], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "is the source folder of mirror_rt" in last
+    assert "start Python in another folder" in last
+    assert "pip install -e ." in last

@@ -2,7 +2,7 @@
 
 import pytest
 
-from documents import DOCUMENTS, TUNING, run_blocks, sharing
+from documents import TUNING, WITH_BLOCKS, run_blocks, sharing
 
 
 @pytest.fixture(scope="module")
@@ -12,5 +12,5 @@ def shared(tmp_path_factory, default_model):
 
 @pytest.mark.parametrize("document", TUNING)
 def test_blocks_run(document, tmp_path, shared):
-    assert document in DOCUMENTS
+    assert document in WITH_BLOCKS
     run_blocks(document, tmp_path, shared)

@@ -1,4 +1,4 @@
-"""The example of docs/languages.md, at a tiny size; minutes of exports, so only when asked for."""
+"""The example of docs/guides/languages.md, at a tiny size; it takes minutes of exports."""
 
 import os
 import re

@@ -219,23 +219,6 @@ def test_threads(bundle, threads):
         Encoder.load(bundle, threads=threads)
 
 
-def test_auto_goes_on_without_a_cuda_that_cannot_start(bundle, monkeypatch, caplog):
-    import onnxruntime
-
-    cuda = ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: cuda)
-    session = onnxruntime.InferenceSession
-    monkeypatch.setattr(
-        onnxruntime,
-        "InferenceSession",
-        lambda path, options, providers, **_: session(path, options, providers=cuda[1:]),
-    )
-    assert Encoder.load(bundle).providers == cuda[1:]
-    assert "CUDAExecutionProvider could not start" in caplog.text
-    with pytest.raises(ProviderError, match="CUDAExecutionProvider could not start"):
-        Encoder.load(bundle, providers=cuda)
-
-
 def test_a_text_of_no_tokens(bundle_copy):
     path = bundle_copy / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))

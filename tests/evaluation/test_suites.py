@@ -399,7 +399,7 @@ def test_the_earlier_forms_still_work(cli, bundle, folder):
 
 
 def test_similarity_of_real_words(cli, default_model, data, tmp_path):
-    """The embedded default on one real set: the figure of docs/evaluation.md, and its interval."""
+    """The embedded default on one real set: the figure of docs/reference/figures.md."""
     folder = tmp_path / "data"
     write(folder / "multisimlex/en.tsv", (data / "multisimlex/en.tsv").read_text().rstrip("\n"))
     done = cli(

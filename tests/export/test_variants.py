@@ -221,7 +221,7 @@ def families():
 @functools.cache
 def documented():
     begin, end = families().MARKERS
-    text = (ROOT / "docs" / "bundle.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/bundle.md").read_text(encoding="utf-8")
     lines = text.split(begin)[1].split(end)[0].split("\n\n")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 

@@ -109,7 +109,7 @@ def test_langchain(address, encoder):
 
 
 def test_langchain_by_default_sends_the_tokens_of_another_model(address, encoder, monkeypatch):
-    """As docs/server.md warns: ids that the model does not have are refused, others mean others."""
+    """As docs/guides/serving.md warns: unknown ids are refused, known ones mean other words."""
 
     def encoding_of(first):
         """An encoding of a token a byte, with ids from `first`; the real ones are on a hub."""

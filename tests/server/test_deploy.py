@@ -33,7 +33,7 @@ def test_every_variable_is_an_option():
     (command,) = parser._subparsers._group_actions[0].choices.values()
     known = {f"MIRROR_RT_SERVE_{action.dest.upper()}" for action in command._actions}
     known.add("MIRROR_RT_SERVE_API_KEYS")
-    for path in [*FILES, ROOT / "docs/deploy.md", ROOT / "docs/server.md"]:
+    for path in [*FILES, ROOT / "docs/guides/deploy.md", ROOT / "docs/guides/serving.md"]:
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"MIRROR_RT_SERVE_[A-Z_]*[A-Z]", text))
         assert named <= known, path

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from paths import ROOT
 
-DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in
+                                  (ROOT / "docs").rglob("*.md"))]  # fmt: skip
 # These tune more than they run: tests/documents/test_docs_tuning.py has them, for a process of
 # its own.
-TUNING = [f"docs/{name}.md" for name in ("loss", "studies", "systems", "systems-flow",
-                                         "systems-pairs", "tuning")]  # fmt: skip
+TUNING = ["docs/reference/loss.md", *(f"docs/guides/{name}.md" for name in (
+    "studies", "systems", "systems-flow", "systems-pairs", "tuning"))]  # fmt: skip
 # What several documents begin with runs once, and what it makes is copied after that.
 SHARED = {
     "mirror-rt export all-MiniLM-L6-v2 --out bundle\n": "bundle",
@@ -20,6 +21,7 @@ SHARED = {
     "--out tuned\n": "tuned",
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+WITH_BLOCKS = [name for name in DOCUMENTS if BLOCK.search((ROOT / name).read_text("utf-8"))]
 
 
 def run(line, folder):

@@ -119,7 +119,7 @@ class Supervisor:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "mirror_rt.server.process.worker"],
+                [sys.executable, "-P", "-m", "mirror_rt.server.process.worker"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
                 pass_fds=[descriptor], env=self._environment,
             )  # fmt: skip

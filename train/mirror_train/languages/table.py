@@ -92,7 +92,7 @@ class LanguageTable:
                 return candidate
         raise ConfigError(
             f"no language {tag!r}{self._nearest(tag)}; mirror-rt recipes lists all, and "
-            "docs/languages.md says how to add one"
+            "docs/guides/languages.md says how to add one"
         )
 
     def bases_of(self, language: str) -> list[BaseModel]:

@@ -268,8 +268,8 @@ def evaluation_sets(data: Path, language: str) -> list[EvaluationSet]:
     sets = [one for one in found if one.languages == (language,)]
     if not any(one.suite != "geometry" for one in sets):
         raise DataError(
-            f"{data} has no set in {language!r} to evaluate on: docs/evaluation.md says under "
-            "which names they are looked for"
+            f"{data} has no set in {language!r} to evaluate on: docs/guides/evaluation.md says "
+            "under which names they are looked for"
         )
     return sets
 
