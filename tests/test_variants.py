@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from safetensors.torch import load_file, save_file
-from wordfreq import top_n_list
 
 from conftest import ROOT
 from mirror_export import ExportConfig, export_bundle
@@ -22,7 +21,8 @@ from mirror_train import TorchEncoder
 from ort_reference import evaluator
 from tiny_models import TINY
 
-TEXTS = [" ".join(top_n_list("en", 60)[:k]) for k in (1, 2, 3, 11, 60)]
+WORDS = (ROOT / "tests" / "words_en.txt").read_text(encoding="utf-8").split()
+TEXTS = [" ".join(WORDS[:k]) for k in (1, 2, 3, 11, 60)]
 ALL = {"precisions": ("fp32", "fp16", "int8"), "targets": ("cpu", "cuda")}
 
 
