@@ -1,7 +1,8 @@
 """One contender of benchmarks/encode.py or gpu_encode.py, told what to do line by line.
 
-It runs in an environment of its own, on the device that MIRROR_RT_BENCHMARK_DEVICE names. It knows nothing of the others, and times only the calls that a user would make. Every line on
-standard input is a JSON object; so is every answer.
+It runs in an environment of its own, on the device that MIRROR_RT_BENCHMARK_DEVICE names. It knows
+nothing of the others, and times only the calls that a user would make. Every line on standard input
+is a JSON object; so is every answer.
 """
 
 from __future__ import annotations

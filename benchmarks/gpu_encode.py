@@ -10,9 +10,9 @@ they take turns, so many rounds as the time allows: texts a second of all texts 
 time of a call of one short text. The file is written after every step of this.
 
 Contenders: this project's graphs (fp16-cuda computes no padding) and its CUDA graphs;
-sentence-transformers on --model in half precision, with PyTorch's attention and, where flash_attn is
-installed, without padding; and its ONNX backend on --o4, the graph that optimum optimised at level
-O4, in the environment of --rival-python.
+sentence-transformers on --model in half precision, with PyTorch's attention and, where flash_attn
+is installed, without padding; and its ONNX backend on --o4, the graph that optimum optimised at
+level O4, in the environment of --rival-python.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python benchmarks/gpu_install.py environment NAME PARTS WORK
 
 Wheels are unpacked into WORK/site-NAME. An environment, WORK/NAME, holds links alone: to these
-packages, and to whatever else the machine's own Python has, such as torch and its NVIDIA libraries,
-which so lie beside onnxruntime-gpu, where it looks for them. onnxruntime itself is never linked: the
-wheels of onnxruntime and onnxruntime-gpu overwrite each other.
+packages, and to whatever else the machine's own Python has, such as torch and its NVIDIA
+libraries, which so lie beside onnxruntime-gpu, where it looks for them. onnxruntime itself is never
+linked: the wheels of onnxruntime and onnxruntime-gpu overwrite each other.
 
 `build` compiles this project for the card that is here, without isolation and without dependencies.
 Where that fails, it takes the wheel that came with the parts if that is of the same sources, and

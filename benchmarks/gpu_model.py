@@ -88,9 +88,7 @@ def main() -> None:
         if not folder.is_dir():
             with tarfile.open(path) as archive:
                 archive.extractall(models, filter="data")
-        print(
-            f"{folder}: {sum(file.stat().st_size for file in folder.rglob('*') if file.is_file())} bytes"
-        )
+        print(f"{folder}: unpacked")
     if not (models / "minilm").is_dir():
         sys.exit("models/minilm.tar.xz has not arrived whole")
     if not (models / "base").is_dir():

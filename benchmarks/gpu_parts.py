@@ -4,8 +4,9 @@
     python benchmarks/gpu_parts.py join PARTS TARGET
 
 `cut` puts the files of SOURCE into numbered folders of PARTS, none larger than so many megabytes;
-what does not fit into one goes into several, in pieces. What is needed first is in the first. `join` puts together what has arrived: files of
-which a piece is missing are listed and wait; a file with another hash than it had is an error.
+what does not fit into one goes into several, in pieces. What is needed first is in the first.
+`join` puts together what has arrived: files of which a piece is missing are listed and wait; a file
+with another hash than it had is an error.
 """
 
 from __future__ import annotations

@@ -247,7 +247,6 @@ def test_a_million_rows(dim):
     sample = torch.arange(0, n, 1 << 12, device="cuda")
     index = torch.arange(len(sample), device="cuda")
     scores = unit[sample] @ unit.T / temperature
-    positives = scores[index, sample + n]
     negatives = scores.clone()
     negatives[index, sample] = negatives[index, sample + n] = -torch.inf
     logsumexp = negatives.logsumexp(1)

@@ -144,7 +144,7 @@ def test_goals_are_judged_by_the_figures():
     assert found["time of mirror_rt / PyTorch, 65,536 rows, D = 768"] == ("2.00", False)
     assert found["tests of the kernels, core mma"] == ("3 passed, 1 failed, 0 skipped", False)
     assert found["tests of the kernels, core wgmma"] == ("3 passed, 0 failed, 1 skipped", True)
-    rate = "base: texts/s of mirror-rt fp16-cuda / sentence-transformers ONNX O4"
+    rate = "base: texts/s: mirror-rt fp16-cuda / sentence-transformers ONNX O4"
     assert found[rate] == ("3.00", True)
     assert found["`mirror-rt doctor`"] is None
 
