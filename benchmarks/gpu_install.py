@@ -5,8 +5,8 @@
 
 Wheels are unpacked into WORK/site-NAME. An environment, WORK/NAME, holds links alone: to these
 packages, and to whatever else the machine's own Python has, such as torch and its NVIDIA
-libraries, which so lie beside onnxruntime-gpu, where it looks for them. onnxruntime itself is never
-linked: the wheels of onnxruntime and onnxruntime-gpu overwrite each other.
+libraries, which so lie beside onnxruntime-gpu, where it looks for them. Where onnxruntime-gpu came
+with the parts, the machine's onnxruntime is not linked: their wheels overwrite each other.
 
 `build` compiles this project for the card that is here, without isolation and without dependencies.
 Where that fails, it takes the wheel that came with the parts if that is of the same sources, and
@@ -86,7 +86,9 @@ def environment_of(name: str, parts: Path, work: Path) -> None:
     venv.create(folder, symlinks=True, with_pip=False)
     (target,) = folder.glob("lib/python*/site-packages")
     machine = [Path(path) for path in sys.path if path.endswith("-packages")]
-    taken = {"onnxruntime", "mirror_rt"}
+    taken = {"mirror_rt"}
+    if any((site / "onnxruntime").is_dir() for site in sites):
+        taken.add("onnxruntime")
     for site in [*sites, *machine]:
         found = {path: project(path.name) for path in site.iterdir() if path.name != "__pycache__"}
         for path, key in found.items():

@@ -17,6 +17,7 @@ from mirror_export.packing import check_packed
 from mirror_export.parity import GATES, ParityReport
 from mirror_export.sources import fingerprint
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, ModelError, ParityError
+from mirror_rt.libraries import nvidia_cards
 from mirror_train import TorchEncoder
 from ort_reference import evaluator
 from tiny_models import TINY
@@ -109,8 +110,8 @@ def test_a_family_without_packed_attention_runs_its_graph_on_cuda(exported):
 def test_on_cuda(variant, exported):
     from onnxruntime import get_available_providers
 
-    if "CUDAExecutionProvider" not in get_available_providers():
-        pytest.skip("this onnxruntime has no CUDAExecutionProvider")
+    if "CUDAExecutionProvider" not in get_available_providers() or not nvidia_cards():
+        pytest.skip("needs an NVIDIA card and onnxruntime-gpu")
     parity = Manifest.read(exported("bert")).variant(variant).parity
     assert parity["passed"]
     assert parity["provider"] == "CUDAExecutionProvider"
