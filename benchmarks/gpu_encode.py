@@ -1,7 +1,7 @@
 """The encoder on an NVIDIA card: its vectors, its rate and its latency, beside others.
 
     python benchmarks/gpu_encode.py BUNDLE --model FOLDER [--o4 FOLDER] [--rival-python PATH]
-                                    [--texts 20000] [--seconds 185] [--device cpu] [--json FILE]
+                                    [--texts 20000] [--seconds 165] [--device cpu] [--json FILE]
 
 Every contender is a process of its own (benchmarks/encode_worker.py). First its vectors are
 compared with those of fp32 on the CPU, in batches and alone: one that disagrees, or does not
@@ -200,7 +200,7 @@ def main():
     parser.add_argument("--o4", type=Path)
     parser.add_argument("--rival-python", type=Path)
     parser.add_argument("--texts", type=int, default=20_000)
-    parser.add_argument("--seconds", type=float, default=185, help="for all of it, about")
+    parser.add_argument("--seconds", type=float, default=165, help="for all of it, about")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--json", type=Path, default=Path("gpu_encode.json"))
     arguments = parser.parse_args()

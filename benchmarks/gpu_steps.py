@@ -1,6 +1,6 @@
 """The stages of benchmarks/gpu.sh: what runs on a machine with an NVIDIA card, in which order.
 
-What is needed most comes first, and a stage fits into ten minutes.
+What is needed most comes first. A stage fits into ten minutes, all of them into half an hour.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def about(arguments: argparse.Namespace) -> dict[str, str]:
 def make_stages(arguments: argparse.Namespace) -> dict[int, Stage]:
     steps = Steps(arguments)
     return {
-        1: Stage("build, tests and speed of the loss", 540, list(steps.loss())),
-        2: Stage("sanitizer, profiler, rivals of the loss", 480, list(steps.loss_in_depth())),
-        3: Stage("packages, models, bundles", 420, list(steps.models())),
-        4: Stage("the encoder", 570, list(steps.encoder())),
+        1: Stage("build, tests and speed of the loss", 450, list(steps.loss())),
+        2: Stage("sanitizer, profiler, rivals of the loss", 330, list(steps.loss_in_depth())),
+        3: Stage("packages, models, bundles", 300, list(steps.models())),
+        4: Stage("the encoder", 540, list(steps.encoder())),
     }
 
 
@@ -115,7 +115,7 @@ class Steps:
             yield Step(f"packages-{name}", self.machine_script("gpu_install.py", *install), 120,
                        needs=["build"])  # fmt: skip
         models = self.script("gpu_model.py", self.a.parts, self.work / "models")
-        yield Step("models", models, 90, needs=["packages-env"])
+        yield Step("models", models, 120, needs=["packages-env"])
         for name in ("minilm", "base"):
             bundle = [self.work / "models" / name, "--out", self.work / "bundles" / name]
             kinds = ["--precision", "fp32,fp16", "--target", "cpu,cuda", "--overwrite"]
@@ -134,7 +134,7 @@ class Steps:
             named = safe | {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
             yield Step(f"attention-{variant}", encode, 40, named, needs=["export-minilm"])
         for name in ("minilm", "base"):
-            yield Step(f"encode-{name}", self.encode(name), 230, needs=[f"export-{name}"])
+            yield Step(f"encode-{name}", self.encode(name), 200, needs=[f"export-{name}"])
         tests = self.script("gpu_pytest.py", "--json", "{result}", *ENCODER_TESTS)
         yield Step("tests-encoder", tests, 150, needs=["packages-env"])
 
