@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from mirror_rt import Encoder
-from mirror_rt.batching import CPU_RUN_COST, plan_batches
-from mirror_rt.tokens import PaddedBatch
+from mirror_rt.tokens.batching import CPU_RUN_COST, plan_batches
+from mirror_rt.tokens.padding import PaddedBatch
 
 BUDGETS = [256, 512, 1024, 2048, 4096, 8192]
 

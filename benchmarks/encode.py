@@ -36,7 +36,7 @@ from encode_report import write_report
 from encode_setup import CONTENDERS, ROOT, WORKER, LeftOutError, fingerprint, model_of, python_of
 from encode_texts import select_texts
 
-from mirror_rt.benchmarking import machine_name
+from mirror_rt.diagnostics.benchmarking import machine_name
 
 REFERENCES = ("sentence-transformers torch", "onnxruntime sketch", "mirror-rt fp32")
 SETS = ("mixed", "short")

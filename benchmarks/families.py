@@ -1,7 +1,7 @@
 """The table of encoder families in docs/bundle.md: parity and operators of every precision.
 
-Each family's real code at tiny size (tests/tiny_models.py), exported in every precision and for
-every target. --write puts the table into the document, between its markers.
+Each family's real code at tiny size (tests/support/tiny_models.py), exported in every precision and
+for every target. --write puts the table into the document, between its markers.
 """
 
 from __future__ import annotations

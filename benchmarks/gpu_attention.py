@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from mirror_rt import Encoder
-from mirror_rt.benchmarking import synthetic_texts
+from mirror_rt.diagnostics.benchmarking import synthetic_texts
 
 
 def main() -> None:

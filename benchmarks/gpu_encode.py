@@ -33,7 +33,7 @@ from encode import Worker
 from encode_setup import LeftOutError
 
 from mirror_rt import Encoder
-from mirror_rt.benchmarking import synthetic_texts
+from mirror_rt.diagnostics.benchmarking import synthetic_texts
 
 LENGTHS = (4, 8, 8, 12, 16, 16, 24, 32, 48, 64, 96, 128, 256, 500)
 SHORT = 12

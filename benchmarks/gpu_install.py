@@ -1,7 +1,7 @@
 """What benchmarks/gpu.sh installs, without a network and without a change to the machine's Python.
 
-    python benchmarks/gpu_install.py build PARTS WORK
-    python benchmarks/gpu_install.py environment NAME PARTS WORK
+    python benchmarks/gpu_install.py build PARTS WORK [--device cpu]
+    python benchmarks/gpu_install.py environment NAME PARTS WORK [--device cpu]
 
 Wheels are unpacked into WORK/site-NAME. An environment, WORK/NAME, holds links alone: to these
 packages, and to whatever else the machine's own Python has, such as torch and its NVIDIA
@@ -10,7 +10,7 @@ with the parts, the machine's onnxruntime is not linked: their wheels overwrite 
 
 `build` compiles this project for the card that is here, without isolation and without dependencies.
 Where that fails, it takes the wheel that came with the parts if that is of the same sources, and
-says so.
+says so. With --device cpu the machine's onnxruntime is used: that for cards refuses to run without.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def joined(parts: Path, work: Path) -> Path:
     return work / "files"
 
 
-def build(parts: Path, work: Path) -> None:
+def build(parts: Path, work: Path, device: str) -> None:
     files = joined(parts, work)
     tools = unpack(files, "tools", work)
     target = work / "site-product"
@@ -62,7 +62,7 @@ def build(parts: Path, work: Path) -> None:
             sys.exit("the build failed, and the parts have no wheel of these sources")
         pip([wheel], target)
         print(f"THE BUILD FAILED: {wheel.name}, which came with the parts, is used instead")
-    environment_of("env", parts, work)
+    environment_of("env", parts, work, device)
 
 
 def architecture() -> str:
@@ -75,11 +75,12 @@ def architecture() -> str:
     return answer.split()[0].replace(".", "")
 
 
-def environment_of(name: str, parts: Path, work: Path) -> None:
+def environment_of(name: str, parts: Path, work: Path, device: str) -> None:
     files = joined(parts, work)
     sites = [
         work / "site-product" if group == "product" else unpack(files, group, work)
         for group in GROUPS[name]
+        if group != "gpu" or device == "cuda"
     ]
     folder = work / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -133,12 +134,13 @@ def main() -> None:
     for command in commands.choices.values():
         command.add_argument("parts", type=Path)
         command.add_argument("work", type=Path)
+        command.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.do == "build":
-        build(arguments.parts, arguments.work)
+        build(arguments.parts, arguments.work, arguments.device)
     else:
-        environment_of(arguments.name, arguments.parts, arguments.work)
+        environment_of(arguments.name, arguments.parts, arguments.work, arguments.device)
 
 
 if __name__ == "__main__":

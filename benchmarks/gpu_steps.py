@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
+import sys
 from collections.abc import Iterator
 
 from encode_setup import fingerprint
@@ -14,9 +15,12 @@ from gpu_run import Stage, Step
 from infonce_cores import CORES
 
 BENCHMARKS = "benchmarks"
-KERNEL_TESTS = "tests/test_cuda_device.py"
-TRAINING_TESTS = ("tests/test_gradcache.py", "tests/test_tune.py")
-ENCODER_TESTS = ("tests/test_devices.py", "tests/test_variants.py")
+KERNEL_TESTS = "tests/train/loss/test_cuda_device.py"
+TRAINING_TESTS = (
+    "tests/train/training/test_gradient_caching.py",
+    "tests/train/training/test_tune.py",
+)
+ENCODER_TESTS = ("tests/inference/test_devices.py", "tests/export/test_variants.py")
 # Kernels of others (cuBLAS, torch) would take most of the time, and are not ours to check.
 SANITIZER = ("compute-sanitizer", "--error-exitcode", "1", "--kernel-name", "kns=mirror_train")
 
@@ -57,9 +61,11 @@ class Steps:
 
     def machine_script(self, name: str, *words: object) -> list[str]:
         """The same with the machine's own Python, before there is an environment."""
-        import sys
-
         return [sys.executable, f"{BENCHMARKS}/{name}", *map(str, words)]
+
+    def install(self, *words: object) -> list[str]:
+        where = (self.a.parts, self.work, "--device", self.a.device)
+        return self.machine_script("gpu_install.py", *words, *where)
 
     def infonce(self, *words: object) -> list[str]:
         return self.script("infonce.py", "--device", self.a.device, "--json", "{result}", *words)
@@ -70,8 +76,7 @@ class Steps:
 
     def loss(self) -> Iterator[Step]:
         yield Step("machine", self.machine_script("gpu_machine.py", "--json", "{result}"), 60)
-        build = self.machine_script("gpu_install.py", "build", self.a.parts, self.work)
-        yield Step("build", build, 240)
+        yield Step("build", self.install("build"), 240)
         for core in CORES:
             tests = self.script("gpu_pytest.py", "--json", "{result}", KERNEL_TESTS)
             core_only = {"MIRROR_RT_CUDA_CORE": core}
@@ -111,9 +116,8 @@ class Steps:
 
     def models(self) -> Iterator[Step]:
         for name in ("env", "rival"):
-            install = ("environment", name, self.a.parts, self.work)
-            yield Step(f"packages-{name}", self.machine_script("gpu_install.py", *install), 120,
-                       needs=["build"])  # fmt: skip
+            install = self.install("environment", name)
+            yield Step(f"packages-{name}", install, 120, needs=["build"])
         models = self.script("gpu_model.py", self.a.parts, self.work / "models")
         yield Step("models", models, 120, needs=["packages-env"])
         for name in ("minilm", "base"):

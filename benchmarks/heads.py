@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from mirror_rt.heads import Heads, TaskHead
-from mirror_rt.prediction import Predictor, score_predictions
+from mirror_rt.heads.predictor import Predictor, score_predictions
+from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_train import TorchEncoder
 from mirror_train.pairs import load_multitask_data
 

@@ -17,7 +17,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
-from mirror_rt.tokenization import TextTokenizer
+from mirror_rt.tokens.tokenization import TextTokenizer
 
 PROVIDERS = ["CPUExecutionProvider"]
 

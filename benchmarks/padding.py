@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror_rt.tokens import RaggedTokens
+from mirror_rt.tokens.padding import RaggedTokens
 
 
 def pad_with_numpy(sequences, pad_id):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.benchmarking import machine_name
+from mirror_rt.diagnostics.benchmarking import machine_name
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs" / "server.md"

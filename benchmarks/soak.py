@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from mirror_rt import DeadlineError, Encoder, InvalidTextError, OverloadedError, Scheduler
-from mirror_rt.benchmarking import machine_name
+from mirror_rt.diagnostics.benchmarking import machine_name
 
 WORDS = ["river", "road", "town", "word", "people", "house", "water", "light", "old", "slow"]
 BAD = (None, "", " \n", "\ud800", b"bytes", 7)

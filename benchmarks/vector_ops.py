@@ -29,8 +29,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(ARGUMEN
 
 import numpy as np  # noqa: E402  # after the number of its threads
 
-from mirror_rt import quantize_embeddings, retrieval, search  # noqa: E402
-from mirror_rt.quantization import unit_ranges  # noqa: E402
+from mirror_rt import quantize_embeddings, search  # noqa: E402
+from mirror_rt.vectors import search as retrieval  # noqa: E402
+from mirror_rt.vectors.quantization import unit_ranges  # noqa: E402
 
 BLOCK = 4096
 K = ARGUMENTS.k

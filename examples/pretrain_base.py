@@ -38,8 +38,8 @@ from transformers import (
 )
 
 from mirror_rt.errors import DataError, MirrorError
-from mirror_rt.files import check_free, new_folder, write_json
-from mirror_rt.textio import iter_lines
+from mirror_rt.io.atomic import check_free, new_folder, write_json
+from mirror_rt.io.text import iter_lines
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 TEXT_COLUMNS = {"sentence", "sentence1", "sentence2", "premise", "hypothesis"}

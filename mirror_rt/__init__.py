@@ -8,7 +8,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from mirror_rt.encoder import Encoder
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.errors import (
     BundleError,
     BundleIntegrityError,
@@ -30,15 +32,13 @@ from mirror_rt.errors import (
     ProviderError,
     ServerError,
 )
-from mirror_rt.manifest import Manifest
-from mirror_rt.pipeline import EncodedTexts
-from mirror_rt.quantization import calibration_ranges, quantize_embeddings
-from mirror_rt.retrieval import SearchResult, search
+from mirror_rt.vectors.quantization import calibration_ranges, quantize_embeddings
+from mirror_rt.vectors.search import SearchResult, search
 
 if TYPE_CHECKING:
     from mirror_rt.client import AsyncClient, Client
-    from mirror_rt.language_pack import LanguagePack
-    from mirror_rt.prediction import Predictor
+    from mirror_rt.heads.predictor import Predictor
+    from mirror_rt.languages.language_pack import LanguagePack
     from mirror_rt.scheduling import Scheduler
 
     __version__: str
@@ -89,11 +89,11 @@ def __getattr__(name: str) -> Any:
 
         return getattr(client, name)
     if name == "LanguagePack":
-        from mirror_rt.language_pack import LanguagePack
+        from mirror_rt.languages.language_pack import LanguagePack
 
         return LanguagePack
     if name == "Predictor":
-        from mirror_rt.prediction import Predictor
+        from mirror_rt.heads.predictor import Predictor
 
         return Predictor
     if name == "Scheduler":

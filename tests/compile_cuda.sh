@@ -35,24 +35,24 @@ compile() {
   shift
   nvcc -std=c++17 -O3 --threads 0 "$@" -Werror all-warnings -Xptxas -v -DMIRROR_TRAIN_WGMMA \
     -Xcompiler=-fPIC,-Wall,-Wextra,-Werror,-fvisibility=hidden \
-    -c "csrc/$source.cu" -o "$out/$source.o" 2> "$out/$source.log" || {
+    -Icsrc -c "csrc/infonce/gpu/$source.cu" -o "$out/$source.o" 2> "$out/$source.log" || {
     cat "$out/$source.log" >&2
     exit 1
   }
 }
-compile infonce_gpu "${targets[@]}"
-compile infonce_gpu_wgmma -gencode arch=compute_90a,code=sm_90a
+compile loss "${targets[@]}"
+compile wgmma -gencode arch=compute_90a,code=sm_90a
 
 # As system headers: their warnings are not ours.
 read -r -a includes < <("$python" -m pybind11 --includes | sed 's/-I/-isystem /g')
 suffix="$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')"
 "${CXX:-c++}" -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -Wpedantic -Werror \
-  "${includes[@]}" -c csrc/bindings_cuda.cpp -o "$out/bindings_cuda.o"
-nvcc -shared -cudart static "$out"/{infonce_gpu,infonce_gpu_wgmma,bindings_cuda}.o \
+  "${includes[@]}" -Icsrc -c csrc/bindings/cuda.cpp -o "$out/bindings_cuda.o"
+nvcc -shared -cudart static "$out"/{loss,wgmma,bindings_cuda}.o \
   -o "$out/_cuda$suffix"
 
 # ptxas names the kernel, then its spills, then its registers, once an architecture.
-cat "$out"/infonce_gpu{,_wgmma}.log | c++filt | awk -v limit="$spill_limit" '
+cat "$out"/{loss,wgmma}.log | c++filt | awk -v limit="$spill_limit" '
   /Compiling entry function/ {
     split($0, quoted, "\047")
     name = quoted[2]

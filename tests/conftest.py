@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from hub_server import TOKEN, HubServer
+from paths import ROOT
 from tiny_models import TINY, make_model
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a hub is a bug
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Result:
 @pytest.fixture(scope="session")
 def words() -> list[str]:
     """The 400 most frequent words of English (wordfreq 3.1.1)."""
-    return (ROOT / "tests" / "words_en.txt").read_text(encoding="utf-8").split()
+    return (ROOT / "tests" / "support" / "words_en.txt").read_text(encoding="utf-8").split()
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +112,7 @@ def words_file(tmp_path_factory, words) -> Path:
 def default_model() -> Path:
     """The embedded default, fetched beforehand; the tests themselves stay offline."""
     from mirror_rt import ModelError
-    from mirror_train.default_model import default_model_folder
+    from mirror_train.model.default_model import default_model_folder
 
     try:
         return default_model_folder(offline=True)

@@ -2,6 +2,7 @@
 # All checks on a fresh machine: sets up .venv and .venv-run, then lint, types, build and tests.
 # PYTHON chooses the interpreter (3.11 or newer); further arguments go to pytest.
 set -euo pipefail
+shopt -s globstar
 cd "$(dirname "$0")/.."
 python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -27,7 +28,7 @@ step "fetch the schema of Triton (its client wants older versions of what others
   --target build/tritonclient tritonclient
 
 step "fetch the default model (the tests themselves are offline)"
-.venv/bin/python -c 'from mirror_train.default_model import default_model_folder as f; print(f())'
+.venv/bin/python -c 'from mirror_train.model.default_model import default_model_folder as f; print(f())'
 
 if command -v nvcc > /dev/null; then
   step "compile the CUDA kernels for every architecture (warnings are errors), beside what follows"
@@ -41,7 +42,7 @@ fi
 if [ $# -eq 0 ]; then
   step "start to soak for 60 seconds"
   MIRROR_RT_SOAK_SECONDS=60 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
-    .venv/bin/pytest -p no:cacheprovider tests/test_soak.py > build/soak.log 2>&1 &
+    .venv/bin/pytest -p no:cacheprovider tests/encoding/test_soak.py > build/soak.log 2>&1 &
   soak=$!
   trap 'kill "$soak" 2> /dev/null || true' EXIT
 fi
@@ -49,8 +50,8 @@ fi
 step "lint and types"
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
-.venv/bin/clang-format --dry-run --Werror csrc/*.{cpp,h,cu,cuh} tests/native/*.cpp \
-  tests/cuda_emulation/*.h
+.venv/bin/clang-format --dry-run --Werror csrc/**/*.{cpp,h,cu,cuh} \
+  tests/support/**/*.{cpp,h}
 .venv/bin/mypy
 (cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core --allowlist stubtest_allowlist.txt)
 

@@ -7,9 +7,9 @@ for _module in ("torch", "transformers", "onnx", "onnxscript"):
 
 from mirror_export.config import ExportConfig  # noqa: E402
 from mirror_export.export import export_bundle  # noqa: E402
-from mirror_export.pack import ModelResult, PackReport, export_pack  # noqa: E402
+from mirror_export.pack.export_pack import ModelResult, PackReport, export_pack  # noqa: E402
+from mirror_export.pack.sources import find_models  # noqa: E402
 from mirror_export.parity import ParityReport, check_parity  # noqa: E402
-from mirror_export.sources import find_models  # noqa: E402
 
 __all__ = [
     "ExportConfig",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mirror_rt.manifest import Pooling, Precision, Target
+from mirror_rt.bundle.manifest import Pooling, Precision, Target
 
 __all__ = ["ExportConfig"]
 

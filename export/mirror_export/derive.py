@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 import onnx
 import onnx_ir as ir
 
-from mirror_export.fusion import fused_counts
-from mirror_export.graph import GraphReport
-from mirror_export.graph_edit import read_graph, share_weights
-from mirror_export.half import single_layers, to_half
-from mirror_export.int8 import quantize
-from mirror_export.onnx_file import source, write_onnx
-from mirror_export.packing import can_pack, check_packed, pack
+from mirror_export.graph.fusion import fused_counts
+from mirror_export.graph.graph_edit import read_graph, share_weights
+from mirror_export.graph.half import single_layers, to_half
+from mirror_export.graph.int8 import quantize
+from mirror_export.graph.onnx_file import source, write_onnx
+from mirror_export.graph.padding_free import can_pack, check_packed, pack
+from mirror_export.graph.probe import Probe
+from mirror_export.graph.sensitivity import sensitive_layers
+from mirror_export.graph.tracing import GraphReport
 from mirror_export.parity import GATES
-from mirror_export.probe import Probe
-from mirror_export.sensitivity import sensitive_layers
 from mirror_rt import Manifest
-from mirror_rt.encoding import Vectors
-from mirror_rt.manifest import Layout, Precision, Target, Variant
+from mirror_rt.bundle.manifest import Layout, Precision, Target, Variant
+from mirror_rt.encoding.batch_encoder import Vectors
 
 __all__ = [
     "KINDS",

@@ -8,18 +8,18 @@ import logging
 
 from mirror_export.config import ExportConfig
 from mirror_rt import Manifest, __version__
+from mirror_rt.bundle.manifest import Layout
 from mirror_rt.errors import ConfigError, ModelError
-from mirror_rt.manifest import Layout
-from mirror_train.declared import (
+from mirror_train.model.declared_modules import (
     declared,
     declared_head,
     declared_pad_to,
     declared_text_options,
 )
-from mirror_train.head import Head
-from mirror_train.license import base_license
-from mirror_train.pooling import check_special_tokens
-from mirror_train.pretrained import Pretrained
+from mirror_train.model.license import base_license
+from mirror_train.model.pooling import check_special_tokens
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained
 
 __all__ = ["choose_head", "describe"]
 

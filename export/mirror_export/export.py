@@ -11,12 +11,12 @@ from mirror_export.describe import choose_head, describe
 from mirror_export.interop import write_companions
 from mirror_export.variants import check_wanted, trace, write_variants
 from mirror_rt import Manifest
-from mirror_rt.card import write_model_card
+from mirror_rt.bundle.manifest import Layout, record_files
+from mirror_rt.bundle.model_card import write_model_card
 from mirror_rt.errors import ConfigError, require
-from mirror_rt.files import check_free, new_folder, write_json
-from mirror_rt.heap import give_back_memory
-from mirror_rt.manifest import Layout, record_files
-from mirror_train.pretrained import Pretrained, load_pretrained
+from mirror_rt.io.atomic import check_free, new_folder, write_json
+from mirror_rt.languages.memory import give_back_memory
+from mirror_train.model.pretrained import Pretrained, load_pretrained
 
 __all__ = ["export_bundle"]
 

@@ -6,11 +6,11 @@ import logging
 from pathlib import Path
 
 from mirror_rt import Manifest
-from mirror_rt.heads import Heads
-from mirror_train.declared import declared
-from mirror_train.head import Head
-from mirror_train.modules import save_tokenizer, write_modules
-from mirror_train.pretrained import Pretrained
+from mirror_rt.heads.task_heads import Heads
+from mirror_train.model.declared_modules import declared
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
 
 __all__ = ["write_companions"]
 

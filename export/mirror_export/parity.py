@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mirror_rt.encoding import BatchEncoder, Vectors
+from mirror_rt.bundle.manifest import Precision
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.errors import ParityError
-from mirror_rt.manifest import Precision
 
 __all__ = ["GATES", "PARITY_BATCH", "Gate", "ParityReport", "check_parity", "compare"]
 

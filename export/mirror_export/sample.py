@@ -6,7 +6,7 @@ import bisect
 from importlib import resources
 from itertools import cycle, islice
 
-from mirror_rt.tokenization import TextTokenizer
+from mirror_rt.tokens.tokenization import TextTokenizer
 
 __all__ = ["parity_texts"]
 

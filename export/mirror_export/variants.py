@@ -18,19 +18,20 @@ from mirror_export.derive import (
     remove_graph,
     write_int8,
 )
-from mirror_export.graph import GraphReport, export_graph
-from mirror_export.onnx_file import remove_sources
+from mirror_export.graph.onnx_file import remove_sources
+from mirror_export.graph.tracing import GraphReport, export_graph
 from mirror_export.parity import GATES, PARITY_BATCH, ParityReport, compare
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
-from mirror_rt.encoding import Vectors
+from mirror_rt.bundle.manifest import Layout, Variant
+from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
-from mirror_rt.manifest import Layout, Variant
-from mirror_train.families import FAMILIES, GENERIC, family_of
-from mirror_train.head import Head
-from mirror_train.pretrained import Pretrained
-from mirror_train.torch_encoder import TorchEncoder
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_train.model.families import FAMILIES, GENERIC, family_of
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
 
 __all__ = ["Reference", "check_wanted", "trace", "write_variants"]
 
@@ -145,7 +146,9 @@ def _compared(
     runs = dataclasses.replace(variant, target="cuda" if provider == _CUDA else "cpu")
     described = dataclasses.replace(manifest, variants={name: runs})
     began = time.perf_counter()
-    exported = Encoder(folder, described, providers=[provider], threads=threads)
+    exported = Encoder(
+        folder, described, LoadOptions(verify=False, providers=[provider], threads=threads)
+    )
     seconds = time.perf_counter() - began
     report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
     parity = report.to_dict() | {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -10,16 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from mirror_rt.encoder import Encoder
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.errors import ConfigError, InvalidTextError
-from mirror_rt.manifest import Layout
-from mirror_rt.options import EncodeOptions
-from mirror_rt.quantization import Embeddings
+from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["LazyEncoder", "TextEncoder"]
 
-_ENCODE_OPTIONS = EncodeOptions.__annotations__
-_LOAD_OPTIONS = [*inspect.signature(Encoder.load).parameters][1:]
+_ENCODE_OPTIONS = EncodeKeywords.__annotations__
+_LOAD_OPTIONS = LoadKeywords.__annotations__
 
 # Adapters of one model share its session: libraries copy, clone and unpickle them freely.
 _loaded: WeakValueDictionary[str, Encoder] = WeakValueDictionary()
@@ -130,7 +130,7 @@ class LazyEncoder:
             ConfigError: it was made of an encoder that has no folder.
         """
         if isinstance(self.model, Encoder):
-            model_kwargs = self.model.load_options
+            model_kwargs = dict(self.model.load_options)
         elif isinstance(self.model, str | Path):
             model_kwargs = self.model_kwargs
         else:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
+from mirror_rt.bundle.hub import is_hub_name
+from mirror_rt.bundle.manifest import Layout
 from mirror_rt.errors import importing
-from mirror_rt.hub import is_hub_name
-from mirror_rt.manifest import Layout
-from mirror_rt.quantization import Embeddings
+from mirror_rt.vectors.quantization import Embeddings
 
 with importing("mteb", extra="mteb", purpose="mirror_rt.adapters.mteb"):
     from mteb.models.abs_encoder import AbsEncoder

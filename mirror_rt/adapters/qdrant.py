@@ -9,7 +9,7 @@ from typing import Any
 
 from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
 from mirror_rt.errors import ConfigError, importing
-from mirror_rt.quantization import Embeddings
+from mirror_rt.vectors.quantization import Embeddings
 
 with importing("qdrant_client", extra="qdrant", purpose="mirror_rt.adapters.qdrant"):
     from qdrant_client.models import Datatype, Distance, PointStruct, VectorParams

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
 from mirror_rt.errors import importing
-from mirror_rt.quantization import Embeddings
+from mirror_rt.vectors.quantization import Embeddings
 
 with importing("sklearn", extra="sklearn", purpose="mirror_rt.adapters.sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin

@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from mirror_rt.errors import DataError, OutputExistsError
-from mirror_rt.files import check_free, check_space, new_file, write_json
-from mirror_rt.vectorio import Embeddings, invalid_rows, open_sink, output_files
+from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
+from mirror_rt.io.vectors import Embeddings, invalid_rows, open_sink, output_files
 
 __all__ = ["Job", "open_job", "partial_folder"]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.textio import iter_csv, iter_jsonl, iter_lines
+from mirror_rt.io.text import iter_csv, iter_jsonl, iter_lines
 
 __all__ = ["Window", "count_records", "iter_records", "windows"]
 
@@ -56,7 +56,7 @@ def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[t
     elif suffix == ".csv":
         rows = iter_csv(path, *fields)
     elif suffix == ".parquet":
-        from mirror_rt.arrowio import iter_parquet
+        from mirror_rt.io.arrow import iter_parquet
 
         rows = iter_parquet(Path(path), *fields)
     else:
@@ -108,7 +108,7 @@ def count_records(path: str) -> int:
     For a progress bar: blank lines count, and stray quotes mislead it. Reads gigabytes a second.
     """
     if Path(path).suffix == ".parquet":
-        from mirror_rt.arrowio import count_parquet
+        from mirror_rt.io.arrow import count_parquet
 
         return count_parquet(Path(path))
     quoted = Path(path).suffix == ".csv"

@@ -13,15 +13,15 @@ from mirror_rt.bulk.job import Job, open_job
 from mirror_rt.bulk.progress import Progress, padding
 from mirror_rt.bulk.records import Window, count_records, iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
+from mirror_rt.bundle.hub import resolve_bundle
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError, require
-from mirror_rt.files import sha256
-from mirror_rt.hub import resolve_bundle
-from mirror_rt.libraries import nvidia_cards
-from mirror_rt.manifest import Layout, Manifest
-from mirror_rt.options import EncodeOptions
-from mirror_rt.pack import refuse_pack
-from mirror_rt.providers import CPU
-from mirror_rt.vectorio import open_sink, output_files
+from mirror_rt.inference.providers import CPU
+from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_rt.io.atomic import sha256
+from mirror_rt.io.vectors import open_sink, output_files
+from mirror_rt.languages.pack_index import refuse_pack
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
 
@@ -65,7 +65,7 @@ class BulkConfig:
     variant: str | None = None
     revision: str | None = None
     offline: bool = False
-    options: EncodeOptions = field(default_factory=EncodeOptions)
+    options: EncodeKeywords = field(default_factory=EncodeKeywords)
 
     @property
     def is_resumable(self) -> bool:
@@ -128,7 +128,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
     )
     refuse_pack(folder)
     Manifest.read(folder).variant(config.variant)
-    options: EncodeOptions = {**config.options, "errors": config.errors}
+    options: EncodeKeywords = {**config.options, "errors": config.errors}
     spec = EncoderSpec(folder, config.variant, config.threads, options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 

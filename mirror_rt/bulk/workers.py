@@ -19,16 +19,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mirror_rt import windows
 from mirror_rt.bulk.records import Window
-from mirror_rt.cpus import available_cpus
-from mirror_rt.encoder import Encoder
-from mirror_rt.encoding import Vectors
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
-from mirror_rt.manifest import Manifest
-from mirror_rt.options import EncodeOptions
-from mirror_rt.tokens import PaddedBatch
-from mirror_rt.vectorio import Embeddings
+from mirror_rt.inference.cpus import available_cpus
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.io.vectors import Embeddings
+from mirror_rt.tokens import windows
+from mirror_rt.tokens.padding import PaddedBatch
 
 __all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
 
@@ -78,7 +79,7 @@ class _CountingEncoder(Encoder):
         return vectors
 
     def encode_windows(
-        self, stream: Iterable[Window], options: EncodeOptions
+        self, stream: Iterable[Window], options: EncodeKeywords
     ) -> Iterator[WindowVectors]:
         """Encode window after window, the next being tokenised while one runs.
 
@@ -111,16 +112,14 @@ class EncoderSpec:
     folder: Path
     variant: str | None
     threads: int | None
-    options: EncodeOptions
+    options: EncodeKeywords
 
     def load(self, counter: RunCounter) -> _CountingEncoder:
         """Load the encoder."""
         encoder = _CountingEncoder(
             self.folder,
             Manifest.read(self.folder),
-            variant=self.variant,
-            verify=True,
-            threads=self.threads,
+            LoadOptions(variant=self.variant, threads=self.threads),
         )
         encoder.counter = counter
         return encoder

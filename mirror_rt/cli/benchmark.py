@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt import __version__
-from mirror_rt.benchmarking import (
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.diagnostics.benchmarking import (
     Cell,
     machine_name,
     measure,
@@ -20,12 +21,11 @@ from mirror_rt.benchmarking import (
     synthetic_texts,
     write_json_report,
 )
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
-from mirror_rt.cpus import available_cpus
-from mirror_rt.encoder import Encoder
+from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, DataError, require
-from mirror_rt.files import check_free
-from mirror_rt.textio import iter_lines
+from mirror_rt.inference.cpus import available_cpus
+from mirror_rt.io.atomic import check_free
+from mirror_rt.io.text import iter_lines
 
 __all__ = ["add_parser"]
 

@@ -177,7 +177,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _run_ablation(tasks: BurtTasks, config: BurtConfig, arguments: argparse.Namespace) -> None:
-    from mirror_train.pairs.ablation import ABLATIONS, read_sets, run_ablations
+    from mirror_train.experiments.burt_ablation import ABLATIONS, read_sets, run_ablations
 
     names = list(ABLATIONS) if arguments.ablation == "all" else [arguments.ablation]
     sets = read_sets(arguments.evaluate, arguments.ppdb_test)

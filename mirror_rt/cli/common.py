@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirror_rt.encoder import Encoder
+from mirror_rt.bundle.hub import hub_library
+from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
-from mirror_rt.hub import hub_library
-from mirror_rt.manifest import declared_format
-from mirror_rt.pack import refuse_pack
+from mirror_rt.languages.pack_index import refuse_pack
 
 if TYPE_CHECKING:
-    from mirror_rt.encoding import BatchEncoder
+    from mirror_rt.encoding.batch_encoder import BatchEncoder
 
 __all__ = [
     "Subparsers",

@@ -12,15 +12,15 @@ import numpy as np
 
 from mirror_rt.cli.common import Subparsers, add_subparser, progress
 from mirror_rt.cli.info import describe_parity
-from mirror_rt.encoder import Encoder
+from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import MissingDependencyError, require
 from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
 from mirror_rt.evaluation.plots import plot_cosine_distributions
 from mirror_rt.evaluation.similarity import cosines
-from mirror_rt.files import check_free
+from mirror_rt.io.atomic import check_free
 
 if TYPE_CHECKING:
-    from mirror_rt.encoding import BatchEncoder, Vectors
+    from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
     from mirror_rt.evaluation.plots import Cosines
 
 __all__ = ["add_parser"]

@@ -33,7 +33,7 @@ mirror-rt doctor --json
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return 1 where there is a fault."""
-    from mirror_rt.doctor import examine
+    from mirror_rt.diagnostics.doctor import examine
 
     findings = examine(arguments.model)
     faults = sum(finding.status == "fault" for finding in findings)

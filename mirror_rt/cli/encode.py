@@ -9,11 +9,11 @@ from typing import get_args
 
 from mirror_rt.bulk import BulkConfig, BulkReport, encode_file
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
+from mirror_rt.encoding.options import EncodeKeywords, OnTooLong
 from mirror_rt.errors import ConfigError
-from mirror_rt.options import EncodeOptions, OnTooLong
-from mirror_rt.pack import PackIndex
-from mirror_rt.quantization import EmbeddingPrecision
-from mirror_rt.routing import AUTO, Router
+from mirror_rt.languages.pack_index import PackIndex
+from mirror_rt.languages.routing import AUTO, Router
+from mirror_rt.vectors.quantization import EmbeddingPrecision
 
 __all__ = ["add_parser"]
 
@@ -172,7 +172,7 @@ def _bundle(arguments: argparse.Namespace) -> str:
     return str(folder / index.bundles[Router(folder, index).route(arguments.lang)].path)
 
 
-def _encode_options(arguments: argparse.Namespace) -> EncodeOptions:
+def _encode_options(arguments: argparse.Namespace) -> EncodeKeywords:
     """Arguments of `Encoder.encode`; each is a part of what a job is."""
     return {
         "batch_size": arguments.batch_size,

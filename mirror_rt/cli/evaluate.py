@@ -12,7 +12,7 @@ from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fil
 from mirror_rt.cli.evaluate_suite import add_suite_options, run_suite
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
-from mirror_rt.textio import iter_lines
+from mirror_rt.io.text import iter_lines
 
 __all__ = ["add_parser"]
 

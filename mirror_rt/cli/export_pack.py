@@ -12,7 +12,7 @@ from mirror_rt.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from mirror_export import ExportConfig, ModelResult, PackReport
-    from mirror_rt.manifest import Manifest
+    from mirror_rt.bundle.manifest import Manifest
 
 __all__ = ["lowest_cosine", "run_pack"]
 
@@ -62,7 +62,7 @@ def _models(arguments: argparse.Namespace) -> list[str]:
     if models:
         raise ConfigError(f"pass models or --all, not both (got {models[0]} too)")
     from mirror_export import find_models
-    from mirror_train.language_run import REPORT_FILE
+    from mirror_train.languages.run import REPORT_FILE
 
     found, skipped = find_models(arguments.all)
     own = {arguments.out.name, f"{arguments.out.name}.partial", REPORT_FILE}

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.bundle.hub import resolve_bundle
+from mirror_rt.bundle.manifest import Manifest, Variant, declared_format
 from mirror_rt.cli.common import (
     Subparsers,
     add_hub_options,
@@ -14,10 +16,8 @@ from mirror_rt.cli.common import (
     fill_table,
     format_table,
 )
-from mirror_rt.heads import Heads
-from mirror_rt.hub import resolve_bundle
-from mirror_rt.manifest import Manifest, Variant, declared_format
-from mirror_rt.pack import PackIndex, is_pack
+from mirror_rt.heads.task_heads import Heads
+from mirror_rt.languages.pack_index import PackIndex, is_pack
 
 __all__ = ["add_parser", "describe_parity"]
 

@@ -18,11 +18,11 @@ from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, pro
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
-from mirror_rt.files import check_free, new_file
-from mirror_rt.heads import Predictions, TaskHead
-from mirror_rt.prediction import Predictor, class_of, score_predictions
+from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
+from mirror_rt.heads.task_heads import Predictions, TaskHead
+from mirror_rt.io.atomic import check_free, new_file
+from mirror_rt.io.text import Table, iter_jsonl, iter_lines
 from mirror_rt.progress import progress_bar
-from mirror_rt.textio import Table, iter_jsonl, iter_lines
 
 __all__ = ["add_parser"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mirror_rt.bundle.pull import pull
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, hub_progress
-from mirror_rt.pull import pull
 
 __all__ = ["add_parser"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mirror_rt.bundle.push import push
 from mirror_rt.cli.common import Subparsers, add_subparser, hub_progress
-from mirror_rt.push import push
 
 __all__ = ["add_parser"]
 

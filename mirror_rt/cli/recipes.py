@@ -12,7 +12,7 @@ from mirror_rt.cli.common import Subparsers, add_subparser, format_table
 from mirror_rt.cli.training_options import require_train
 
 if TYPE_CHECKING:
-    from mirror_train.languages import LanguageRecipe, LanguageTable
+    from mirror_train.languages.table import LanguageRecipe, LanguageTable
 
 __all__ = ["add_parser", "add_recipes_option"]
 
@@ -56,7 +56,7 @@ def add_recipes_option(parser: argparse._ActionsContainer) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     require_train("recipes")
-    from mirror_train.languages import load_languages
+    from mirror_train.languages.table import load_languages
 
     table = load_languages(arguments.recipes)
     if arguments.lang is None:

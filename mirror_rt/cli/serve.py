@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import get_args
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.encoding.options import OnTooLong
 from mirror_rt.errors import ConfigError
-from mirror_rt.options import OnTooLong
-from mirror_rt.session_config import Spinning
+from mirror_rt.inference.load_options import Spinning
 
 __all__ = ["add_parser"]
 
@@ -126,8 +126,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     _check_choices(arguments)
     from mirror_rt.server import ListenConfig, ServerConfig
-    from mirror_rt.server.logs import configure_logging
-    from mirror_rt.server.process import check, serve
+    from mirror_rt.server.monitoring.logs import configure_logging
+    from mirror_rt.server.process.main import check, serve
 
     if not arguments.source:
         raise ConfigError(f"no model: name a bundle or a pack, or set {_PREFIX}SOURCE")

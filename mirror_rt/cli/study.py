@@ -18,16 +18,17 @@ from mirror_rt.cli.study_systems import (
 )
 from mirror_rt.cli.training_options import require_train
 from mirror_rt.errors import ConfigError, MissingDependencyError, require
-from mirror_rt.files import check_free
+from mirror_rt.io.atomic import check_free
 
 if TYPE_CHECKING:
     from mirror_train import Recipe, TrainingData
-    from mirror_train.studies import Study
-    from mirror_train.study import Run
+    from mirror_train.experiments.studies import Study
+    from mirror_train.experiments.study_run import Run
 
 __all__ = ["STUDIES", "add_parser"]
 
-# As in mirror_train.studies, which cannot be imported for a help text: name -> title (source).
+# As in mirror_train.experiments.studies, which cannot be imported for a help text:
+# name -> title (source).
 STUDIES = {
     "ablation": "dropout and span masking, each turned off (Tables 7 and 20)",
     "drophead": "drophead in the place of dropout (Tables 3 and 7)",
@@ -151,10 +152,10 @@ def run(arguments: argparse.Namespace) -> int | None:
         require(module, extra="study", purpose="mirror-rt study")
     require_train("study")
     import mirror_train
-    from mirror_train.studies import find_study
-    from mirror_train.study import StudyConfig, run_study
-    from mirror_train.study_plot import plot_study
-    from mirror_train.study_report import markdown_table, summarize, write_report
+    from mirror_train.experiments.studies import find_study
+    from mirror_train.experiments.study_plot import plot_study
+    from mirror_train.experiments.study_report import markdown_table, summarize, write_report
+    from mirror_train.experiments.study_run import StudyConfig, run_study
 
     study = find_study(arguments.name)
     recipe = mirror_train.load_recipe(arguments.recipe or study.level)

@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cli.common import fill_table
 from mirror_rt.cli.info import describe_parity
-from mirror_rt.encoder import Encoder
+from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
-from mirror_rt.files import check_free
-from mirror_rt.manifest import Manifest
+from mirror_rt.io.atomic import check_free
 
 if TYPE_CHECKING:
-    from mirror_train.systems import Opened, Row, SystemsConfig
+    from mirror_train.experiments.systems import Opened, Row, SystemsConfig
 
 __all__ = [
     "NAME",
@@ -29,7 +29,7 @@ __all__ = [
 NAME = "systems"
 TITLE = "every system of the papers from one base model, on the same sets (docs/systems.md)"
 
-# As in mirror_train.systems.table, which cannot be imported for a help text.
+# As in mirror_train.experiments.systems.table, which cannot be imported for a help text.
 SYSTEMS = {
     "mirror": "dropout and span masking, on sentences (Mirror-BERT (Liu et al. 2021))",
     "mirror-words": "dropout, on frequent words (Mirror-BERT (Liu et al. 2021))",
@@ -104,8 +104,13 @@ def check_systems_options(arguments: argparse.Namespace) -> None:
 def run_systems(arguments: argparse.Namespace) -> int:
     """Run the study; return 1 where a system failed."""
     from mirror_train import DEFAULT_MODEL
-    from mirror_train.systems import SystemsConfig, figures_table, open_with_torch, write_report
-    from mirror_train.systems import run_systems as run
+    from mirror_train.experiments.systems import (
+        SystemsConfig,
+        figures_table,
+        open_with_torch,
+        write_report,
+    )
+    from mirror_train.experiments.systems import run_systems as run
 
     if arguments.data is None:
         raise ConfigError("study systems needs --data DIR: docs/systems.md says what is in it")
@@ -145,9 +150,9 @@ def run_systems(arguments: argparse.Namespace) -> int:
 def open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
     """Evaluate models as they are used: exported, compared with PyTorch, run by onnxruntime."""
     from mirror_export import ExportConfig, export_bundle
-    from mirror_train.declared import declared_head
-    from mirror_train.pretrained import load_pretrained
-    from mirror_train.systems import BASE, Opened
+    from mirror_train.experiments.systems import BASE, Opened
+    from mirror_train.model.declared_modules import declared_head
+    from mirror_train.model.pretrained import load_pretrained
 
     def open_model(name: str, model: str) -> Opened:
         out = config.out / "bundles" / name

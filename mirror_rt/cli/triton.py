@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
-from mirror_rt.hub import resolve_bundle
-from mirror_rt.triton import RepositoryConfig, write_repository
+from mirror_rt.triton.repository import RepositoryConfig, write_repository
 
 __all__ = ["add_parser"]
 

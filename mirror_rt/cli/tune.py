@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     require_train("tune")
     import mirror_train
-    from mirror_train.processes import is_first_process
+    from mirror_train.training.processes import is_first_process
 
     changes = {name: getattr(arguments, name) for name in _RECIPE_OPTIONS}
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -216,7 +216,7 @@ def _config(arguments: argparse.Namespace, recipe: Recipe) -> TuneConfig:
 def training_data(arguments: argparse.Namespace) -> TrainingData:
     """Read the strings that the options name, and say how many there are."""
     from mirror_train import load_training_data, word_list
-    from mirror_train.processes import is_first_process
+    from mirror_train.training.processes import is_first_process
 
     if arguments.words is not None:
         if arguments.data_format or arguments.language:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
-from mirror_rt.language_tags import lookup_chain, normalize_tag
+from mirror_rt.languages.tags import lookup_chain, normalize_tag
 
 if TYPE_CHECKING:
-    from mirror_rt.manifest import Pooling
+    from mirror_rt.bundle.manifest import Pooling
     from mirror_train import TuneConfig
-    from mirror_train.language_run import LanguageJob, LanguageResult
-    from mirror_train.languages import LanguageRecipe
+    from mirror_train.languages.run import LanguageJob, LanguageResult
+    from mirror_train.languages.table import LanguageRecipe
 
 __all__ = ["run_languages"]
 
@@ -45,7 +45,7 @@ def run_languages(
             that does not go with others.
         ModelError: some of them failed; the others are written.
     """
-    from mirror_train.language_run import tune_languages
+    from mirror_train.languages.run import tune_languages
 
     _check_options(arguments)
     jobs = _jobs(arguments, template, changes)
@@ -61,7 +61,7 @@ def run_languages(
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    from mirror_train.processes import world_size
+    from mirror_train.training.processes import world_size
 
     if arguments.language or arguments.data_format:
         raise ConfigError("--language and --data-format do not go with --langs")
@@ -79,7 +79,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def _jobs(
     arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
-    from mirror_train.languages import load_languages
+    from mirror_train.languages.table import load_languages
 
     table = load_languages(arguments.recipes)
     tags = _tags(arguments.langs, table.find)
@@ -101,7 +101,7 @@ def _job(
     words: Path | None,
     arguments: argparse.Namespace,
 ) -> LanguageJob:
-    from mirror_train.language_run import LanguageJob
+    from mirror_train.languages.run import LanguageJob
 
     config = dataclasses.replace(
         template,
@@ -140,7 +140,7 @@ def _tags(text: str, find: Callable[[str], str]) -> list[str]:
 
 def _strings(row: LanguageRecipe, words: Path | None) -> Path | None:
     """The file of a language's strings, None for wordfreq's words."""
-    from mirror_train.data import has_word_list, word_list
+    from mirror_train.data.strings import has_word_list, word_list
 
     if words is not None:
         if (path := _find(words, ("{}.txt",), row.language)) is None:

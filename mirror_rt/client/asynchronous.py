@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from mirror_rt.client.attempts import Attempts, Failure, Reply
 from mirror_rt.client.base import ClientBase
 from mirror_rt.client.request import EncodeRequest, InputType, RemoteOptions
-from mirror_rt.pipeline import Vectors
-from mirror_rt.quantization import Embeddings
+from mirror_rt.encoding.pipeline import Vectors
+from mirror_rt.vectors.quantization import Embeddings
 
 if TYPE_CHECKING:
     import httpx2

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding import EmbeddingModel
+from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.mapping import normalized, orthogonal_procrustes, vecmap
 

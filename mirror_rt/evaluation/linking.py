@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding import EmbeddingModel
+from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.concepts import Names
-from mirror_rt.retrieval import search
+from mirror_rt.vectors.search import search
 
 __all__ = ["Linking", "check_overlap", "link"]
 

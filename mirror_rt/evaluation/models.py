@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from mirror_rt.encoding import BatchEncoder, Vectors
+    from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 
 __all__ = ["EvaluatedModel", "LanguageView"]
 

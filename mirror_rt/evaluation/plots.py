@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import require
-from mirror_rt.files import new_file
+from mirror_rt.io.atomic import new_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding import EmbeddingModel
+from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.statistics import spearman
-from mirror_rt.textio import Table, read_table
-from mirror_rt.tokenization import why_invalid
+from mirror_rt.io.text import Table, read_table
+from mirror_rt.tokens.tokenization import why_invalid
 
 __all__ = [
     "ScoredPairs",

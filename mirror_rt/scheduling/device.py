@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mirror_rt.encoding import BatchEncoder, Vectors
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.errors import DeadlineError, NonFiniteError
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport, Request
 from mirror_rt.scheduling.waiting import WaitingText
-from mirror_rt.tokens import RaggedTokens
+from mirror_rt.tokens.padding import RaggedTokens
 
 __all__ = ["Device"]
 

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import NamedTuple
 
+from mirror_rt.encoding.pipeline import Vectors
 from mirror_rt.errors import ClosedError, ConfigError, OverloadedError
-from mirror_rt.pipeline import Vectors
 from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from mirror_rt.chunking import TokenRows
-from mirror_rt.options import Job
-from mirror_rt.pipeline import EncodedTexts, Vectors
+from mirror_rt.encoding.options import Job
+from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
+from mirror_rt.tokens.chunking import TokenRows
 
 __all__ = ["BatchReport", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
 

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Self, Unpack
 
-from mirror_rt.encoding import BatchEncoder, Inputs, as_list
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
+from mirror_rt.encoding.options import EncodeKeywords, Job
+from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
-from mirror_rt.options import EncodeOptions, Job
-from mirror_rt.pipeline import EncodedTexts
-from mirror_rt.quantization import Embeddings
 from mirror_rt.scheduling.device import Device
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
@@ -24,6 +23,7 @@ from mirror_rt.scheduling.requests import (
     SchedulerStatistics,
     make_request,
 )
+from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["Scheduler"]
 
@@ -98,7 +98,7 @@ class Scheduler:
         *,
         timeout: float | None = None,
         times: RequestTimes | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> Future[EncodedTexts]:
         """Let texts wait for the device, after tokenising them in the calling thread.
 
@@ -131,7 +131,7 @@ class Scheduler:
         *,
         timeout: float | None = None,
         times: RequestTimes | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
         """`submit`, and wait.
 
@@ -154,7 +154,7 @@ class Scheduler:
         inputs: Inputs,
         *,
         timeout: float | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> Embeddings:
         """`encode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
         embeddings = self.encode_with_info(inputs, timeout=timeout, **options).embeddings
@@ -166,7 +166,7 @@ class Scheduler:
         *,
         timeout: float | None = None,
         times: RequestTimes | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
         """`submit`, and await the result; what is long to tokenise is so in another thread.
 
@@ -194,7 +194,7 @@ class Scheduler:
         inputs: Inputs,
         *,
         timeout: float | None = None,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodeKeywords],
     ) -> Embeddings:
         """`aencode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
         encoded = await self.aencode_with_info(inputs, timeout=timeout, **options)
@@ -248,7 +248,7 @@ class Scheduler:
         self,
         inputs: Inputs,
         timeout: float | None,
-        options: EncodeOptions,
+        options: EncodeKeywords,
         times: RequestTimes | None,
     ) -> _Call:
         """Check a call and make room for its texts."""

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from mirror_rt.encoding import BatchEncoder
+from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.scheduling.scheduler import Scheduler
 
 __all__ = ["SHARED_TEXTS", "run_in_thread", "scheduler_of"]

@@ -9,8 +9,8 @@ from mirror_rt.errors import require
 for _module in ("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client"):
     require(_module, extra="serve", purpose="serving a bundle")
 
-from mirror_rt.server.app import create_app  # noqa: E402
 from mirror_rt.server.config import ListenConfig, ServerConfig  # noqa: E402
-from mirror_rt.server.models import Models, NamedEncoder, load_models  # noqa: E402
+from mirror_rt.server.http.app import create_app  # noqa: E402
+from mirror_rt.server.models.served_models import Models, NamedEncoder, load_models  # noqa: E402
 
 __all__ = ["ListenConfig", "Models", "NamedEncoder", "ServerConfig", "create_app", "load_models"]

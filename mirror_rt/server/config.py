@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from mirror_rt.encoding.options import OnTooLong
 from mirror_rt.errors import ConfigError
-from mirror_rt.options import OnTooLong
-from mirror_rt.providers import Providers
-from mirror_rt.session_config import Spinning
+from mirror_rt.inference.load_options import Spinning
+from mirror_rt.inference.providers import Providers
 
 __all__ = ["ListenConfig", "ServerConfig"]
 

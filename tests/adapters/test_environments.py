@@ -8,9 +8,9 @@ import pytest
 
 from interop.environments import ADAPTERS
 from mirror_rt import _core
+from paths import ROOT
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 
 
 @pytest.fixture(scope="session")

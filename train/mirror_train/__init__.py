@@ -5,19 +5,19 @@ from mirror_rt.errors import require as _require
 _require("torch", extra="train", purpose="tuning")
 _require("transformers", extra="train", purpose="tuning")
 
-from mirror_train.data import (  # noqa: E402
+from mirror_train.data.strings import (  # noqa: E402
     TrainingData,
     has_word_list,
     load_training_data,
     word_list,
 )
-from mirror_train.default_model import DEFAULT_MODEL  # noqa: E402
-from mirror_train.language_run import LanguageJob, LanguageResult, tune_languages  # noqa: E402
-from mirror_train.languages import LanguageRecipe, LanguageTable, load_languages  # noqa: E402
+from mirror_train.languages.run import LanguageJob, LanguageResult, tune_languages  # noqa: E402
+from mirror_train.languages.table import LanguageRecipe, LanguageTable, load_languages  # noqa: E402
 from mirror_train.loss import infonce  # noqa: E402
-from mirror_train.recipe import Recipe, load_recipe, recipe_names  # noqa: E402
-from mirror_train.torch_encoder import TorchEncoder  # noqa: E402
-from mirror_train.tune import TuneConfig, TuneReport, tune  # noqa: E402
+from mirror_train.model.default_model import DEFAULT_MODEL  # noqa: E402
+from mirror_train.model.torch_encoder import TorchEncoder  # noqa: E402
+from mirror_train.training.recipe import Recipe, load_recipe, recipe_names  # noqa: E402
+from mirror_train.training.tune import TuneConfig, TuneReport, tune  # noqa: E402
 
 __all__ = [
     "DEFAULT_MODEL",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import find_column
-from mirror_rt.textio import iter_lines, read_table
-from mirror_rt.tokenization import why_invalid
+from mirror_rt.io.text import iter_lines, read_table
+from mirror_rt.tokens.tokenization import why_invalid
 
 __all__ = ["Names", "read_concept_folder", "read_dictionary", "read_mentions", "split_ids"]
 

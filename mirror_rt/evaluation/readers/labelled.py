@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
-from mirror_rt.tokenization import why_invalid
+from mirror_rt.tokens.tokenization import why_invalid
 
 __all__ = ["LABELS", "LabelledPairs", "read_labelled_pairs"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.textio import iter_lines
-from mirror_rt.tokenization import why_invalid
+from mirror_rt.io.text import iter_lines
+from mirror_rt.tokens.tokenization import why_invalid
 
 __all__ = ["read_lexicon", "read_words"]
 

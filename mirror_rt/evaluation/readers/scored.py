@@ -7,7 +7,7 @@ from pathlib import Path
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import Rows, find_column, read_any_table, read_rows
 from mirror_rt.evaluation.similarity import ScoredPairs, find_text_columns, make_pairs
-from mirror_rt.textio import iter_lines
+from mirror_rt.io.text import iter_lines
 
 __all__ = [
     "read_multisimlex",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.textio import Table, csv_reader, iter_lines, read_table
+from mirror_rt.io.text import Table, csv_reader, iter_lines, read_table
 
 __all__ = ["Rows", "find_column", "read_any_table", "read_rows"]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import ConfigError, OutputExistsError
-from mirror_rt.files import check_free, check_space
-from mirror_rt.manifest import Layout, Manifest
-from mirror_train.batches import Batches
-from mirror_train.data import TrainingData
+from mirror_rt.io.atomic import check_free, check_space
+from mirror_train.data.batches import Batches
+from mirror_train.data.strings import TrainingData
 from mirror_train.flow.fitting import RegularisedFit, fit_flow, initial_flow
 from mirror_train.flow.recipe import CfRecipe
 from mirror_train.flow.run import (
@@ -24,16 +24,16 @@ from mirror_train.flow.run import (
     step_bar,
     text_vectors,
 )
-from mirror_train.glow import Flow, check_flow_size
-from mirror_train.head import Head
-from mirror_train.output import write_folder
-from mirror_train.pooling import check_special_tokens
-from mirror_train.precision import Precision, resolve_device, resolve_precision
-from mirror_train.pretrained import Pretrained, load_pretrained
-from mirror_train.processes import Processes
-from mirror_train.run_config import RunConfig
-from mirror_train.trainer import TrainingStats
-from mirror_train.tune import TuneConfig, TuneReport, tune, tuned_pooling
+from mirror_train.model.glow import Flow, check_flow_size
+from mirror_train.model.pooling import check_special_tokens
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained, load_pretrained
+from mirror_train.training.output_folder import write_folder
+from mirror_train.training.precision import Precision, resolve_device, resolve_precision
+from mirror_train.training.processes import Processes
+from mirror_train.training.run_config import RunConfig
+from mirror_train.training.trainer import TrainingStats
+from mirror_train.training.tune import TuneConfig, TuneReport, tune, tuned_pooling
 
 __all__ = ["CfConfig", "tune_cf"]
 

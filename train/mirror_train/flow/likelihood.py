@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mirror_rt.files import check_free, check_space
-from mirror_train.data import TrainingData
+from mirror_rt.io.atomic import check_free, check_space
+from mirror_train.data.strings import TrainingData
 from mirror_train.flow.fitting import fit_flow, initial_flow
 from mirror_train.flow.recipe import FlowRecipe
 from mirror_train.flow.run import (
@@ -18,12 +18,12 @@ from mirror_train.flow.run import (
     step_bar,
     text_vectors,
 )
-from mirror_train.glow import check_flow_size
-from mirror_train.output import write_folder
-from mirror_train.precision import resolve_device
-from mirror_train.pretrained import load_pretrained
-from mirror_train.run_config import RunConfig
-from mirror_train.tune import TuneReport
+from mirror_train.model.glow import check_flow_size
+from mirror_train.model.pretrained import load_pretrained
+from mirror_train.training.output_folder import write_folder
+from mirror_train.training.precision import resolve_device
+from mirror_train.training.run_config import RunConfig
+from mirror_train.training.tune import TuneReport
 
 __all__ = ["FlowConfig", "tune_flow"]
 

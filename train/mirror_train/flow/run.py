@@ -14,19 +14,19 @@ import torch
 import transformers
 
 from mirror_rt import __version__
-from mirror_rt.encoding import Vectors
+from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
+from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError, DataError, ModelError
-from mirror_rt.manifest import Layout, Manifest, Pooling
 from mirror_rt.progress import progress_bar
-from mirror_train.data import TrainingData
-from mirror_train.declared import declared_head
-from mirror_train.head import Head
-from mirror_train.license import base_license
-from mirror_train.pooling import check_special_tokens
-from mirror_train.pretrained import Pretrained
-from mirror_train.processes import world_size
-from mirror_train.torch_encoder import TorchEncoder
-from mirror_train.trainer import TrainingStats
+from mirror_train.data.strings import TrainingData
+from mirror_train.model.declared_modules import declared_head
+from mirror_train.model.license import base_license
+from mirror_train.model.pooling import check_special_tokens
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.training.processes import world_size
+from mirror_train.training.trainer import TrainingStats
 
 __all__ = [
     "FlowPooling",

@@ -1,6 +1,6 @@
 """InfoNCE by the CUDA extension: memory linear in the batch, no wait for the device.
 
-The kernels and their derivation are in csrc/infonce_gpu.cu. Here tensors are checked, workspaces
+The kernels and their derivation are in csrc/infonce/gpu/loss.cu. Here tensors are checked, space is
 taken from torch's allocator, and everything queued on torch's current stream: so calls can be
 captured in a CUDA graph.
 """
@@ -70,7 +70,7 @@ class CudaRows:
     """Normalised rows.
 
     Attributes:
-        unit: fp16 [R rounded up to a tile, parts * stride]; see csrc/infonce_gpu.h.
+        unit: fp16 [R rounded up to a tile, parts * stride]; see csrc/infonce/gpu/loss.h.
         norms: fp32 [R].
         native: the same for the extension, which does not keep the tensors alive.
         sizes: rows of the blocks these came from.

@@ -23,13 +23,13 @@ from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.session import Session, TaskConfig, check_numbers, open_session
 from mirror_train.pairs.task_layers import SoftmaxLayer, TaskLayer
 from mirror_train.pairs.training import TaskTrainer, bar_of, warm_up_then_decay
-from mirror_train.trainer import TrainingStats
-from mirror_train.tune import TuneReport
+from mirror_train.training.trainer import TrainingStats
+from mirror_train.training.tune import TuneReport
 
 __all__ = ["CONCATENATIONS", "BurtConfig", "BurtPooling", "BurtRecipe", "tune_burt"]
 
 BurtPooling = Literal["cls", "max", "mean"]
-# The seven of table 4; parts are those of `mirror_rt.heads.FEATURES`.
+# The seven of table 4; parts are those of `mirror_rt.heads.task_heads.FEATURES`.
 CONCATENATIONS = (
     "u,v",
     "|u-v|",

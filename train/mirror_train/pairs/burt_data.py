@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
-from mirror_train.data import load_training_data
+from mirror_train.data.strings import load_training_data
 from mirror_train.pairs.examples import Examples
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.ppdb import Ppdb, read_ppdb

@@ -11,15 +11,15 @@ from typing import Any, Literal
 
 import torch
 
-from mirror_rt.manifest import PoolingMode
-from mirror_rt.prediction import Predictor, score_predictions
+from mirror_rt.bundle.manifest import PoolingMode
+from mirror_rt.heads.predictor import Predictor, score_predictions
 from mirror_train.pairs.examples import Examples
 from mirror_train.pairs.multitask_data import TASKS, MultitaskData
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.session import Session, TaskConfig, check_numbers, open_session
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
 from mirror_train.pairs.training import TaskTrainer, bar_of, constant
-from mirror_train.tune import TuneReport
+from mirror_train.training.tune import TuneReport
 
 __all__ = ["MultitaskConfig", "MultitaskRecipe", "evaluate_tasks", "tune_multitask"]
 

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import ScoredPairs
-from mirror_rt.textio import iter_lines
-from mirror_rt.tokenization import why_invalid
+from mirror_rt.io.text import iter_lines
+from mirror_rt.tokens.tokenization import why_invalid
 from mirror_train.pairs.examples import Examples
 
 __all__ = ["RELATIONS", "Ppdb", "read_ppdb"]

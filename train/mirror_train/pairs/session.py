@@ -12,22 +12,22 @@ import transformers
 from torch import nn
 
 from mirror_rt import __version__
+from mirror_rt.bundle.manifest import Manifest, PoolingMode
 from mirror_rt.errors import ConfigError, ModelError
-from mirror_rt.files import check_free, check_space
-from mirror_rt.heads import Heads
-from mirror_rt.manifest import Manifest, PoolingMode
-from mirror_train.declared import declared_head
-from mirror_train.head import Head
-from mirror_train.license import base_license
-from mirror_train.output import write_folder
+from mirror_rt.heads.task_heads import Heads
+from mirror_rt.io.atomic import check_free, check_space
+from mirror_train.model.declared_modules import declared_head
+from mirror_train.model.license import base_license
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained, load_pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.pairs.task_layers import TaskLayer
-from mirror_train.precision import Precision, resolve_device, resolve_precision
-from mirror_train.pretrained import Pretrained, load_pretrained
-from mirror_train.processes import world_size
-from mirror_train.run_config import RunConfig
-from mirror_train.torch_encoder import TorchEncoder
-from mirror_train.trainer import TrainingStats
-from mirror_train.tune import TuneReport
+from mirror_train.training.output_folder import write_folder
+from mirror_train.training.precision import Precision, resolve_device, resolve_precision
+from mirror_train.training.processes import world_size
+from mirror_train.training.run_config import RunConfig
+from mirror_train.training.trainer import TrainingStats
+from mirror_train.training.tune import TuneReport
 
 __all__ = ["Session", "TaskConfig", "check_numbers", "open_session"]
 

@@ -1,4 +1,4 @@
-"""Task heads in training: layers with a loss, which end as `mirror_rt.heads.TaskHead`."""
+"""Task heads in training: layers with a loss, which end as `mirror_rt.heads` applies them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mirror_rt.heads import TaskHead
+from mirror_rt.heads.task_heads import TaskHead
 
 __all__ = ["CosineLayer", "SoftmaxLayer", "TaskLayer", "join_features"]
 
@@ -18,7 +18,7 @@ def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
 
     Args:
         z: vectors.
-        features: of `mirror_rt.heads.FEATURES`.
+        features: of `mirror_rt.heads.task_heads.FEATURES`.
     """
     u, v = z.chunk(2)
     parts = {"u": u, "v": v, "|u-v|": (u - v).abs(), "u*v": u * v}
@@ -72,7 +72,7 @@ class SoftmaxLayer(TaskLayer):
         name: of the task.
         dimension: length D of a text's vector.
         labels: names of the classes.
-        features: of pairs, of `mirror_rt.heads.FEATURES`; none for texts.
+        features: of pairs, of `mirror_rt.heads.task_heads.FEATURES`; none for texts.
         dropout: rate, in training.
     """
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ModelError
-from mirror_rt.manifest import PoolingMode
 from mirror_rt.progress import ProgressBar, progress_bar
-from mirror_rt.tokenization import TextTokenizer
-from mirror_train.forward import Forward
+from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_train.data.views import dropout_seed, step_rng
+from mirror_train.model.forward import Forward
+from mirror_train.model.pretrained import Pretrained
 from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.task_layers import TaskLayer
-from mirror_train.precision import Precision
-from mirror_train.pretrained import Pretrained
-from mirror_train.trainer import AUTOCAST, TrainingStats
-from mirror_train.views import dropout_seed, step_rng
+from mirror_train.training.precision import Precision
+from mirror_train.training.trainer import AUTOCAST, TrainingStats
 
 __all__ = ["TaskTrainer", "bar_of", "constant", "warm_up_then_decay"]
 

@@ -1,0 +1,168 @@
+// Binds vector_ops. Validates, allocates, releases the GIL; no algorithms.
+#include "vector_ops/vector_ops.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using namespace mirror_rt::vector_ops;
+template <class T>
+using Array = py::array_t<T, py::array::c_style>;
+
+constexpr std::uint8_t kSignBit = 0x80;
+
+const Isa& isa_named(const std::optional<std::string>& name) {
+  const Isa* found = find_isa(name ? name->c_str() : nullptr);
+  if (found == nullptr) throw py::value_error("this processor has no " + *name);
+  return *found;
+}
+
+template <class T>
+void check_matrix(const Array<T>& array, const char* name) {
+  if (array.ndim() != 2) throw py::value_error(std::string(name) + " must have two dimensions");
+}
+
+// -> uint8 [n, D]
+Array<std::uint8_t> quantize_rows(const Array<float>& x, const Array<float>& starts,
+                                  const Array<float>& steps, bool is_signed,
+                                  const std::optional<std::string>& isa) {
+  check_matrix(x, "embeddings");
+  const py::ssize_t n = x.shape(0), dim = x.shape(1);
+  if (starts.ndim() != 1 || steps.ndim() != 1 || starts.size() != dim || steps.size() != dim) {
+    throw py::value_error("starts and steps must have one entry a dimension");
+  }
+  const Isa& chosen = isa_named(isa);
+  Array<std::uint8_t> out(std::vector<py::ssize_t>{n, dim});
+  const float *data = x.data(), *start = starts.data(), *step = steps.data();
+  std::uint8_t* codes = out.mutable_data();
+  std::int64_t bad;
+  {
+    py::gil_scoped_release release;
+    bad = quantize(chosen, data, n, dim, start, step, is_signed ? kSignBit : 0, codes);
+  }
+  if (bad >= 0) throw py::value_error("row " + std::to_string(bad) + " holds NaN");
+  return out;
+}
+
+struct Hits {
+  Array<std::int32_t> scores;
+  Array<std::int64_t> indices;
+};
+
+Hits empty_hits(std::int64_t parts, std::int64_t queries, std::int64_t k) {
+  const std::vector<py::ssize_t> shape = {parts, queries, k};
+  Hits hits{Array<std::int32_t>(shape), Array<std::int64_t>(shape)};
+  std::fill_n(hits.scores.mutable_data(), hits.scores.size(),
+              std::numeric_limits<std::int32_t>::min());
+  std::fill_n(hits.indices.mutable_data(), hits.indices.size(), std::int64_t{-1});
+  return hits;
+}
+
+template <class Query>
+Corpus make_corpus(const Array<Query>& queries, const Array<std::uint8_t>& corpus, std::int64_t k,
+                   std::int64_t parts) {
+  check_matrix(queries, "queries");
+  check_matrix(corpus, "corpus");
+  if (queries.shape(1) != corpus.shape(1)) {
+    throw py::value_error("queries and corpus must have rows of one length");
+  }
+  if (k < 1 || parts < 1) throw py::value_error("k and parts must be at least 1");
+  return {corpus.data(), corpus.shape(0), corpus.shape(1), parts};
+}
+
+// -> (scores int32, indices int64), each [parts, queries, k], in no order
+py::tuple search_codes_of(const Array<std::int16_t>& queries, const Array<std::uint8_t>& corpus,
+                          bool is_signed, std::int64_t k, std::int64_t parts,
+                          const std::optional<std::string>& isa) {
+  const Corpus rows = make_corpus(queries, corpus, k, parts);
+  const Isa& chosen = isa_named(isa);
+  Hits hits = empty_hits(parts, queries.shape(0), k);
+  const std::int16_t* query = queries.data();
+  const std::int64_t n_queries = queries.shape(0);
+  std::int32_t* scores = hits.scores.mutable_data();
+  std::int64_t* indices = hits.indices.mutable_data();
+  {
+    py::gil_scoped_release release;
+    search_codes(chosen, rows, is_signed ? kSignBit : 0, query, n_queries, k, scores, indices);
+  }
+  return py::make_tuple(hits.scores, hits.indices);
+}
+
+py::tuple search_bits_of(const Array<std::uint8_t>& queries, const Array<std::uint8_t>& corpus,
+                         std::int64_t k, std::int64_t parts,
+                         const std::optional<std::string>& isa) {
+  const Corpus rows = make_corpus(queries, corpus, k, parts);
+  const Isa& chosen = isa_named(isa);
+  Hits hits = empty_hits(parts, queries.shape(0), k);
+  const std::uint8_t* query = queries.data();
+  const std::int64_t n_queries = queries.shape(0);
+  std::int32_t* scores = hits.scores.mutable_data();
+  std::int64_t* indices = hits.indices.mutable_data();
+  {
+    py::gil_scoped_release release;
+    search_bits(chosen, rows, query, n_queries, k, scores, indices);
+  }
+  return py::make_tuple(hits.scores, hits.indices);
+}
+
+// Updates best_scores and best_indices [queries, k], heaps, with scores [queries, rows].
+void keep_best_rows(const Array<float>& scores, std::int64_t first, Array<float>& best_scores,
+                    Array<std::int64_t>& best_indices, const std::optional<std::string>& isa) {
+  check_matrix(scores, "scores");
+  check_matrix(best_scores, "best_scores");
+  check_matrix(best_indices, "best_indices");
+  const std::int64_t queries = scores.shape(0), n = scores.shape(1), k = best_scores.shape(1);
+  if (best_scores.shape(0) != queries || best_indices.shape(0) != queries || k < 1 ||
+      best_indices.shape(1) != k) {
+    throw py::value_error("best_scores and best_indices must be [queries, k]");
+  }
+  const Isa& chosen = isa_named(isa);
+  const float* row = scores.data();
+  const Best<float> best{best_scores.mutable_data(), best_indices.mutable_data(), k};
+  py::gil_scoped_release release;
+  for (std::int64_t q = 0; q < queries; ++q) {
+    keep_best(chosen, row + q * n, n, first,
+              Best<float>{best.scores + q * k, best.indices + q * k, k});
+  }
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
+    if ((*isa)->supported()) names.emplace_back((*isa)->name);
+  }
+  return names;
+}
+
+}  // namespace
+
+void bind_vector_ops(py::module_& m) {
+  const auto isa = py::arg("instruction_set") = py::none();
+  m.def("vector_instruction_sets", &instruction_sets,
+        "Instruction sets of the functions below that this processor has, the most capable last.");
+  m.def("quantize_rows", &quantize_rows, py::arg("embeddings"), py::arg("starts"), py::arg("steps"),
+        py::kw_only(), py::arg("signed"), isa,
+        "Codes uint8 [n, D] of float32 [n, D]; signed: the bytes of an int8 array.");
+  m.def("search_codes", &search_codes_of, py::arg("queries"), py::arg("corpus"), py::kw_only(),
+        py::arg("signed"), py::arg("k"), py::arg("parts"), isa,
+        "Largest dot products of int16 queries and byte codes: (scores, indices), unsorted.");
+  m.def("search_bits", &search_bits_of, py::arg("queries"), py::arg("corpus"), py::kw_only(),
+        py::arg("k"), py::arg("parts"), isa,
+        "Rows of fewest different bits: (- their number, indices), unsorted.");
+  m.def("keep_best", &keep_best_rows, py::arg("scores"), py::arg("first"),
+        py::arg("best_scores").noconvert(), py::arg("best_indices").noconvert(), py::kw_only(), isa,
+        "Update heaps [queries, k] with the scores [queries, rows] of rows first, first + 1.");
+}

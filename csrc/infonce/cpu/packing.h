@@ -1,0 +1,45 @@
+// Rows packed in blocks for the tile functions of an instruction set.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "infonce/infonce.h"
+
+namespace mirror_rt::infonce {
+
+struct AlignedDelete {
+  void operator()(void* p) const { ::operator delete[](p, std::align_val_t{64}); }
+};
+template <class T>
+using Aligned = std::unique_ptr<T[], AlignedDelete>;
+
+/// Uninitialised, on a 64-byte boundary.
+template <class T>
+Aligned<T> aligned(std::int64_t n) {
+  return Aligned<T>(static_cast<T*>(::operator new[](n * sizeof(T), std::align_val_t{64})));
+}
+
+inline std::int64_t round_up(std::int64_t n, std::int64_t step) {
+  return (n + step - 1) / step * step;
+}
+
+/// All rows in the three layouts of infonce/cpu/isa.h.
+class PackedRows {
+ public:
+  PackedRows(const Rows& rows, const Geometry& geometry, const Execution& execution);
+
+  std::int64_t blocks() const { return (rows_ + geometry_.block - 1) / geometry_.block; }
+  PackedBlock block(std::int64_t index) const;
+
+ private:
+  using Unit = std::uint32_t;  // a float or a pair of bfloat16
+
+  std::int64_t rows_;
+  Geometry geometry_;
+  std::int64_t by_dim_, transposed_, by_row_;  // units of a block in each layout
+  Aligned<Unit> units_;
+};
+
+}  // namespace mirror_rt::infonce

@@ -1,0 +1,24 @@
+// What several of the InfoNCE kernels share.
+#pragma once
+
+#include "infonce/gpu/loss.h"
+#include "infonce/gpu/ptx.cuh"
+
+namespace mirror_train {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Unit rows are stored times 2^15: the largest element, 1, stays finite in fp16, and the small
+// ones and the low parts of all do not become subnormal.
+constexpr float kUnitScale = 32768.0f;
+
+__device__ inline int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
+
+__device__ inline int warp_of_thread() { return static_cast<int>(threadIdx.x) / kWarp; }
+
+__device__ inline std::uint16_t* unit_row(const Rows& rows, std::int64_t row) {
+  return rows.unit + row * rows.stride * (rows.split ? 2 : 1);
+}
+
+}  // namespace mirror_train

@@ -1,0 +1,202 @@
+// The weighted sums: a kernel that writes a wave of weights W, and one that multiplies by it.
+#pragma once
+
+#include "infonce/gpu/tiles.cuh"
+
+namespace mirror_train {
+
+// W <= 2 is stored in fp16 times 2^14: exact to 11 bits down to 2^-28, and 0 below 2^-39.
+constexpr float kWeightScale = 16384.0f;
+// Their low parts are at most 2^-12 of the high ones, and stored times 2^11 for small weights'
+// sake.
+constexpr float kLowWeightScale = 2048.0f;
+
+struct ContractParams {
+  Scores scores;
+  Wave wave;
+  std::uint16_t* panel;
+  std::int64_t panel_pitch;
+  std::int64_t panel_low;  // elements from the high to the low parts
+  const float* row_log_weights;
+  const float* column_log_weights;
+  float* row_sums;
+  float* column_sums;
+};
+
+template <typename Core>
+union WeightsStorage {
+  typename Core::Ring ring;
+  std::uint16_t tile[kTile * kTile];
+};
+
+/// exp(score + log_weight), at most 1 but for rounding: so cut off there, which lets NaN pass.
+__device__ inline float weight_of(float cosine, float scale, float log_weight) {
+  const float exponent = fmaf(cosine, scale, log_weight);
+  return __expf(exponent > 0 ? 0.0f : exponent);
+}
+
+/// log_weights[i]; -inf past the last row or column that has one.
+__device__ inline float log_weight_at(const float* log_weights, std::int64_t i,
+                                      std::int64_t count) {
+  return log_weights != nullptr && i < count ? log_weights[i] : -INFINITY;
+}
+
+/// Turns the cosines of a tile into its weights, times kWeightScale.
+template <typename Accumulator>
+__device__ void weigh(Accumulator& values, const ContractParams& p, const Tile& tile) {
+  const Scores& s = p.scores;
+  float row_log_weights[Accumulator::kRows];
+#pragma unroll
+  for (int r = 0; r < Accumulator::kRows; ++r) {
+    const std::int64_t row = tile.row + Accumulator::row(r);
+    row_log_weights[r] = log_weight_at(p.row_log_weights, row, s.negatives.n_rows);
+  }
+#pragma unroll
+  for (int c = 0; c < Accumulator::kColumns; ++c) {
+    const std::int64_t column = tile.column + Accumulator::column(c);
+    const float column_log_weight =
+        log_weight_at(p.column_log_weights, column, s.negatives.n_columns);
+#pragma unroll
+    for (int r = 0; r < Accumulator::kRows; ++r) {
+      const float weight = weight_of(values.at(r, c), s.scale, row_log_weights[r]) +
+                           weight_of(values.at(r, c), s.scale, column_log_weight);
+      values.at(r, c) = weight * kWeightScale;
+    }
+  }
+}
+
+/// Copies a tile from the accumulators to `out` in fp16, by way of shared memory for whole lines.
+template <typename Accumulator>
+__device__ void store_tile(const Accumulator& values, std::uint16_t* shared, std::uint16_t* out,
+                           std::int64_t pitch) {
+  // Lines of kTile elements, permuted so that neither side's accesses meet in a bank.
+  const auto offset = [](int row, int chunk) { return row * kTile + (chunk ^ row % 8) * kChunk; };
+#pragma unroll
+  for (int r = 0; r < Accumulator::kRows; ++r) {
+    const int row = Accumulator::row(r);
+#pragma unroll
+    for (int c = 0; c < Accumulator::kColumns; c += 2) {
+      const int column = Accumulator::column(c);
+      std::uint16_t* pair = shared + offset(row, column / kChunk) + column % kChunk;
+      *reinterpret_cast<std::uint32_t*>(pair) = half_pair(values.at(r, c), values.at(r, c + 1));
+    }
+  }
+  __syncthreads();
+  constexpr int kLineChunks = kTile / kChunk;
+#pragma unroll
+  for (int n = 0; n < kTile * kLineChunks / kThreads; ++n) {
+    const int index = static_cast<int>(threadIdx.x) + n * kThreads;
+    const int row = index / kLineChunks, chunk = index % kLineChunks;
+    copy_chunk(out + row * pitch + chunk * kChunk, shared + offset(row, chunk));
+  }
+  __syncthreads();
+}
+
+/// Leaves of every value what fp16 does not hold of it, times kLowWeightScale.
+template <typename Accumulator>
+__device__ void keep_low_parts(Accumulator& values) {
+#pragma unroll
+  for (int r = 0; r < Accumulator::kRows; ++r) {
+#pragma unroll
+    for (int c = 0; c < Accumulator::kColumns; ++c) {
+      const float high = half_value(half_bits(values.at(r, c)));
+      values.at(r, c) = (values.at(r, c) - high) * kLowWeightScale;
+    }
+  }
+}
+
+template <typename Core, bool kSplit>
+__global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void weights_tiles(ContractParams p) {
+  auto& shared = shared_memory<WeightsStorage<Core>>();
+  const Tile tile = tile_of(p.wave, static_cast<int>(blockIdx.x));
+  if (tile.skipped) return;
+  typename Core::Accumulator values;
+  compute_scores<Core, kSplit>(values, p.scores, tile, shared.ring);
+  weigh(values, p, tile);
+  std::uint16_t* out = p.panel + static_cast<std::int64_t>(tile.row_slot) * kTile * p.panel_pitch +
+                       tile.column_slot * kTile;
+  store_tile(values, shared.tile, out, p.panel_pitch);
+  if constexpr (kSplit) {
+    keep_low_parts(values);
+    store_tile(values, shared.tile, out + p.panel_low, p.panel_pitch);
+  }
+}
+
+/// Element [row, column] of the panel of weights as an operand.
+__device__ inline Operand panel_operand(const ContractParams& p, std::int64_t row,
+                                        std::int64_t column) {
+  return {p.panel + row * p.panel_pitch + column, p.panel_pitch, p.panel_low, 1 / kLowWeightScale};
+}
+
+/// Element [row, dimension] of the unit rows as an operand.
+__device__ inline Operand unit_operand(const Rows& rows, std::int64_t row, std::int64_t dimension) {
+  Operand operand = row_operand(rows, row);
+  operand.data += dimension;
+  return operand;
+}
+
+struct alignas(8) SumPair {
+  float x;
+  float y;
+};
+
+/// Writes a tile of sums or adds to it.
+template <typename Accumulator>
+__device__ void store_sums(const Accumulator& values, float* out, std::int64_t pitch, bool first) {
+  constexpr float kScale = 1 / (kWeightScale * kUnitScale);
+#pragma unroll
+  for (int r = 0; r < Accumulator::kRows; ++r) {
+    float* line = out + Accumulator::row(r) * pitch;
+#pragma unroll
+    for (int c = 0; c < Accumulator::kColumns; c += 2) {
+      auto* pair = reinterpret_cast<SumPair*>(line + Accumulator::column(c));
+      SumPair old = {0.0f, 0.0f};
+      if (!first) old = *pair;
+      *pair = {fmaf(values.at(r, c), kScale, old.x), fmaf(values.at(r, c + 1), kScale, old.y)};
+    }
+  }
+}
+
+/// sums += W across: tile row `share.slot` of the wave times the columns it stands for.
+template <typename Core, bool kSplit>
+__device__ void add_across(typename Core::Accumulator& sums, const ContractParams& p,
+                           const Share& share, std::int64_t dimension, typename Core::Ring& ring) {
+  if (share.across.begin >= share.across.end) return;
+  const std::int64_t begin = std::int64_t{share.across.begin} * kTile;
+  const std::int64_t column = std::int64_t{p.wave.column_tile} * kTile + begin;
+  const std::int64_t depth = std::int64_t{share.across.end - share.across.begin} * kTile;
+  multiply<Core, Major::kDepth, Major::kTile, kSplit>(
+      sums, panel_operand(p, std::int64_t{share.slot} * kTile, begin),
+      unit_operand(p.scores.columns, column, dimension), depth, ring);
+}
+
+/// sums += W transposed, down tile column `share.slot` of the wave, times the rows.
+template <typename Core, bool kSplit>
+__device__ void add_down(typename Core::Accumulator& sums, const ContractParams& p,
+                         const Share& share, std::int64_t dimension, typename Core::Ring& ring) {
+  if (share.down.begin >= share.down.end) return;
+  const std::int64_t begin = std::int64_t{share.down.begin} * kTile;
+  const std::int64_t row = std::int64_t{p.wave.row_tile} * kTile + begin;
+  const std::int64_t depth = std::int64_t{share.down.end - share.down.begin} * kTile;
+  multiply<Core, Major::kTile, Major::kTile, kSplit>(
+      sums, panel_operand(p, begin, std::int64_t{share.slot} * kTile),
+      unit_operand(p.scores.rows, row, dimension), depth, ring);
+}
+
+/// Adds a wave's part of the sums of output tile blockIdx.y, dimensions of tile blockIdx.x. Blocks
+/// that run at the same time mostly differ in the dimensions alone, and so share their part of W
+/// in the L2 cache.
+template <typename Core, bool kSplit>
+__global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void accumulate_tiles(ContractParams p) {
+  auto& ring = shared_memory<typename Core::Ring>();
+  const Share share = share_of(p.wave, static_cast<int>(blockIdx.y));
+  const std::int64_t dimension = static_cast<std::int64_t>(blockIdx.x) * kTile;
+  typename Core::Accumulator sums;
+  add_across<Core, kSplit>(sums, p, share, dimension, ring);
+  add_down<Core, kSplit>(sums, p, share, dimension, ring);
+  const std::int64_t stride = p.scores.rows.stride;
+  float* out = share.of_columns ? p.column_sums : p.row_sums;
+  store_sums(sums, out + share.tile * kTile * stride + dimension, stride, share.first);
+}
+
+}  // namespace mirror_train

@@ -1,0 +1,173 @@
+// InfoNCE on an NVIDIA GPU, in memory linear in the number of rows.
+//
+// The problem. M unit rows x_i of D dimensions; scores s_ij = x_i . x_j / tau; a set of negatives
+// Neg(i) for every row. Forward: n_i = log sum of exp(s_ij) over Neg(i). With the loss of row i a
+// function of n_i - s+_i, its derivative g_i and a_i = ln g_i - n_i, the gradient needs
+//
+//     sums_i = sum over j in Neg(i) of W_ij x_j,    W_ij = exp(s_ij + a_i) + exp(s_ij + a_j).
+//
+// exp(s_ij + a_i) is g_i times the softmax over Neg(i): at most 1, so nothing overflows. Neither S
+// nor W is ever held whole: both passes compute S again, tile by tile, from the rows.
+//
+// Symmetry. With rows and columns the same, S and W are symmetric, so only tiles (r, c) with
+// r <= c are computed. Forward: M^2 D instead of 2 M^2 D operations. Backward: half for S, and
+// W times X in full, each stored tile of W being used twice:
+//
+//     tile (r, c), r < c:   sums of rows r += W X_c,   sums of rows c += W^T X_r.
+//
+//            columns              an output tile t takes, of the tiles at or right of the diagonal,
+//          0  1  2  3  4            across:  row t of tiles, as they are
+//       0  .  .  d  .  .            down:    column t of tiles above the diagonal, transposed
+//  rows 1     .  d  .  .          drawn for t = 2. Logsumexp merges the row partials across and
+//       2        a  a  a          the column partials down; the backward sums the products.
+//       3           .  .
+//       4              .
+//
+// The rectangular problem (rows against the rows of all processes, or one view against the other)
+// computes all tiles, and has only the share across, or for `column_sums` also that down.
+//
+// Waves. A launch takes a rectangle of tiles, so that the workspace is bounded: a wave's partials
+// (8 bytes a row and tile column) or its panel of W. Waves follow one another in a fixed order,
+// and within a wave every output is owned by one thread that adds in a fixed order: no atomics,
+// bit-identical results. The first wave of an output writes it, so nothing is cleared before.
+//
+// Precision. Rows are stored once in fp16 (for unit vectors eight times as precise as bf16), W in
+// fp16, products are summed in fp32. For fp32 input both are split, x = high + low in fp16, and
+// a product is low * high + high * low + high * high, three passes of the same loop: what is
+// dropped is 2^-24 of the product, the rounding of fp32 itself.
+//
+// Files: infonce/gpu/pipeline.cuh the main loop; _mma.cuh and _wgmma.cuh the two ways it
+// multiplies; _tiles.cuh waves, masks and scores; _logsumexp.cuh, _merge.cuh and _contract.cuh what
+// becomes of a tile; _rows.cuh the steps linear in M.
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "infonce/gpu/kernels.cuh"
+#include "infonce/gpu/loss.h"
+#include "infonce/gpu/merge.cuh"
+#include "infonce/gpu/mma.cuh"
+#include "infonce/gpu/rows.cuh"
+
+namespace mirror_train {
+
+namespace {
+
+dim3 row_blocks(std::int64_t rows) {
+  return dim3(static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock));
+}
+
+int tiles(std::int64_t count) { return static_cast<int>((count + kTile - 1) / kTile); }
+
+/// Calls `body` with the waves that cover row_tiles x column_tiles, in the order of the rows. In
+/// a symmetric problem the waves are square but at the edge, and those below the diagonal left out.
+template <typename Body>
+void for_each_wave(int row_tiles, int column_tiles, WaveSize size, bool symmetric,
+                   const Body& body) {
+  for (int row = 0; row < row_tiles; row += size.row_tiles) {
+    for (int column = symmetric ? row : 0; column < column_tiles; column += size.column_tiles) {
+      body(Wave{row, std::min(size.row_tiles, row_tiles - row), column,
+                std::min(size.column_tiles, column_tiles - column), symmetric});
+    }
+  }
+}
+
+/// The kernels for the current device. On sm_90 mma.sync does not reach the tensor cores' full rate
+/// and wgmma does; but that core has been checked by emulation alone and not on hardware, so it
+/// runs only where the environment asks for it.
+TileKernels choose_kernels(bool split) {
+  const char* variable = std::getenv("MIRROR_RT_CUDA_CORE");
+  const std::string core = variable == nullptr ? "mma" : variable;
+  if (core == "mma") return split ? tile_kernels<MmaCore, true>() : tile_kernels<MmaCore, false>();
+  if (core != "wgmma") {
+    throw std::runtime_error("MIRROR_RT_CUDA_CORE must be mma or wgmma, got " + core);
+  }
+#ifdef MIRROR_TRAIN_WGMMA
+  if (compute_capability() == 90) return wgmma_kernels(split);
+  throw std::runtime_error("MIRROR_RT_CUDA_CORE=wgmma needs a GPU of compute capability 9.0");
+#else
+  throw std::runtime_error("MIRROR_RT_CUDA_CORE=wgmma: built without code for sm_90");
+#endif
+}
+
+dim3 tile_blocks(const Wave& wave) {
+  return dim3(static_cast<unsigned>(wave.row_tiles) * static_cast<unsigned>(wave.column_tiles));
+}
+
+}  // namespace
+
+void set_device(int device) { choose_device(device); }
+
+void normalize(const Blocks& blocks, const Rows& rows, void* stream) {
+  launch("normalize_rows", normalize_rows, row_blocks(std::int64_t{rows.tiles()} * kTile),
+         kRowThreads, 0, stream, NormalizeParams{blocks, rows});
+}
+
+void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives, double scale,
+               const LogsumexpWork& work, float* n, void* stream) {
+  const bool symmetric = rows.unit == columns.unit;
+  LogsumexpParams p{
+      {rows, columns, negatives, accumulator_scale(scale)}, {}, work, columns.tiles(), n};
+  const TileKernels kernels = choose_kernels(rows.split);
+  const auto run = [&](const Wave& wave) {
+    p.wave = wave;
+    launch("logsumexp_tiles", kernels.logsumexp.function, tile_blocks(wave), kThreads,
+           kernels.logsumexp.shared_bytes, stream, p);
+    const int outputs = wave.outputs(/*columns=*/symmetric);
+    launch("merge_partials", merge_partials, dim3(static_cast<unsigned>(outputs)), kTile, 0, stream,
+           p);
+  };
+  for_each_wave(tiles(negatives.n_rows), columns.tiles(), work.wave, symmetric, run);
+}
+
+void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const float* n,
+               double scale, bool decoupled, double factor, const ObjectiveResult& result,
+               void* stream) {
+  const ObjectiveParams p{rows,      partners, pairs, n, static_cast<float>(scale),
+                          decoupled, factor,   result};
+  constexpr std::size_t kShared = kRowsPerBlock * sizeof(double);
+  launch("objective_rows", objective_rows, row_blocks(pairs.count), kRowThreads, kShared, stream,
+         p);
+  launch("sum_losses", sum_losses, dim3(1), kRowThreads, kShared, stream, p);
+}
+
+void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
+              const float* row_log_weights, const float* column_log_weights, double scale,
+              const ContractWork& work, float* row_sums, float* column_sums, void* stream) {
+  const bool symmetric = rows.unit == columns.unit;
+  const std::int64_t pitch = std::int64_t{work.wave.column_tiles} * kTile;
+  ContractParams p{{rows, columns, negatives, accumulator_scale(scale)},
+                   {},
+                   work.panel,
+                   pitch,
+                   std::int64_t{work.wave.row_tiles} * kTile * pitch,
+                   row_log_weights,
+                   column_log_weights,
+                   row_sums,
+                   symmetric ? row_sums : column_sums};
+  const TileKernels kernels = choose_kernels(rows.split);
+  const auto run = [&](const Wave& wave) {
+    p.wave = wave;
+    launch("weights_tiles", kernels.weights.function, tile_blocks(wave), kThreads,
+           kernels.weights.shared_bytes, stream, p);
+    const int outputs = wave.outputs(/*columns=*/p.column_sums != nullptr);
+    const dim3 grid(static_cast<unsigned>(rows.stride / kTile), static_cast<unsigned>(outputs));
+    launch("accumulate_tiles", kernels.accumulate.function, grid, kThreads,
+           kernels.accumulate.shared_bytes, stream, p);
+  };
+  // Rows without a loss have no weights of their own: in a symmetric problem their sums come from
+  // the columns.
+  const int row_tiles = symmetric ? tiles(negatives.n_rows) : rows.tiles();
+  for_each_wave(row_tiles, columns.tiles(), work.wave, symmetric, run);
+}
+
+void finish(const float* sums, const Rows& rows, const Rows& partners, const Pairs& pairs,
+            const float* weights, double factor, const float* grad_output, const Blocks& gradients,
+            void* stream) {
+  const FinishParams p{sums,        rows,     partners, pairs, weights, static_cast<float>(factor),
+                       grad_output, gradients};
+  launch("finish_rows", finish_rows, row_blocks(rows.count), kRowThreads, 0, stream, p);
+}
+
+}  // namespace mirror_train

@@ -1,0 +1,33 @@
+// Merges the logsumexp of tiles into that of whole rows.
+#pragma once
+
+#include "infonce/gpu/logsumexp.cuh"
+
+namespace mirror_train {
+
+/// Merges the partials that a wave has for the rows of one output tile, one row a thread, in the
+/// order of the tiles; after a row's last wave writes n.
+__global__ __launch_bounds__(kTile) void merge_partials(LogsumexpParams p) {
+  const Share share = share_of(p.wave, static_cast<int>(blockIdx.x));
+  const int i = static_cast<int>(threadIdx.x);
+  const std::int64_t row = share.tile * kTile + i;
+  if (row >= p.scores.negatives.n_rows) return;
+  Partial total = share.first ? Partial{-INFINITY, 0.0f} : p.work.state[row];
+  const std::int64_t slot = share.slot;
+  for (std::int64_t c = share.across.begin; c < share.across.end; ++c) {
+    total = merge(total, p.work.row_partials[(c * p.wave.row_tiles + slot) * kTile + i]);
+  }
+  for (std::int64_t r = share.down.begin; r < share.down.end; ++r) {
+    total = merge(total, p.work.column_partials[(r * p.wave.column_tiles + slot) * kTile + i]);
+  }
+  const bool last =
+      !share.of_columns && p.wave.column_tile + p.wave.column_tiles == p.all_column_tiles;
+  if (last) {
+    // Not by the maximum, which a row of NaN does not have.
+    p.n[row] = total.sum == 0 ? -INFINITY : finite_reference(total.max) + logf(total.sum);
+  } else {
+    p.work.state[row] = total;
+  }
+}
+
+}  // namespace mirror_train

@@ -1,0 +1,244 @@
+// Everything the InfoNCE kernels ask of the GPU beyond plain CUDA C++: tensor-core instructions,
+// asynchronous copies, shared memory, launches. tests/support/cuda_emulation replaces this one header to
+// run the same kernels on the host.
+#pragma once
+
+#ifdef MIRROR_CUDA_EMULATION
+#include "cuda_emulation.h"
+#else
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace mirror_train {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define MIRROR_ASYNC_COPY 0
+#else
+#define MIRROR_ASYNC_COPY 1
+#endif
+
+/// The block's dynamic shared memory as a T.
+template <typename T>
+__device__ T& shared_memory() {
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  return *reinterpret_cast<T*>(shared_bytes);
+}
+
+__device__ inline unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+/// A 16-byte copy from global to shared memory in two halves: what runs between them hides the
+/// load. From sm_80 on the hardware copies by itself; before, through a register.
+class Copy16 {
+ public:
+  __device__ void start(void* shared, const void* global) {
+#if MIRROR_ASYNC_COPY
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(shared)),
+                 "l"(global)
+                 : "memory");
+#else
+    shared_ = static_cast<uint4*>(shared);
+    value_ = __ldg(static_cast<const uint4*>(global));
+#endif
+  }
+
+  __device__ void finish() {
+#if !MIRROR_ASYNC_COPY
+    *shared_ = value_;
+#endif
+  }
+
+#if !MIRROR_ASYNC_COPY
+ private:
+  uint4* shared_;
+  uint4 value_;
+#endif
+};
+
+/// Copies 16 bytes, both sides aligned to them.
+__device__ inline void copy_chunk(void* to, const void* from) {
+  *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+}
+
+/// Ends the group of copies that this thread has started since the last call.
+__device__ inline void commit_copies() {
+#if MIRROR_ASYNC_COPY
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+#endif
+}
+
+/// Waits until at most `kPending` groups of this thread's copies are under way.
+template <int kPending>
+__device__ void wait_copies() {
+#if MIRROR_ASYNC_COPY
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+#endif
+}
+
+/// Four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8
+/// and receives from each matrix elements 2 * (l % 4) and the next of row l / 4.
+__device__ inline void load_matrices(std::uint32_t (&r)[4], const void* shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(shared))
+               : "memory");
+}
+
+/// The same, of the transposed matrices.
+__device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const void* shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(shared))
+               : "memory");
+}
+
+#if !MIRROR_ASYNC_COPY
+/// c += a [16, 8] b [8, 8], the largest fp16 shape of sm_75.
+__device__ inline void multiply_add_k8(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                       std::uint32_t b0) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+#endif
+
+/// c += a [16, 16] b [16, 8] in fp16 with fp32 sums. Lane l holds of c the elements
+/// (l / 4, 2 * (l % 4) + {0, 1}) and those 8 rows below.
+__device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                    std::uint32_t b1) {
+#if MIRROR_ASYNC_COPY
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  multiply_add_k8(c, a[0], a[1], b0);
+  multiply_add_k8(c, a[2], a[3], b1);
+#endif
+}
+
+/// Makes this thread's finished copies to shared memory visible to wgmma.
+__device__ inline void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+/// A wgmma operand in shared memory with 128-byte swizzle: its start, and the distances in bytes
+/// of atoms side by side and of atoms one after another.
+__device__ inline std::uint64_t wgmma_descriptor(const void* start, unsigned beside,
+                                                 unsigned after) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
+  const auto field = [](unsigned bytes) { return std::uint64_t{(bytes & 0x3ffff) >> 4}; };
+  return field(shared_address(start)) | field(beside) << 16 | field(after) << 32 | kSwizzle128;
+}
+
+/// Holds the compiler to the order of the instructions before and after that use `d`: that wgmma
+/// goes on writing it after the instruction is not in the code.
+__device__ inline void pin_registers(float (&d)[64]) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/// Before the first of a series of products into `d`.
+__device__ inline void wgmma_begin(float (&d)[64]) {
+  pin_registers(d);
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+
+/// Waits until all products of this warpgroup are in `d`.
+__device__ inline void wgmma_end(float (&d)[64]) {
+  asm volatile(
+      "wgmma.commit_group.sync.aligned;\n"
+      "wgmma.wait_group.sync.aligned 0;\n" ::
+          : "memory");
+  pin_registers(d);
+}
+
+/// d [64, 128] += left [64, 16] right [16, 128], by a warpgroup, under way until wgmma_end. d[4 j]
+/// and the three after it are as the c of multiply_add, for columns 8 j and on; a warp has 16 rows.
+template <bool kLeftTransposed, bool kRightTransposed>
+__device__ void wgmma(float (&d)[64], std::uint64_t left, std::uint64_t right) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %68, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, p, 1, 1, %66, %67; }\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
+        "+f"(d[63])
+      : "l"(left), "l"(right), "n"(kLeftTransposed ? 1 : 0), "n"(kRightTransposed ? 1 : 0), "r"(1));
+}
+
+__device__ inline std::uint16_t half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
+
+/// Two in fp16, the first in the low half.
+__device__ inline std::uint32_t half_pair(float x, float y) {
+  return half_bits(x) | static_cast<std::uint32_t>(half_bits(y)) << 16;
+}
+
+__device__ inline float half_value(std::uint16_t bits) {
+  return __half2float(__ushort_as_half(bits));
+}
+
+/// Throws what `result` means unless it is success.
+inline void check_cuda(cudaError_t result, const char* call) {
+  if (result == cudaSuccess) return;
+  throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(result) + ", " +
+                           cudaGetErrorString(result));
+}
+
+inline void choose_device(int device) { check_cuda(cudaSetDevice(device), "cudaSetDevice"); }
+
+/// Of the current device, as in sm_90.
+inline int compute_capability() {
+  int device = 0, major = 0, minor = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+             "cudaDeviceGetAttribute");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+             "cudaDeviceGetAttribute");
+  return 10 * major + minor;
+}
+
+/// Queues `kernel` on `stream`; throws if it cannot start.
+template <typename Params>
+void launch(const char* name, void (*kernel)(Params), dim3 grid, int threads,
+            std::size_t shared_bytes, void* stream, const Params& params) {
+  if (grid.x == 0 || grid.y == 0) return;
+  constexpr std::size_t kWithoutAsking = 48 * 1024;
+  if (shared_bytes > kWithoutAsking) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shared_bytes)),
+               "cudaFuncSetAttribute");
+  }
+  Params copy = params;
+  void* arguments[] = {&copy};
+  const cudaError_t result =
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(threads), arguments,
+                       shared_bytes, static_cast<cudaStream_t>(stream));
+  // Reading the error also clears it, so that it does not surface in someone else's next call.
+  if (result != cudaSuccess) static_cast<void>(cudaGetLastError());
+  check_cuda(result, name);
+}
+
+}  // namespace mirror_train
+
+#endif  // MIRROR_CUDA_EMULATION

@@ -1,0 +1,154 @@
+// Tiles of scores: their order and waves, which of their elements are negatives, the scores.
+#pragma once
+
+#include "infonce/gpu/pipeline.cuh"
+
+namespace mirror_train {
+
+/// A rectangle of tiles that one launch computes. In a symmetric problem only tiles on and above
+/// the diagonal are, and each also stands for its transpose.
+struct Wave {
+  int row_tile;
+  int row_tiles;
+  int column_tile;
+  int column_tiles;
+  bool symmetric;
+
+  __host__ __device__ bool diagonal() const { return symmetric && row_tile == column_tile; }
+
+  /// Output tiles that get a share of this wave: those of its rows, then those of its columns
+  /// (`columns`); in a diagonal wave these are the same and counted once.
+  __host__ __device__ int outputs(bool columns) const {
+    if (diagonal()) return column_tiles;
+    return columns ? row_tiles + column_tiles : row_tiles;
+  }
+};
+
+struct Range {
+  int begin;
+  int end;
+};
+
+/// Which tiles of a wave contribute to one output tile: `across`, columns of the wave's tile row
+/// `slot`, and `down`, rows of its tile column `slot`, read transposed.
+struct Share {
+  int slot;
+  bool of_columns;    // the output is a tile of columns
+  std::int64_t tile;  // the output tile
+  Range across;
+  Range down;
+  bool first;  // no earlier wave contributed
+};
+
+__device__ inline Share share_of(const Wave& wave, int output) {
+  if (wave.diagonal()) {
+    // Tile (t, t) counts once, as part of its row.
+    const bool has_row = output < wave.row_tiles;
+    return {output,
+            false,
+            wave.column_tile + output,
+            {output, has_row ? wave.column_tiles : output},
+            {0, has_row ? output : wave.row_tiles},
+            wave.row_tile == 0};
+  }
+  if (output < wave.row_tiles) {
+    const bool first = !wave.symmetric && wave.column_tile == 0;
+    return {output, false, wave.row_tile + output, {0, wave.column_tiles}, {0, 0}, first};
+  }
+  const int slot = output - wave.row_tiles;
+  return {slot, true, wave.column_tile + slot, {0, 0}, {0, wave.row_tiles}, wave.row_tile == 0};
+}
+
+/// A tile of scores: its place in the wave, and its first row and column.
+struct Tile {
+  int row_slot;
+  int column_slot;
+  std::int64_t row;
+  std::int64_t column;
+  bool skipped;  // below the diagonal of a symmetric problem
+};
+
+/// Block `block` of a wave. Bands of 8 tile rows, down and then across, keep in the L2 cache what
+/// the blocks that run at the same time share.
+__device__ inline Tile tile_of(const Wave& wave, int block) {
+  constexpr int kBand = 8;
+  const int band = block / (kBand * wave.column_tiles) * kBand;
+  const int height = wave.row_tiles - band < kBand ? wave.row_tiles - band : kBand;
+  const int index = block - band * wave.column_tiles;
+  const int row_slot = band + index % height, column_slot = index / height;
+  const std::int64_t row = wave.row_tile + row_slot, column = wave.column_tile + column_slot;
+  return {row_slot, column_slot, row * kTile, column * kTile, wave.symmetric && column < row};
+}
+
+/// The scores of a problem; `scale` takes an element of the accumulator to a score.
+struct Scores {
+  Rows rows;
+  Rows columns;
+  Negatives negatives;
+  float scale;
+};
+
+/// 1 / temperature with the scaling of the unit rows undone. Not 0: 0 * -inf would be NaN.
+inline float accumulator_scale(double scale) {
+  const double scaled = scale / (double{kUnitScale} * kUnitScale);
+  return static_cast<float>(scaled > 1e-37 ? scaled : 1e-37);
+}
+
+/// Element [row, 0] as an operand whose lines are rows.
+__device__ inline Operand row_operand(const Rows& rows, std::int64_t row) {
+  return {unit_row(rows, row), rows.stride * (rows.split ? 2 : 1), rows.stride, 1.0f};
+}
+
+/// Whether any element of the tile may be no negative.
+__device__ inline bool may_mask(const Scores& s, const Tile& tile) {
+  if (tile.row + kTile > s.rows.count || tile.column + kTile > s.columns.count) return true;
+  if (s.negatives.row_ids != nullptr) return true;
+  // Is a multiple of the period among the differences column - row?
+  const std::int64_t period = s.negatives.period;
+  const std::int64_t largest = tile.column - tile.row + (kTile - 1);
+  const std::int64_t remainder = (largest % period + period) % period;
+  return remainder <= 2 * (kTile - 1);
+}
+
+/// The string or group of row or column i, which must belong to one.
+__device__ inline std::int64_t id_of(const std::int64_t* ids, std::int64_t i, std::int64_t period) {
+  return ids == nullptr ? i % period : ids[i];
+}
+
+/// Sets to -inf what is no negative, rows and columns past the last among it.
+template <typename Accumulator>
+__device__ void mask(Accumulator& scores, const Scores& s, const Tile& tile) {
+  const Negatives& negatives = s.negatives;
+  std::int64_t row_ids[Accumulator::kRows];
+#pragma unroll
+  for (int r = 0; r < Accumulator::kRows; ++r) {
+    const std::int64_t row = tile.row + Accumulator::row(r);
+    const bool named = row < negatives.n_rows;
+    row_ids[r] = named ? id_of(negatives.row_ids, row, negatives.period) : 0;
+  }
+#pragma unroll
+  for (int c = 0; c < Accumulator::kColumns; ++c) {
+    const std::int64_t column = tile.column + Accumulator::column(c);
+    const bool named = column < negatives.n_columns;
+    const std::int64_t id = named ? id_of(negatives.column_ids, column, negatives.period) : 0;
+#pragma unroll
+    for (int r = 0; r < Accumulator::kRows; ++r) {
+      const std::int64_t row = tile.row + Accumulator::row(r);
+      const bool same = named && row < negatives.n_rows && id == row_ids[r];
+      const bool outside = row >= s.rows.count || column >= s.columns.count;
+      if (same || outside) scores.at(r, c) = -INFINITY;
+    }
+  }
+}
+
+/// The cosines of a tile, times kUnitScale^2; -inf where a column is no negative of a row.
+template <typename Core, bool kSplit>
+__device__ void compute_scores(typename Core::Accumulator& scores, const Scores& s,
+                               const Tile& tile, typename Core::Ring& ring) {
+  const Operand left = row_operand(s.rows, tile.row);
+  const Operand right = row_operand(s.columns, tile.column);
+  multiply<Core, Major::kDepth, Major::kDepth, kSplit>(scores, left, right, s.rows.dim, ring);
+  if (may_mask(s, tile)) mask(scores, s, tile);
+}
+
+}  // namespace mirror_train

@@ -1,0 +1,11 @@
+// The kernels with WgmmaCore. Compiled for sm_90a alone: see cmake/cuda.cmake.
+#include "infonce/gpu/kernels.cuh"
+#include "infonce/gpu/wgmma.cuh"
+
+namespace mirror_train {
+
+TileKernels wgmma_kernels(bool split) {
+  return split ? tile_kernels<WgmmaCore, true>() : tile_kernels<WgmmaCore, false>();
+}
+
+}  // namespace mirror_train

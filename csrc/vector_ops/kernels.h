@@ -1,0 +1,96 @@
+// The functions of an Isa, for the instruction set this translation unit is compiled for.
+//
+// Included once by each vector_ops_<isa>.cpp, which defines MIRROR_RT_ISA (its name) and
+// MIRROR_RT_SUPPORTED (whether the processor has it).
+// Everything has internal linkage and uses nothing of the C++ library: a function the linker
+// merged with that of another file could run instructions the processor lacks.
+#pragma once
+
+#include "vector_ops/vector_ops.h"
+
+namespace mirror_rt::vector_ops {
+namespace {
+
+bool quantize_row(const float* x, std::int64_t dim, const float* starts, const float* steps,
+                  std::uint8_t flip, std::uint8_t* out) {
+  int nans = 0;
+  for (std::int64_t d = 0; d < dim; ++d) {
+    float code = (x[d] - starts[d]) / steps[d];
+    nans += code != code;
+    code = code > 0.0f ? code : 0.0f;
+    code = code < 255.0f ? code : 255.0f;
+    out[d] = static_cast<std::uint8_t>(static_cast<std::uint8_t>(static_cast<int>(code)) ^ flip);
+  }
+  return nans == 0;
+}
+
+void widen(const std::uint8_t* codes, std::int64_t count, std::uint8_t flip, std::int16_t* out) {
+  // (c ^ 0x80) - 0x80 is c read as a signed byte.
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = static_cast<std::int16_t>((codes[i] ^ flip) - flip);
+  }
+}
+
+void dots(const std::int16_t* query, const std::int16_t* rows, std::int64_t n, std::int64_t dim,
+          std::int32_t* scores) {
+  // Four rows at a time share the loads of the query.
+  for (std::int64_t r = 0; r < n; r += 4) {
+    const std::int16_t *a = rows + r * dim, *b = a + dim, *c = b + dim, *d = c + dim;
+    std::int32_t sum_a = 0, sum_b = 0, sum_c = 0, sum_d = 0;
+    for (std::int64_t i = 0; i < dim; ++i) {
+      sum_a += std::int32_t{query[i]} * a[i];
+      sum_b += std::int32_t{query[i]} * b[i];
+      sum_c += std::int32_t{query[i]} * c[i];
+      sum_d += std::int32_t{query[i]} * d[i];
+    }
+    scores[r] = sum_a;
+    scores[r + 1] = sum_b;
+    scores[r + 2] = sum_c;
+    scores[r + 3] = sum_d;
+  }
+}
+
+void agreement(const std::uint8_t* query, const std::uint8_t* rows, std::int64_t n,
+               std::int64_t bytes, std::int32_t* scores) {
+  for (std::int64_t r = 0; r < n; ++r, rows += bytes) {
+    std::int32_t different = 0;
+    std::int64_t i = 0;
+    for (; i + 8 <= bytes; i += 8) {
+      std::uint64_t a, b;
+      __builtin_memcpy(&a, query + i, 8);
+      __builtin_memcpy(&b, rows + i, 8);
+      different += __builtin_popcountll(a ^ b);
+    }
+    for (; i < bytes; ++i) {
+      different += __builtin_popcount(static_cast<unsigned>(query[i] ^ rows[i]));
+    }
+    scores[r] = -different;
+  }
+}
+
+template <class Score>
+bool any_above(const Score* scores, std::int64_t n, Score threshold) {
+  int above = 0;  // a count, because a loop that ends early is not vectorised
+  for (std::int64_t i = 0; i < n; ++i) above += scores[i] > threshold;
+  return above != 0;
+}
+
+bool supported() {
+#ifdef MIRROR_RT_EMULATE
+  return true;  // compiled for another processor
+#else
+  return MIRROR_RT_SUPPORTED;
+#endif
+}
+
+}  // namespace
+
+// In two macros, so that the name is expanded before it is pasted.
+#define MIRROR_RT_DEFINE(isa)                                    \
+  extern const Isa k_##isa;                                      \
+  const Isa k_##isa = {#isa, supported, quantize_row,     widen, \
+                       dots, agreement, any_above<float>, any_above<std::int32_t>};
+#define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
+MIRROR_RT_EXPAND(MIRROR_RT_ISA)
+
+}  // namespace mirror_rt::vector_ops

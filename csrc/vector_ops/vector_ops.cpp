@@ -1,0 +1,137 @@
+#include "vector_ops/vector_ops.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "parallel.h"
+
+namespace mirror_rt::vector_ops {
+
+extern const Isa k_portable;
+#ifdef MIRROR_RT_X86
+extern const Isa k_avx2, k_avx512;
+const Isa* const kIsas[] = {&k_portable, &k_avx2, &k_avx512, nullptr};
+#else
+const Isa* const kIsas[] = {&k_portable, nullptr};
+#endif
+
+namespace {
+
+constexpr std::int64_t kTile = 32;  // rows scored before the best of them are taken
+
+/// Puts a score in the place of the root, and the heap in order again.
+template <class Score>
+void replace_worst(const Best<Score>& best, Score score, std::int64_t index) {
+  const auto worse = [&](std::int64_t i, Score other, std::int64_t other_index) {
+    return best.scores[i] < other || (best.scores[i] == other && best.indices[i] > other_index);
+  };
+  std::int64_t place = 0;
+  for (std::int64_t child; (child = 2 * place + 1) < best.k; place = child) {
+    if (child + 1 < best.k && worse(child + 1, best.scores[child], best.indices[child])) ++child;
+    if (!worse(child, score, index)) break;
+    best.scores[place] = best.scores[child];
+    best.indices[place] = best.indices[child];
+  }
+  best.scores[place] = score;
+  best.indices[place] = index;
+}
+
+template <class Score, class AnyAbove>
+void keep_best_of(AnyAbove any_above, const Score* scores, std::int64_t n, std::int64_t first,
+                  const Best<Score>& best) {
+  for (std::int64_t start = 0; start < n; start += kTile) {
+    const std::int64_t count = std::min(kTile, n - start);
+    if (!any_above(scores + start, count, best.scores[0])) continue;
+    for (std::int64_t i = start; i < start + count; ++i) {
+      if (scores[i] > best.scores[0]) replace_worst(best, scores[i], first + i);
+    }
+  }
+}
+
+/// score_tile(first, count) prepares rows; score_query(query, scores) scores them.
+template <class Prepare, class ScoreQuery>
+void search_part(const Isa& isa, const Corpus& corpus, std::int64_t part, std::int64_t n_queries,
+                 std::int64_t k, std::int32_t* scores, std::int64_t* indices,
+                 const Prepare& prepare, const ScoreQuery& score_query) {
+  const std::int64_t begin = corpus.count * part / corpus.parts;
+  const std::int64_t end = corpus.count * (part + 1) / corpus.parts;
+  std::int32_t tile[kTile];
+  for (std::int64_t first = begin; first < end; first += kTile) {
+    const std::int64_t count = std::min(kTile, end - first);
+    prepare(first, count);
+    for (std::int64_t q = 0; q < n_queries; ++q) {
+      score_query(q, first, count, tile);
+      const std::int64_t heap = (part * n_queries + q) * k;
+      keep_best(isa, tile, count, first, Best<std::int32_t>{scores + heap, indices + heap, k});
+    }
+  }
+}
+
+}  // namespace
+
+const Isa* find_isa(const char* name) {
+  const Isa* found = nullptr;
+  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
+    if ((name == nullptr || std::strcmp((*isa)->name, name) == 0) && (*isa)->supported()) {
+      found = *isa;
+    }
+  }
+  return found;
+}
+
+void keep_best(const Isa& isa, const float* scores, std::int64_t n, std::int64_t first,
+               const Best<float>& best) {
+  keep_best_of(isa.any_above_float, scores, n, first, best);
+}
+
+void keep_best(const Isa& isa, const std::int32_t* scores, std::int64_t n, std::int64_t first,
+               const Best<std::int32_t>& best) {
+  keep_best_of(isa.any_above_int, scores, n, first, best);
+}
+
+void search_codes(const Isa& isa, const Corpus& corpus, std::uint8_t flip,
+                  const std::int16_t* queries, std::int64_t n_queries, std::int64_t k,
+                  std::int32_t* scores, std::int64_t* indices) {
+  const std::int64_t dim = corpus.bytes;
+  // Zeroed: the last tile is scored up to a multiple of four rows.
+  const auto wide =
+      std::make_unique<std::int16_t[]>(static_cast<std::size_t>(corpus.parts * kTile * dim));
+  const auto body = [&](std::int64_t part, int) {
+    std::int16_t* rows = wide.get() + part * kTile * dim;
+    search_part(
+        isa, corpus, part, n_queries, k, scores, indices,
+        [&](std::int64_t first, std::int64_t count) {
+          isa.widen(corpus.rows + first * dim, count * dim, flip, rows);
+        },
+        [&](std::int64_t q, std::int64_t, std::int64_t count, std::int32_t* tile) {
+          isa.dots(queries + q * dim, rows, (count + 3) / 4 * 4, dim, tile);
+        });
+  };
+  parallel_for(corpus.parts, static_cast<int>(corpus.parts), body);
+}
+
+void search_bits(const Isa& isa, const Corpus& corpus, const std::uint8_t* queries,
+                 std::int64_t n_queries, std::int64_t k, std::int32_t* scores,
+                 std::int64_t* indices) {
+  const auto body = [&](std::int64_t part, int) {
+    search_part(
+        isa, corpus, part, n_queries, k, scores, indices, [](std::int64_t, std::int64_t) {},
+        [&](std::int64_t q, std::int64_t first, std::int64_t count, std::int32_t* tile) {
+          isa.agreement(queries + q * corpus.bytes, corpus.rows + first * corpus.bytes, count,
+                        corpus.bytes, tile);
+        });
+  };
+  parallel_for(corpus.parts, static_cast<int>(corpus.parts), body);
+}
+
+std::int64_t quantize(const Isa& isa, const float* x, std::int64_t n, std::int64_t dim,
+                      const float* starts, const float* steps, std::uint8_t flip,
+                      std::uint8_t* out) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!isa.quantize_row(x + i * dim, dim, starts, steps, flip, out + i * dim)) return i;
+  }
+  return -1;
+}
+
+}  // namespace mirror_rt::vector_ops

@@ -1,0 +1,126 @@
+"""Modules as onnxruntime's operators while a model is traced, instead of patterns found later.
+
+An attention of a dozen nodes (transposes, scaling, mask, softmax) looks different in every
+release of torch and transformers; recognising it afterwards is a race. transformers lets an
+attention be registered by name, and torch an ONNX operator be emitted by name, so a model traced
+inside `fused_attention` holds one com.microsoft.MultiHeadAttention a layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.activations import NewGELUActivation
+from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
+
+from mirror_train.model.families import family_of
+
+__all__ = ["fused_attention"]
+
+_NAME = "mirror_rt_onnxruntime"
+
+
+@contextlib.contextmanager
+def fused_attention(model: Any) -> Iterator[None]:
+    """Let `model` (a transformers encoder) be traced with fused attention, where its family can.
+
+    Inside, the model cannot be run: the operators have a shape, but no PyTorch code.
+    """
+    with _replaced(NewGELUActivation, _tanh_gelu), _replaced(MPNetSelfAttention, _mpnet_attention):
+        if not family_of(model).attention_interface:
+            yield
+            return
+        AttentionInterface.register(_NAME, _interface_attention)
+        AttentionMaskInterface.register(_NAME, _padding_mask)
+        own = model.config._attn_implementation
+        model.set_attn_implementation(_NAME)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(own)
+
+
+@contextlib.contextmanager
+def _replaced(module: type[torch.nn.Module], forward: Callable[..., Any]) -> Iterator[None]:
+    own = module.forward
+    module.forward = forward
+    try:
+        yield
+    finally:
+        module.forward = own
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, bias: Tensor | None
+) -> Tensor:
+    """Attention of [B, H, L, d] queries, keys and values as one node: [B, L, H * d].
+
+    Args:
+        query: [B, H, L, d].
+        key: likewise.
+        value: likewise.
+        mask: [B, L], 0 or False for padding.
+        scale: factor of the scores.
+        bias: [B, H, L, L], added to the scaled scores.
+    """
+    batch, heads, length, size = query.shape
+    joined = [x.transpose(1, 2).reshape(batch, length, heads * size) for x in (query, key, value)]
+    extra = () if bias is None else (bias,)
+    return torch.onnx.ops.symbolic(
+        "com.microsoft::MultiHeadAttention",
+        (*joined, None, mask.to(torch.int32), *extra),
+        {"num_heads": heads, "scale": scale},
+        dtype=query.dtype,
+        shape=(batch, length, heads * size),
+        version=1,
+    )
+
+
+def _interface_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """An attention as transformers' interface wants it: [B, H, L, d] to [B, L, H, d]."""
+    batch, heads, length, size = query.shape
+    scale = 1 / math.sqrt(size) if scaling is None else float(scaling)
+    attended = _attend(query, key, value, attention_mask, scale, None)
+    return attended.view(batch, length, heads, size), None
+
+
+def _padding_mask(*_: Any, attention_mask: Tensor, **__: Any) -> Tensor:
+    """The mask as it came, bool [B, L], instead of one of [B, 1, L, L]."""
+    return attention_mask
+
+
+def _mpnet_attention(
+    self: Any, hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, **_: Any
+) -> tuple[Tensor]:
+    """MPNetSelfAttention.forward, whose scores have a bias by relative position added.
+
+    `attention_mask` is [B, 1, 1, L], 0 or the most negative number.
+    """
+    batch, length, _width = hidden_states.shape
+    shape = (batch, length, self.num_attention_heads, self.attention_head_size)
+    query, key, value = (
+        project(hidden_states).view(shape).transpose(1, 2) for project in (self.q, self.k, self.v)
+    )
+    scale = 1 / math.sqrt(self.attention_head_size)
+    mask = attention_mask[:, 0, 0] >= 0
+    return (self.o(_attend(query, key, value, mask, scale, position_bias)),)
+
+
+def _tanh_gelu(self: torch.nn.Module, input: Tensor) -> Tensor:
+    """NewGELUActivation.forward: the same formula, known to ONNX by one name."""
+    return functional.gelu(input, approximate="tanh")

@@ -1,0 +1,260 @@
+"""onnxruntime's fused operators in an exported graph: a rule is a pattern, a check, a replacement.
+
+The rules see the dynamo exporter's graph, in which every value has a shape. `Attention` starts
+from the nodes that `mirror_export.graph.attention` leaves; the others from ONNX's own operators.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+from onnxscript.rewriter import RewriteRule, rewrite
+
+__all__ = ["fuse", "fused_counts"]
+
+_ORT = "com.microsoft"
+
+
+def fuse(model: ir.Model) -> dict[str, int]:
+    """Replace, in place, what onnxruntime has one operator for; return `fused_counts`."""
+    for stage in _STAGES:
+        rewrite(model, stage)
+        common.IdentityEliminationPass()(model)
+    _share_equal_initializers(model)
+    # Where in its source each node came from, with the paths of this machine.
+    common.ClearMetadataAndDocStringPass()(model)
+    return fused_counts(model)
+
+
+def fused_counts(model: ir.Model) -> dict[str, int]:
+    """How many nodes of each of onnxruntime's own operators the graph holds."""
+    counts = Counter(node.op_type for node in model.graph if node.domain == _ORT)
+    return dict(sorted(counts.items()))
+
+
+def _share_equal_initializers(model: ir.Model) -> None:
+    """Store once what layers that share weights (ALBERT) got a folded copy of each.
+
+    onnx_ir's own pass cannot hash the transposed views that the exporter leaves.
+    """
+    first: dict[tuple[str, bytes], ir.Value] = {}
+    for value in list(model.graph.initializers.values()):
+        content = hashlib.sha256(np.ascontiguousarray(_array(value)).data).digest()
+        key = f"{value.dtype} {value.shape}", content
+        if (kept := first.setdefault(key, value)) is not value and not value.is_graph_output():
+            value.replace_all_uses_with(kept)
+            del model.graph.initializers[str(value.name)]
+
+
+# --- split and joined again: the heads of attention, which the fused operator splits itself
+
+
+def _reshaped_twice(op: Any, x: Any, first: Any, second: Any) -> Any:
+    return op.Reshape(op.Reshape(x, first), second, _outputs=["reshaped"])
+
+
+def _is_restored(_: Any, x: ir.Value, reshaped: ir.Value, **__: Any) -> bool:
+    return _same_shape(x, reshaped)
+
+
+def _as_it_was(op: Any, x: ir.Value, **_: Any) -> Any:
+    return op.Identity(x)
+
+
+# --- Attention: with the three projections of its input
+
+
+def _projected_attention(biased: bool) -> RewriteRule:
+    def pattern(
+        op: Any, x: Any, wq: Any, bq: Any, wk: Any, bk: Any, wv: Any, bv: Any, mask: Any, bias: Any
+    ) -> Any:
+        projected = [op.Add(op.MatMul(x, w), b) for w, b in ((wq, bq), (wk, bk), (wv, bv))]
+        extra = (bias,) if biased else ()
+        return op.MultiHeadAttention(
+            *projected, None, mask, *extra, _domain=_ORT, _outputs=["attended"]
+        )
+
+    return RewriteRule(pattern, _attention, _has_constant_projections)
+
+
+def _has_constant_projections(_: Any, **values: ir.Value) -> bool:
+    weights = [values[name] for name in ("wq", "wk", "wv")]
+    biases = [values[name] for name in ("bq", "bk", "bv")]
+    return all(_is_constant(w, 2) and w.shape == weights[0].shape for w in weights) and all(
+        _is_constant(b, 1) for b in biases
+    )
+
+
+def _attention(op: Any, x: ir.Value, mask: ir.Value, attended: ir.Value, **values: Any) -> Any:
+    weight = np.concatenate([_array(values[name]) for name in ("wq", "wk", "wv")], axis=1)
+    bias = np.concatenate([_array(values[name]) for name in ("bq", "bk", "bv")])
+    name = attended.name
+    attributes = _node(attended).attributes
+    position_bias = values.get("bias")
+    extra = () if position_bias is None else (None, position_bias)
+    return op.Attention(
+        x,
+        op.initializer(ir.tensor(weight, name=f"{name}.weight")),
+        op.initializer(ir.tensor(bias, name=f"{name}.bias")),
+        mask,
+        *extra,
+        num_heads=attributes["num_heads"].as_int(),
+        scale=attributes["scale"].as_float(),
+        _domain=_ORT,
+    )
+
+
+# --- BiasGelu and, for the tanh form, FastGelu
+
+
+def _biased_gelu(op: Any, x: Any, bias: Any) -> Any:
+    return op.Gelu(op.Add(x, bias), _outputs=["gelu"])
+
+
+def _has_bias(_: Any, bias: ir.Value, **__: Any) -> bool:
+    return _is_constant(bias, 1)
+
+
+def _bias_gelu(op: Any, x: ir.Value, bias: ir.Value, gelu: ir.Value, **_: Any) -> Any:
+    tanh = _node(gelu).attributes.get_string("approximate", "none") == "tanh"
+    fused = op.FastGelu if tanh else op.BiasGelu
+    return fused(x, bias, _domain=_ORT)
+
+
+# --- SkipLayerNormalization: the sum of a layer's output, its bias and what by-passed the layer
+
+
+def _normalised_sum(op: Any, x: Any, bias: Any, skip: Any, gamma: Any, beta: Any) -> Any:
+    return op.LayerNormalization(
+        op.Add(op.Add(x, bias), skip), gamma, beta, axis=-1, _outputs=["normalised"]
+    )
+
+
+def _is_residual(
+    _: Any, x: ir.Value, bias: ir.Value, skip: ir.Value, normalised: ir.Value, **__: Any
+) -> bool:
+    return (
+        _is_constant(bias, 1)
+        and _same_shape(x, skip)
+        and _same_shape(x, normalised)
+        and x.shape is not None
+        and len(x.shape) == 3
+    )
+
+
+def _skip_layer_norm(
+    op: Any,
+    x: ir.Value,
+    bias: ir.Value,
+    skip: ir.Value,
+    gamma: ir.Value,
+    beta: ir.Value,
+    normalised: ir.Value,
+    **_: Any,
+) -> Any:
+    epsilon = _epsilon(normalised)
+    return op.SkipLayerNormalization(x, skip, gamma, beta, bias, epsilon=epsilon, _domain=_ORT)
+
+
+# --- EmbedLayerNormalization: word, position and, in some families, type embeddings
+
+
+def _embeddings(typed: bool) -> RewriteRule:
+    def pattern(
+        op: Any,
+        ids: Any,
+        words: Any,
+        types: Any,
+        kinds: Any,
+        positions: Any,
+        places: Any,
+        gamma: Any,
+        beta: Any,
+    ) -> Any:
+        embedded = op.Gather(words, ids, axis=0)
+        if typed:
+            embedded = op.Add(embedded, op.Gather(kinds, types, axis=0))
+        embedded = op.Add(embedded, op.Gather(places, positions, axis=0))
+        return op.LayerNormalization(embedded, gamma, beta, axis=-1, _outputs=["normalised"])
+
+    return RewriteRule(pattern, _embed_layer_norm, _embeds_input)
+
+
+def _embeds_input(
+    _: Any, ids: ir.Value, positions: ir.Value, types: ir.Value | None = None, **__: Any
+) -> bool:
+    by_token = types is None or _same_shape(types, ids)
+    known = positions.shape is not None and len(positions.shape) == 2
+    return ids.name == "input_ids" and by_token and known
+
+
+def _embed_layer_norm(
+    op: Any,
+    ids: ir.Value,
+    words: ir.Value,
+    positions: ir.Value,
+    places: ir.Value,
+    gamma: ir.Value,
+    beta: ir.Value,
+    normalised: ir.Value,
+    types: ir.Value | None = None,
+    kinds: ir.Value | None = None,
+    **_: Any,
+) -> Any:
+    def narrow(indices: ir.Value | None) -> Any:  # the operator takes int32 alone
+        return None if indices is None else op.Cast(indices, to=ir.DataType.INT32)
+
+    embedded, _lengths = op.EmbedLayerNormalization(
+        narrow(ids), narrow(types), words, places, kinds, gamma, beta, None, narrow(positions),
+        epsilon=_epsilon(normalised), _domain=_ORT, _outputs=2,
+    )  # fmt: skip
+    return embedded
+
+
+# --- what the checks ask
+
+
+def _same_shape(a: ir.Value, b: ir.Value) -> bool:
+    """Whether two values have the same dimensions for certain, by number or by name."""
+    if a.shape is None or b.shape is None:
+        return False
+    known = all(isinstance(dim, int) or dim.value is not None for dim in a.shape)
+    return known and a.shape == b.shape
+
+
+def _is_constant(value: ir.Value, rank: int) -> bool:
+    return value.const_value is not None and len(value.const_value.shape) == rank
+
+
+def _array(value: ir.Value) -> np.ndarray[Any, Any]:
+    assert value.const_value is not None  # the checks saw to it
+    return value.const_value.numpy()
+
+
+def _node(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None  # it is the output of a matched node
+    return node
+
+
+def _epsilon(normalised: ir.Value) -> float:
+    return float(_node(normalised).attributes.get_float("epsilon", 1e-5))
+
+
+def _commuted(*rules: RewriteRule) -> list[RewriteRule]:
+    """The rules, for both orders of every addition in them."""
+    return [variant for rule in rules for variant in rule.commute()]
+
+
+_STAGES = (
+    [RewriteRule(_reshaped_twice, _as_it_was, _is_restored)],
+    _commuted(_projected_attention(biased=False), _projected_attention(biased=True)),
+    _commuted(RewriteRule(_biased_gelu, _bias_gelu, _has_bias)),
+    _commuted(_embeddings(typed=True), _embeddings(typed=False)),
+    _commuted(RewriteRule(_normalised_sum, _skip_layer_norm, _is_residual)),
+)

@@ -1,0 +1,170 @@
+"""Small steps that the passes over a written graph share."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from mirror_export.graph.onnx_file import source
+
+__all__ = [
+    "ORT",
+    "array",
+    "by_rows",
+    "constant",
+    "is_dense",
+    "is_weight",
+    "layer_name",
+    "lazy_constant",
+    "read_graph",
+    "remove_unused",
+    "replace",
+    "share_weights",
+    "split_embeddings",
+]
+
+# The domain of onnxruntime's own operators.
+ORT = "com.microsoft"
+# Numbers of a weight that are in work at once.
+_CHUNK = 2**22
+
+
+def read_graph(path: Path) -> ir.Model:
+    """Read a graph that `write_onnx` wrote, where possible with its large weights left there."""
+    return ir.load(source(path) if source(path).is_file() else path)
+
+
+def array(value: ir.Value) -> npt.NDArray[Any]:
+    """The numbers of a weight, mapped from its file."""
+    assert value.const_value is not None  # callers ask for weights alone
+    return value.const_value.numpy()
+
+
+def share_weights(model: ir.Model, path: Path) -> None:
+    """Let the weights be those of the same name in the graph `path`, where they lie in a file."""
+    stored = read_graph(path).graph.initializers
+    for name, value in model.graph.initializers.items():
+        if name in stored and isinstance(stored[name].const_value, ir.ExternalTensor):
+            value.const_value = stored[name].const_value
+
+
+def by_rows(
+    value: ir.Value,
+    compute: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+    dtype: npt.DTypeLike,
+    columns: int | None = None,
+) -> npt.NDArray[Any]:
+    """Compute an array from a weight, some rows at a time.
+
+    A table of embeddings may be most of a model, so its pages are let go of as they are done.
+
+    Args:
+        value: a weight of one dimension or more.
+        compute: rows of it to rows of the result.
+        dtype: of the result.
+        columns: of the result; None for the shape of the weight.
+    """
+    weight = array(value)
+    result = np.empty(weight.shape if columns is None else (len(weight), columns), dtype)
+    rows = max(1, _CHUNK // max(1, weight[:1].size))
+    for start in range(0, len(weight), rows):
+        result[start : start + rows] = compute(weight[start : start + rows])
+        file = getattr(value.const_value, "raw", None)
+        if isinstance(file, mmap.mmap) and hasattr(file, "madvise"):
+            file.madvise(mmap.MADV_DONTNEED)
+    return result
+
+
+def constant(graph: ir.Graph, name: str, numbers: npt.NDArray[Any]) -> ir.Value:
+    """Return the weight `name` of the graph, added where it has none of that name."""
+    return _added(graph, ir.tensor(numbers, name=name))
+
+
+def lazy_constant(
+    graph: ir.Graph,
+    name: str,
+    make: Callable[[], npt.NDArray[Any]],
+    dtype: ir.DataType,
+    shape: Sequence[int],
+) -> ir.Value:
+    """Likewise, with numbers that are computed each time they are written, and not kept."""
+    lazy = ir.LazyTensor(lambda: ir.tensor(make()), dtype, ir.Shape(shape), name=name)
+    return _added(graph, lazy)
+
+
+def _added(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    name = str(tensor.name)
+    if name not in graph.initializers:
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=name, const_value=tensor, shape=shape, type=kind)
+        graph.register_initializer(value)
+    return graph.initializers[name]
+
+
+def replace(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape, result: ir.Value) -> None:
+    """Put the nodes of `tape` in the place of `node`, `result` for its first output."""
+    old = node.outputs[0]
+    result.type, result.shape = old.type, old.shape
+    graph.insert_after(node, tape.nodes)
+    old.replace_all_uses_with(result, replace_graph_outputs=True)
+    name = old.name
+    graph.remove(node, safe=True)
+    result.name = name
+
+
+def remove_unused(graph: ir.Graph) -> None:
+    """Drop the weights that no node reads any more."""
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output():
+            del graph.initializers[name]
+
+
+def is_weight(value: ir.Value | None, rank: int) -> bool:
+    """Whether a value is a float32 weight of that many dimensions."""
+    tensor = None if value is None else value.const_value
+    return tensor is not None and len(tensor.shape) == rank and tensor.dtype == ir.DataType.FLOAT
+
+
+def is_dense(node: ir.Node) -> bool:
+    """Whether a node multiplies token vectors (not the pooled one) by a weight matrix."""
+    if node.op_type != "MatMul" or not is_weight(node.inputs[1], 2):
+        return False
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    return shape is not None and len(shape) > 2
+
+
+def layer_name(node: ir.Node) -> str:
+    """What to call a layer in a report, after a parameter that has kept its name.
+
+    The exporter renames weights that it transposes, not the bias, which the next node may hold.
+    """
+    if node.op_type in ("Attention", "PackedAttention"):
+        return f"attention ({node.outputs[0].name})"
+    following = [user for user, _ in node.outputs[0].uses()]
+    for value in (value for each in (node, *following) for value in each.inputs):
+        if value is not None and value.const_value is not None:
+            name = str(value.name)
+            if name.endswith((".bias", ".weight")) and "norm" not in name.lower():
+                return name.rpartition(".")[0].removeprefix("encoder.")
+    return str(node.outputs[0].name)
+
+
+def split_embeddings(graph: ir.Graph) -> None:
+    """Take EmbedLayerNormalization apart, whose tables and norm must have one precision."""
+    for node in [node for node in graph if node.op_type == "EmbedLayerNormalization"]:
+        inputs = [*node.inputs, *[None] * (9 - len(node.inputs))]
+        ids, types, words, places, kinds, gamma, beta, _, positions = inputs
+        tape = ir.tape.Tape()
+        total = tape.op("Gather", [words, ids])
+        for table, indices in ((places, positions), (kinds, types)):
+            if table is not None:
+                total = tape.op("Add", [total, tape.op("Gather", [table, indices])])
+        options = {"axis": -1, "epsilon": node.attributes.get_float("epsilon", 1e-12)}
+        normalised = tape.op("LayerNormalization", [total, gamma, beta], options)
+        replace(graph, node, tape, normalised)

@@ -1,0 +1,192 @@
+"""int8 products with scales of their own for every token vector and every column of a weight.
+
+A token vector is divided by its largest magnitude and rounded to 8 bits; so, unlike with
+`onnxruntime.quantization.quantize_dynamic`, whose one scale is that of the whole batch, the vector
+of a text does not depend on the texts beside it, and rounds several times finer. Weights take
+7 of their 8 bits: processors without VNNI add two products of 8 bits in 16, which would overflow.
+The table of word embeddings has a scale for every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from mirror_export.graph.graph_edit import (
+    ORT,
+    array,
+    by_rows,
+    constant,
+    is_dense,
+    is_weight,
+    layer_name,
+    lazy_constant,
+    remove_unused,
+    replace,
+    split_embeddings,
+)
+
+__all__ = ["SWITCH", "quantize"]
+
+# The graph input of `quantize(switches=True)`.
+SWITCH = "int8_layers"
+# 2 * 255 * 64 < 2^15: what an instruction of two 8-bit products and a 16-bit sum can hold.
+_WEIGHT_MAX = 64
+_ROW_MAX = 127
+# Activations are uint8 around 128, the form that every processor has a fast product for.
+_ZERO = 128
+_TINY = np.float32(1e-30)
+
+
+def quantize(model: ir.Model, keep: Collection[str] = (), *, switches: bool = False) -> list[str]:
+    """Quantize the dense layers and the word embeddings of a float32 graph in place.
+
+    Args:
+        model: the graph.
+        keep: names of layers to leave in float32.
+        switches: keep every layer in both precisions; an input `SWITCH`, bool [layers], chooses.
+
+    Returns:
+        The names of the quantized layers.
+    """
+    graph = model.graph
+    split_embeddings(graph)
+    for node in [node for node in graph if node.op_type == "Attention"]:
+        if layer_name(node) not in keep:
+            _split_attention(graph, node)
+    nodes = [node for node in graph if is_dense(node) or _is_word_table(node)]
+    names = {node: str(node.metadata_props.get("layer") or layer_name(node)) for node in nodes}
+    layers = [name for name in dict.fromkeys(names.values()) if name not in keep]
+    switch = _add_switch(graph, len(layers)) if switches else None
+    for node, name in names.items():
+        if name in layers:
+            tape = ir.tape.Tape()
+            rounded = _rounded_dense if is_dense(node) else _rounded_table
+            result = rounded(graph, node, tape)
+            if switch is None:
+                replace(graph, node, tape, result)
+            else:
+                _choose(graph, node, tape, result, (switch, layers.index(name)))
+    remove_unused(graph)
+    return layers
+
+
+def _is_word_table(node: ir.Node) -> bool:
+    """Whether a node looks the input's ids up in a table."""
+    if node.op_type != "Gather" or not is_weight(node.inputs[0], 2):
+        return False
+    ids = node.inputs[1]
+    producer = None if ids is None else ids.producer()
+    if producer is not None and producer.op_type == "Cast":
+        ids = producer.inputs[0]
+    return ids is not None and ids.name == "input_ids"
+
+
+def _split_attention(graph: ir.Graph, node: ir.Node) -> None:
+    """Take the projections out of a fused attention."""
+    hidden, weight, bias, mask, *more = node.inputs
+    position_bias = more[1] if len(more) > 1 else None
+    tape = ir.tape.Tape()
+    projected = tape.op("MatMul", [hidden, weight], metadata_props={"layer": layer_name(node)})
+    projected.dtype = ir.DataType.FLOAT
+    parts = tape.op_multi_out("Split", [projected], {"axis": -1, "num_outputs": 3}, num_outputs=3)
+    attributes = {name: node.attributes[name] for name in ("num_heads", "scale")}
+    inputs = [*parts, bias, mask, position_bias]
+    replace(graph, node, tape, tape.op("MultiHeadAttention", inputs, attributes, domain=ORT))
+
+
+def _rounded_dense(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape) -> ir.Value:
+    hidden, weight = node.inputs
+    assert hidden is not None
+    assert weight is not None
+    scale = _column_scale(array(weight))
+    integers = lazy_constant(
+        graph,
+        f"{weight.name}.int8",
+        lambda: by_rows(weight, lambda rows: np.rint(rows / scale), np.int8),
+        ir.DataType.INT8,
+        array(weight).shape,
+    )
+    scales = constant(graph, f"{weight.name}.scale", scale)
+    rounded, largest = _rounded_rows(graph, hidden, tape)
+    step, zero = _step(graph), _zero(graph)
+    product = tape.op("MatMulIntegerToFloat", [rounded, integers, step, scales, zero], domain=ORT)
+    return tape.op("Mul", [product, largest])
+
+
+def _rounded_rows(
+    graph: ir.Graph, hidden: ir.Value, tape: ir.tape.Tape
+) -> tuple[ir.Value, ir.Value]:
+    """The vectors as uint8, and the magnitude of each; once for all layers that read them."""
+    for user, _ in hidden.uses():
+        if user.op_type == "Div" and user.metadata_props.get("rows") == "rounded":
+            (rounded,) = (following for following, _ in user.outputs[0].uses())
+            assert user.inputs[1] is not None
+            return rounded.outputs[0], user.inputs[1]
+    axis = constant(graph, "int8.axis", np.array([-1]))
+    largest = tape.op("ReduceMax", [tape.op("Abs", [hidden]), axis], {"keepdims": 1})
+    largest = tape.op("Max", [largest, constant(graph, "int8.tiny", np.array(_TINY))])
+    unit = tape.op("Div", [hidden, largest], metadata_props={"rows": "rounded"})
+    return tape.op("QuantizeLinear", [unit, _step(graph), _zero(graph)]), largest
+
+
+def _rounded_table(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape) -> ir.Value:
+    table, ids = node.inputs
+    assert table is not None
+    integers = lazy_constant(
+        graph,
+        f"{table.name}.int8",
+        lambda: by_rows(table, lambda rows: np.rint(rows / _row_scale(rows)), np.int8),
+        ir.DataType.INT8,
+        array(table).shape,
+    )
+    scale = by_rows(table, _row_scale, np.float32, columns=1)
+    scales = constant(graph, f"{table.name}.scale", scale)
+    rows = tape.op("Cast", [tape.op("Gather", [integers, ids])], {"to": ir.DataType.FLOAT})
+    return tape.op("Mul", [rows, tape.op("Gather", [scales, ids])])
+
+
+def _choose(
+    graph: ir.Graph,
+    node: ir.Node,
+    tape: ir.tape.Tape,
+    result: ir.Value,
+    switch: tuple[ir.Value, int],
+) -> None:
+    """Keep the node beside its rounded form; an element of the switch says which one counts."""
+    exact = node.outputs[0]
+    users = list(exact.uses())
+    where = constant(graph, f"{SWITCH}.{switch[1]}", np.array(switch[1]))
+    chosen = tape.op("Where", [tape.op("Gather", [switch[0], where]), result, exact])
+    chosen.type, chosen.shape = exact.type, exact.shape
+    graph.insert_after(node, tape.nodes)
+    for user, i in users:
+        user.replace_input_with(i, chosen)
+
+
+def _add_switch(graph: ir.Graph, count: int) -> ir.Value:
+    kind, shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([count])
+    switch = ir.Value(name=SWITCH, type=kind, shape=shape)
+    graph.inputs.append(switch)
+    return switch
+
+
+def _step(graph: ir.Graph) -> ir.Value:
+    return constant(graph, "int8.step", np.array(1 / _ROW_MAX, np.float32))
+
+
+def _zero(graph: ir.Graph) -> ir.Value:
+    return constant(graph, "int8.zero", np.array(_ZERO, np.uint8))
+
+
+def _column_scale(weight: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    largest = np.maximum(weight.max(0), -weight.min(0))
+    return np.asarray(np.maximum(largest / _WEIGHT_MAX, _TINY))
+
+
+def _row_scale(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    largest = np.maximum(rows.max(1, keepdims=True), -rows.min(1, keepdims=True))
+    return np.asarray(np.maximum(largest / _ROW_MAX, _TINY))

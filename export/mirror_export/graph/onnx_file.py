@@ -1,0 +1,179 @@
+"""Writing an ONNX file weight by weight, and beside it the same graph with its weights in place.
+
+Serialising a model in one piece holds all of its weights twice more in memory. A protobuf message
+is a sequence of (tag, length, content), so the weights can be written as they come, straight from
+where PyTorch holds them, once the lengths are known. The file is the usual one.
+
+onnxruntime copies the weights out of such a file, and maps weights that are external data into
+memory instead: faster to load, and shared by processes. So a second, small file holds the graph
+and names the bytes of the first as its external data. In it SkipLayerNormalization is in parts
+again: on a CPU onnxruntime's adds number by number, slower than Add and LayerNormalization.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from mirror_rt.bundle.manifest import Layout
+
+__all__ = ["remove_sources", "source", "write_onnx"]
+
+# Field number and wire type (2: a length follows) of ModelProto.graph, GraphProto.initializer,
+# TensorProto.doc_string and .raw_data in onnx.proto.
+_GRAPH, _INITIALIZER, _DOC, _RAW_DATA = (bytes([number << 3 | 2]) for number in (7, 5, 12, 9))
+# What a protobuf message may hold; larger models keep their weights in a file beside.
+_LIMIT = 2**31 - 1
+# Bytes from which a weight is mapped, and what its place in the file is a multiple of.
+_MAPPED_BYTES = 65_536
+_ALIGNMENT = 64
+# Lengths are written in as many bytes as the largest needs, so that they are known beforehand.
+_VARINT_BYTES = 5
+
+
+def write_onnx(model: ir.Model, path: Path) -> None:
+    """Write `model` as `path`, holding one weight at a time in memory beside the model itself.
+
+    A model over 2 GB gets its weights in a second file, `path` with `_data` at the end; any other
+    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`, and until
+    `remove_sources` a third, `source(path)`, to derive others from.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    weights = list(model.graph.initializers.values())
+    if sum(_tensor(value).nbytes for value in weights) > 0.99 * _LIMIT:
+        ir.save(model, path, external_data=f"{path.name}_data")
+        return
+    proto = _without_weights(model)
+    with path.open("wb") as file:
+        offsets = _write(file, proto, weights)
+    for value, offset in zip(weights, offsets, strict=True):
+        proto.graph.initializer.append(_mapped(value, path.name, offset))
+    source(path).write_bytes(proto.SerializeToString())
+    _split_skip_norms(proto.graph)
+    Path(Layout.mapped(str(path))).write_bytes(proto.SerializeToString())
+
+
+def source(path: Path) -> Path:
+    """Where `write_onnx` puts the graph of `path`, node for node, its large weights in `path`."""
+    return path.with_suffix(".source")
+
+
+def remove_sources(folder: Path) -> None:
+    """Remove what only deriving graphs needs."""
+    for path in folder.glob("*.source"):
+        path.unlink()
+
+
+def _split_skip_norms(graph: onnx.GraphProto) -> None:
+    """Add and LayerNormalization for SkipLayerNormalization; not beside padding-free operators."""
+    nodes = list(graph.node)
+    if any(node.op_type.startswith("Packed") for node in nodes):
+        return  # these run on a GPU
+    del graph.node[:]
+    for node in nodes:
+        parts = _parts(node) if node.op_type == "SkipLayerNormalization" else [node]
+        graph.node.extend(parts)
+
+
+def _parts(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Of inputs hidden, skip, gamma, perhaps beta and bias; output 3 is the sum, where named."""
+    hidden, skip, gamma, *more = node.input
+    beta, bias = (*more, "", "")[:2]
+    name, parts = node.output[0], []
+    if bias:
+        parts.append(onnx.helper.make_node("Add", [hidden, bias], [f"{name}.biased"]))
+        hidden = f"{name}.biased"
+    total = node.output[3] if len(node.output) > 3 and node.output[3] else f"{name}.sum"
+    parts.append(onnx.helper.make_node("Add", [hidden, skip], [total]))
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-12)
+    inputs = [gamma, beta] if beta else [gamma]
+    norm = onnx.helper.make_node("LayerNormalization", [total, *inputs], [name], epsilon=epsilon)
+    return [*parts, norm]
+
+
+def _write(file: BinaryIO, proto: onnx.ModelProto, weights: list[ir.Value]) -> list[int]:
+    """Write the graph and its weights; return where the numbers of each weight begin."""
+    graph = proto.graph.SerializeToString()
+    rest = onnx.ModelProto()
+    rest.CopyFrom(proto)
+    rest.ClearField("graph")
+    head = rest.SerializeToString() + _GRAPH
+    place = len(head) + _VARINT_BYTES + len(graph)
+    fields, offsets = [], []
+    for value in weights:
+        field = _field(value, place)
+        offsets.append(place + len(field))
+        place = offsets[-1] + _tensor(value).nbytes
+        fields.append(field)
+    file.write(head + _varint(place - len(head) - _VARINT_BYTES) + graph)
+    for value, field in zip(weights, fields, strict=True):
+        file.write(field)
+        file.write(_content(value))
+    return offsets
+
+
+def _without_weights(model: ir.Model) -> onnx.ModelProto:
+    graph = model.graph
+    kept = dict(graph.initializers)
+    graph.initializers.clear()
+    try:
+        return ir.to_proto(model)
+    finally:
+        graph.initializers.update(kept)
+
+
+def _field(value: ir.Value, place: int) -> bytes:
+    """An initializer of the graph at byte `place` of the file, up to its numbers."""
+    tensor = _tensor(value)
+    end = _RAW_DATA + _varint(tensor.nbytes)
+    # Tag and length of the initializer, then those of a doc_string that fills up with spaces.
+    before = 2 * (1 + _VARINT_BYTES) + len(_start(value)) + len(end)
+    padding = -(place + before) % _ALIGNMENT
+    content = _start(value) + _DOC + _varint(padding) + b" " * padding + end
+    return _INITIALIZER + _varint(len(content) + tensor.nbytes) + content
+
+
+def _start(value: ir.Value) -> bytes:
+    """A serialised TensorProto without its numbers."""
+    tensor = _tensor(value)
+    start: bytes = onnx.TensorProto(
+        name=value.name, data_type=int(tensor.dtype), dims=tensor.shape.numpy()
+    ).SerializeToString()
+    return start
+
+
+def _mapped(value: ir.Value, location: str, offset: int) -> onnx.TensorProto:
+    """The weight as external data in the file `location`; a small one as it is."""
+    proto = onnx.TensorProto.FromString(_start(value))
+    size = _tensor(value).nbytes
+    if size < _MAPPED_BYTES:
+        proto.raw_data = bytes(_content(value))
+        return proto
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    for key, entry in (("location", location), ("offset", offset), ("length", size)):
+        proto.external_data.add(key=key, value=str(entry))
+    return proto
+
+
+def _content(value: ir.Value) -> memoryview:
+    """The numbers, little-endian, row by row."""
+    array = np.ascontiguousarray(_tensor(value).numpy())
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).data
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol:
+    assert value.const_value is not None  # an initializer has one
+    return value.const_value
+
+
+def _varint(number: int) -> bytes:
+    """A number as protobuf reads lengths, 7 bits a byte, the lowest first, in `_VARINT_BYTES`."""
+    last = _VARINT_BYTES - 1
+    groups = [number >> 7 * i & 127 | (128 if i < last else 0) for i in range(_VARINT_BYTES)]
+    return bytes(groups)

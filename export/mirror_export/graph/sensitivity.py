@@ -1,0 +1,75 @@
+"""Which layers to leave in float32 where int8 loses too much: a search by measured loss."""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from mirror_export.graph.int8 import SWITCH
+from mirror_export.graph.probe import Probe, run_batch
+from mirror_export.parity import Gate
+from mirror_rt.encoding.batch_encoder import Vectors
+
+__all__ = ["sensitive_layers"]
+
+logger = logging.getLogger("mirror_export")
+
+# Each layer is measured alone over one batch of every so many: enough to rank them.
+_EVERY = 6
+
+
+def sensitive_layers(
+    model: ir.Model, layers: list[str], probe: Probe, expected: Vectors, gate: Gate
+) -> list[str]:
+    """Find layers whose return to float32 brings the rest within the gate.
+
+    Each layer is returned alone first, over some of the texts, which ranks them; then as many as
+    it takes, the most helpful first. Their number is found by bisection over all texts. Since a
+    text's vector does not depend on the batch, what is measured here is what the graph without
+    switches will give. Nothing depends on how fast the machine is.
+
+    Args:
+        model: a graph with switches, by `quantize`.
+        layers: the names of those, in order.
+        probe: with the texts to compare on.
+        expected: PyTorch's vectors of them, unit, float32 [n, D].
+        gate: what to satisfy; its cosines count.
+    """
+    loss = _Loss(probe.session(model), probe, expected, gate, len(layers))
+    logger.info("int8: loss %.2f of what is allowed; looking for sensitive layers", loss(()))
+    alone = [loss((i,), _EVERY) for i in range(len(layers))]
+    order = sorted(range(len(layers)), key=alone.__getitem__)
+    count = bisect.bisect_left(range(len(order)), True, key=lambda n: loss(order[:n]) <= 1)
+    return [layers[i] for i in sorted(order[:count])]
+
+
+class _Loss:
+    """How far cosines are from 1, in parts of what a gate allows."""
+
+    def __init__(
+        self, session: Any, probe: Probe, expected: Vectors, gate: Gate, layers: int
+    ) -> None:
+        self._session = session
+        self._batches = probe.batches
+        self._rows = probe.rows
+        self._expected = expected.astype(np.float64)
+        self._gate = gate
+        self._layers = layers
+
+    def __call__(self, kept: Collection[int], every: int = 1) -> float:
+        """Of the graph with the layers `kept` in float32, over one batch of every so many."""
+        switch = np.ones(self._layers, bool)
+        switch[list(kept)] = False
+        cosines = []
+        for batch, rows in list(zip(self._batches, self._rows, strict=True))[::every]:
+            (found,) = run_batch(self._session, batch, ["sentence_embedding"], {SWITCH: switch})
+            cosines.append(np.einsum("nd,nd->n", self._expected[rows], found))
+        cosine = np.concatenate(cosines)
+        mean = (1 - cosine.mean()) / (1 - (self._gate.mean_cosine or 0))
+        worst = (1 - cosine.min()) / (1 - (self._gate.min_cosine or 0))
+        return float(np.nan_to_num(max(mean, worst), nan=np.inf))

@@ -1,0 +1,144 @@
+"""The ONNX graph: encoder, pooling and normalisation in one, dynamic in batch and length."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mirror_export.graph.attention import fused_attention
+from mirror_export.graph.fusion import fuse
+from mirror_export.graph.onnx_file import write_onnx
+from mirror_rt.errors import ModelError
+from mirror_train.model.pooling_head import Head
+
+__all__ = ["GraphReport", "PooledEncoder", "export_graph"]
+
+# The exporter's own set since torch 2.9; onnxruntime has it since 1.17.
+OPSET = 20
+OUTPUT_NAMES = ("sentence_embedding", "pooled_embedding", "last_hidden_state")
+
+
+class PooledEncoder(torch.nn.Module):
+    """What the graph computes: [B, L] ids and mask to text vectors [B, D] and token vectors.
+
+    Token types are always 0 for a single text, so a model with one type table still takes them
+    as an input: other tools feed them.
+    """
+
+    def __init__(self, encoder: torch.nn.Module, head: Head) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return unit and plain text vectors [B, D], and token vectors [B, L, H]."""
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        hidden = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, **types
+        ).last_hidden_state
+        pooled = self.head(hidden, attention_mask)
+        return functional.normalize(pooled, dim=1), pooled, hidden
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """What a graph was made of.
+
+    Attributes:
+        nodes: how many.
+        fused: operator of onnxruntime's own -> how many of the nodes are one.
+        opset: version of ONNX's operators.
+    """
+
+    nodes: int
+    fused: dict[str, int]
+    opset: int = OPSET
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for mirror.json."""
+        return asdict(self)
+
+
+def export_graph(
+    encoder: torch.nn.Module,
+    path: Path,
+    *,
+    head: Head,
+    input_names: tuple[str, ...],
+    max_length: int,
+) -> GraphReport:
+    """Write `encoder` with head and normalisation as ONNX, in onnxruntime's fused operators.
+
+    Args:
+        encoder: a transformers encoder, in evaluation mode on the CPU.
+        path: the .onnx file to write.
+        head: from token vectors to text vectors.
+        input_names: input_ids, attention_mask and, where the model has types, token_type_ids.
+        max_length: most tokens of a text.
+
+    Raises:
+        ModelError: torch cannot trace the model or translate an operation of it.
+    """
+    try:
+        with _quiet(), torch.no_grad(), fused_attention(encoder):
+            model = _trace(PooledEncoder(encoder, head).eval(), input_names, max_length)
+    except torch.onnx.errors.OnnxExporterError as error:
+        raise ModelError(f"torch cannot export this architecture: {_root(error)}") from error
+    fused = fuse(model)
+    write_onnx(model, path)
+    for value in model.graph.initializers.values():
+        value.const_value = None  # onnxscript's rules remember the last graph that they saw
+    return GraphReport(nodes=len(model.graph), fused=fused)
+
+
+def _trace(module: PooledEncoder, input_names: tuple[str, ...], max_length: int) -> onnx_ir.Model:
+    example = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    inputs = (example, mask, torch.zeros_like(example))[: len(input_names)]
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=max_length)}
+    program = torch.onnx.export(
+        module,
+        inputs,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=list(input_names),
+        output_names=list(OUTPUT_NAMES),
+        dynamic_shapes=tuple(axes for _ in inputs),
+        verbose=False,
+    )
+    assert program is not None  # with dynamo=True
+    return program.model
+
+
+def _root(error: BaseException) -> str:
+    """The first line of the exception that started it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next((line for line in str(error).splitlines() if line.strip()), repr(error))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's progress and notes about absent torchvision off the terminal."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,228 @@
+"""Many models in one run: a language pack of bundles, resumable, several at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mirror_export.config import ExportConfig
+from mirror_export.pack.memory import available_memory, expected_peak, jobs_that_fit
+from mirror_export.pack.sharing import link_identical
+from mirror_export.pack.sources import fingerprint, name_models, weight_bytes
+from mirror_export.pack.staging import Staging, partial_folder, staging
+from mirror_export.pack.worker import Outcome, run_workers
+from mirror_rt import Manifest
+from mirror_rt.errors import ConfigError, MirrorError, require
+from mirror_rt.languages.pack_index import PackIndex
+from mirror_train.model.pretrained import resolve_model
+
+__all__ = ["ModelResult", "PackReport", "export_pack"]
+
+logger = logging.getLogger("mirror_export")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """What became of one model.
+
+    Attributes:
+        name: of its bundle in the pack.
+        model: folder or hub name.
+        status: `kept` is of an earlier run, made from the same files with the same options.
+        seconds: the export took.
+        manifest: of the bundle; None where it failed.
+        error: why it failed, in one line; None where it did not.
+        log: warnings, by line.
+        peak_bytes: most memory the export held; None where the system does not say.
+    """
+
+    name: str
+    model: str
+    status: Literal["exported", "kept", "failed"]
+    seconds: float = 0.0
+    manifest: Manifest | None = None
+    error: str | None = None
+    log: tuple[str, ...] = ()
+    peak_bytes: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Size of the bundle's files, copied away by itself."""
+        return sum(r.bytes for r in self.manifest.files.values()) if self.manifest else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """How a run ended.
+
+    Attributes:
+        models: every model of the run, in the order given.
+        index: of the pack; None where no model could be exported, and nothing was written.
+        saved_bytes: what identical files would take beside what they take.
+    """
+
+    models: tuple[ModelResult, ...]
+    index: PackIndex | None
+    saved_bytes: int
+
+    @property
+    def failed(self) -> list[ModelResult]:
+        """The models that have no bundle."""
+        return [model for model in self.models if model.status == "failed"]
+
+
+def export_pack(
+    models: Sequence[str],
+    config: ExportConfig,
+    *,
+    jobs: int | Literal["auto"] = 1,
+    resume: bool = False,
+    on_result: Callable[[ModelResult], None] = lambda result: None,
+) -> PackReport:
+    """Export every model as a bundle of one pack; one that fails does not stop the others.
+
+    Args:
+        models: tuned folders, other encoders' folders, or hub names.
+        config: for all of them; `out` is the pack, `model` is not looked at.
+        jobs: processes at a time, each with its share of the processors; `"auto"` for as many as
+            fit into memory.
+        resume: keep what is whole of an earlier run, cut short or not, and was made from the same
+            files with the same options. Bundles of models that are not given stay, too.
+        on_result: called with every result as it comes.
+
+    Returns:
+        What became of every model. The pack holds those that worked.
+
+    Raises:
+        ConfigError: a model is given twice, two would have one name, `out` is inside a model's
+            folder or holds it, or `jobs` is not a number of processes.
+        OutputExistsError: the pack exists, and neither `resume` nor `config.overwrite`.
+        OSError: the disk is full.
+        KeyboardInterrupt: with a message that says how to go on.
+    """
+    require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
+    if jobs != "auto" and jobs < 1:
+        raise ConfigError(f"jobs must be at least 1 or 'auto', got {jobs}")
+    named = name_models(models)
+    for model in named.values():
+        _check_apart(config.out, Path(model))
+    with staging(config.out, resume=resume, overwrite=config.overwrite) as place:
+        try:
+            results = _export_all(named, config, place, jobs, on_result)
+        except KeyboardInterrupt:
+            raise _Interrupted(place, config.out) from None
+        if not place.bundles:
+            return PackReport(tuple(results), None, 0)
+        folders = [place.folder / name for name in place.bundles]
+        saved = link_identical(folders)
+        index = place.finish([result.name for result in results])
+    return PackReport(tuple(results), index, saved)
+
+
+class _Interrupted(KeyboardInterrupt):
+    def __init__(self, place: Staging, out: Path) -> None:
+        kept = f"{partial_folder(out)} holds {', '.join(place.bundles)}: continue with --resume"
+        super().__init__(f"interrupted; {kept if place.bundles else 'no bundle was finished'}")
+
+
+def _check_apart(out: Path, model: Path) -> None:
+    if not model.exists():
+        return  # a hub name, or an error of this model alone
+    pack, source = out.resolve(), model.resolve()
+    if pack.is_relative_to(source):
+        raise ConfigError(f"--out {out} is inside the model {model}: choose a folder outside it")
+    if source.is_relative_to(pack) or source.is_relative_to(partial_folder(pack)):
+        raise ConfigError(f"--out {out} would replace the model {model}: choose another folder")
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A bundle to make: its name, how, what it follows from, and bytes of the model's weights."""
+
+    name: str
+    config: ExportConfig
+    source: dict[str, Any]
+    weights: int
+
+
+def _export_all(
+    named: dict[str, str],
+    config: ExportConfig,
+    place: Staging,
+    jobs: int | Literal["auto"],
+    on_result: Callable[[ModelResult], None],
+) -> list[ModelResult]:
+    """Make the bundles that are not there yet; results in the order of `named`."""
+    results: dict[str, ModelResult] = {}
+
+    def add(result: ModelResult) -> None:
+        results[result.name] = result
+        on_result(result)
+
+    tasks: dict[str, _Task] = {}
+    for name, model in named.items():
+        planned = _plan(name, dataclasses.replace(config, model=model, overwrite=False), place)
+        if isinstance(planned, _Task):
+            tasks[name] = planned
+        else:
+            add(planned)
+    count = _jobs(jobs, [task.weights for task in tasks.values()])
+    configs = {name: task.config for name, task in tasks.items()}
+    with contextlib.closing(run_workers(configs, count)) as outcomes:
+        for outcome in outcomes:
+            add(_finish(outcome, tasks[outcome.name], place))
+    return [results[name] for name in named]
+
+
+def _plan(name: str, config: ExportConfig, place: Staging) -> _Task | ModelResult:
+    """What is to be done for a model, or its result where nothing is."""
+    config = dataclasses.replace(config, out=place.folder / name)
+    try:
+        folder, _ = resolve_model(config.model, revision=config.revision, offline=config.offline)
+        task = _Task(name, config, fingerprint(folder, config), weight_bytes(folder))
+    except (MirrorError, OSError) as error:
+        place.drop(name)
+        return ModelResult(name, config.model, "failed", error=" ".join(str(error).split()))
+    if name in place.bundles and place.bundles[name].source == task.source:
+        return ModelResult(name, config.model, "kept", manifest=Manifest.read(config.out))
+    place.drop(name)
+    return task
+
+
+def _finish(outcome: Outcome, task: _Task, place: Staging) -> ModelResult:
+    """Put a bundle into the index of those that are whole, or clear away what is left of it."""
+    result = ModelResult(
+        task.name,
+        task.config.model,
+        "failed" if outcome.error else "exported",
+        seconds=outcome.seconds,
+        error=outcome.error,
+        log=outcome.log,
+        peak_bytes=outcome.peak_bytes,
+    )
+    if outcome.error:
+        place.drop(task.name)
+        return result
+    place.add(task.name, task.source)
+    return dataclasses.replace(result, manifest=Manifest.read(task.config.out))
+
+
+def _jobs(jobs: int | Literal["auto"], weights: list[int]) -> int:
+    if jobs == "auto":
+        return jobs_that_fit(weights)
+    count = max(1, min(jobs, len(weights)))
+    needed, free = expected_peak(sorted(weights)[-count:]), available_memory()
+    if count > 1 and 0 < free < needed:
+        logger.warning(
+            "%d exports at a time may need %.1f GB of memory, and %.1f are free: --jobs auto "
+            "takes as many as fit",
+            count,
+            needed / 1e9,
+            free / 1e9,
+        )
+    return count

@@ -1,0 +1,138 @@
+"""What a pack is made from: which folders, under which names, and what tells two runs apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirror_export.config import ExportConfig
+from mirror_rt import Manifest, __version__
+from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.io.atomic import sha256
+from mirror_rt.languages.pack_index import PACK_FILE, is_pack
+
+__all__ = ["find_models", "fingerprint", "name_models", "weight_bytes"]
+
+_LANGUAGE_TAG = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
+_WEIGHTS = ("*.safetensors", "*.bin")
+# Fields of a configuration that do not change what is written.
+_NOT_OPTIONS = {"model", "out", "overwrite", "offline", "threads"}
+
+
+def find_models(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the tuned and model folders directly in `folder`, and what else is there; sorted.
+
+    Raises:
+        ConfigError: there is no such folder, or no model in it.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"--all {folder}: no such folder")
+    entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    models = [path for path in entries if _is_model(path)]
+    if not models:
+        raise ConfigError(f"--all {folder}: none of its sub-folders is a model (has a config.json)")
+    return [str(path) for path in models], [path.name for path in entries if path not in models]
+
+
+def name_models(models: Sequence[str]) -> dict[str, str]:
+    """Name every model: by its language where it alone declares that one, else by its folder.
+
+    Returns:
+        Name in the pack -> model, in the order given.
+
+    Raises:
+        ConfigError: a model is given twice, or two would have the same name.
+    """
+    places = [str(Path(model).resolve()) if Path(model).exists() else model for model in models]
+    if repeated := [model for model, n in Counter(places).items() if n > 1]:
+        raise ConfigError(f"{repeated[0]} is given twice")
+    languages = [_language(Path(place)) for place in places]
+    count = Counter(languages)
+    named: dict[str, str] = {}
+    for model, place, language in zip(models, places, languages, strict=True):
+        name = language if language and count[language] == 1 else Path(place).name
+        if clash := next((n for n in named if n.casefold() == name.casefold()), None):
+            raise ConfigError(
+                f"{named[clash]} and {model} would both be {name!r} in the pack: rename a folder"
+            )
+        if not name or name.startswith(".") or ":" in name or name == PACK_FILE:
+            raise ConfigError(f"{model}: {name!r} cannot be the name of a bundle: rename it")
+        named[name] = model
+    return named
+
+
+def fingerprint(folder: Path, config: ExportConfig) -> dict[str, Any]:
+    """Return what a bundle follows from, as plain JSON: model, options, version.
+
+    The bundle of a model folder is kept by a later run where all three are the same.
+    """
+    digest = hashlib.sha256()
+    for path in _model_files(folder):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256(path)}\n".encode())
+    fields = {f.name for f in dataclasses.fields(config)} - _NOT_OPTIONS
+    options = {name: _plain(getattr(config, name)) for name in sorted(fields)}
+    return {
+        "model": Path(config.model).name if Path(config.model).exists() else config.model,
+        "model_sha256": digest.hexdigest(),
+        "options": json.loads(json.dumps(options)),
+        "generator": f"mirror-rt {__version__}",
+    }
+
+
+def weight_bytes(folder: Path) -> int:
+    """Bytes of a model folder's weights once they are float32."""
+    found = [sum(path.stat().st_size for path in folder.glob(pattern)) for pattern in _WEIGHTS]
+    return next((size for size in found if size), 0) * (2 if _is_half(folder) else 1)
+
+
+def _is_half(folder: Path) -> bool:
+    try:
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return str(values.get("dtype") or values.get("torch_dtype")).endswith("float16")
+    except (OSError, ValueError, AttributeError):
+        return False  # the export itself says what is wrong with it
+
+
+def _is_model(path: Path) -> bool:
+    if not (path / "config.json").is_file() or is_pack(path):
+        return False
+    try:
+        return declared_format(path) != "mirror_rt bundle"
+    except BundleError:
+        return True  # a damaged manifest: its export says so
+
+
+def _language(folder: Path) -> str | None:
+    """The language that a tuned folder declares, where it can be the name of a folder."""
+    try:
+        if declared_format(folder) != "mirror_rt encoder":
+            return None
+        language = Manifest.read(folder, "mirror_rt encoder").language
+    except BundleError:
+        return None  # its export says so
+    return language if language and _LANGUAGE_TAG.fullmatch(language) else None
+
+
+def _model_files(folder: Path) -> Iterator[Path]:
+    """Files of the model and of its sentence-transformers modules, which have a config.json."""
+    modules = [path.parent for path in folder.glob("*/config.json")]
+    paths = [path for place in (folder, *modules) for path in place.iterdir()]
+    return (path for path in sorted(paths) if path.is_file())
+
+
+def _plain(value: Any) -> Any:
+    """An option as JSON; files by their content, many strings by their hash."""
+    if isinstance(value, Path) and value.is_dir():
+        return {path.name: sha256(path) for path in sorted(value.glob("*.tsv"))}
+    if isinstance(value, Path):
+        return sha256(value)
+    if isinstance(value, list):
+        return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return value

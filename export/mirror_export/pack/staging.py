@@ -1,0 +1,187 @@
+"""PACK.partial: the folder beside a pack in which its bundles are made, and which becomes it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import glob
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirror_rt import __version__
+from mirror_rt.errors import BundleError, OutputExistsError
+from mirror_rt.io.atomic import check_free, link_or_copy, replace_folder
+from mirror_rt.languages.pack_index import PACK_FILE, PackedBundle, PackIndex, is_pack
+
+__all__ = ["Staging", "partial_folder", "staging"]
+
+logger = logging.getLogger("mirror_export")
+
+# The index of the bundles that are whole, while others are made: no tool takes it for a pack's.
+_PROGRESS = "progress.json"
+
+
+def partial_folder(out: Path) -> Path:
+    """Return the folder in which the pack `out` is made."""
+    return out.parent / f"{out.name}.partial"
+
+
+@contextlib.contextmanager
+def staging(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Staging]:
+    """Lock the folder in which the pack `out` is made, with what is whole of earlier runs.
+
+    With `resume` that is every bundle of `out` and of a run that was cut short, if its files have
+    their hashes; everything else in the folder is removed. On an error the folder stays, with the
+    bundles that are whole, unless it has none.
+
+    Raises:
+        OutputExistsError: there is a pack, or what is left of a run, and neither `resume` nor
+            `overwrite`; or another process writes this pack.
+        OSError: `out` cannot be written.
+    """
+    check_free(out, overwrite=overwrite or (resume and is_pack(out)))
+    folder = partial_folder(out)
+    _check_left_over(folder, resume=resume or overwrite)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder, out):
+        made = Staging(out, folder)
+        if resume:
+            made.adopt()
+        made.record()
+        made.sweep()
+        try:
+            yield made
+        finally:
+            if folder.exists():  # else it has become the pack
+                made.sweep()
+                if not made.bundles:
+                    shutil.rmtree(folder)
+
+
+class Staging:
+    """Bundles that are whole, by name, and their index on disk.
+
+    Attributes:
+        folder: where they are.
+        bundles: name -> entry of the index to be.
+    """
+
+    def __init__(self, out: Path, folder: Path) -> None:
+        self.folder = folder
+        self.bundles: dict[str, PackedBundle] = {}
+        self._out = out
+
+    def adopt(self) -> None:
+        """Take over every whole bundle of an earlier run and of the pack itself."""
+        for folder, file in (
+            (self.folder, _PROGRESS),
+            (self.folder, PACK_FILE),  # cut short on the way to its place
+            (self._out, PACK_FILE),
+        ):
+            if not (folder / file).is_file() or not (folder / file).stat().st_size:
+                continue
+            for name, entry in _read_index(folder, file).items():
+                if name not in self.bundles and _is_whole(folder, name, entry):
+                    if folder != self.folder:
+                        _copy_bundle(folder / name, self.folder / name)
+                    self.bundles[name] = entry
+
+    def add(self, name: str, source: dict[str, Any]) -> None:
+        """Note that the bundle `name`, made from `source`, is whole."""
+        self.bundles[name] = PackedBundle.describe(self.folder, name, source)
+        self.record()
+
+    def drop(self, name: str) -> None:
+        """Remove the bundle `name`, if there is one."""
+        if self.bundles.pop(name, None):
+            self.record()
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what is not part of a whole bundle."""
+        for path in self.folder.iterdir():
+            if path.name not in self.bundles and path.name != _PROGRESS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def finish(self, order: Sequence[str]) -> PackIndex:
+        """Give the folder the name of the pack; its first bundles are those of `order`."""
+        self.sweep()  # what a killed process left
+        names = [name for name in order if name in self.bundles]
+        names += [name for name in self.bundles if name not in names]
+        entries = {
+            name: PackedBundle.describe(self.folder, name, self.bundles[name].source)
+            for name in names
+        }
+        index = PackIndex(
+            entries,
+            default=names[0],
+            generator=f"mirror-rt {__version__}",
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        )
+        index.write(self.folder)
+        (self.folder / _PROGRESS).unlink()
+        replace_folder(self.folder, self._out)
+        for old in self._out.parent.glob(f".{glob.escape(self._out.name)}.old.*"):
+            shutil.rmtree(old)  # of a run that was killed at this very moment
+        return index
+
+    def record(self) -> None:
+        """Write down which bundles are whole; of none, an empty file marks the folder as ours."""
+        if self.bundles:
+            PackIndex(self.bundles, default=next(iter(self.bundles))).write(self.folder, _PROGRESS)
+        else:
+            (self.folder / _PROGRESS).write_bytes(b"")
+
+
+def _check_left_over(folder: Path, *, resume: bool) -> None:
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not any((folder / name).is_file() for name in (_PROGRESS, PACK_FILE)):
+        raise OutputExistsError(f"{folder} is in the way, and not of an export: move it")
+    if not resume:
+        raise OutputExistsError(
+            f"{folder} is left of an earlier run: continue it with --resume, or start again with "
+            "--overwrite"
+        )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, out: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputExistsError(f"another process is writing {out}: wait for it") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read_index(folder: Path, file: str) -> dict[str, PackedBundle]:
+    try:
+        return PackIndex.read(folder, file).bundles
+    except BundleError as error:
+        logger.warning("nothing is kept of an earlier run: %s", error)
+        return {}
+
+
+def _is_whole(folder: Path, name: str, entry: PackedBundle) -> bool:
+    try:
+        if entry.path != name:
+            return False  # not a pack of ours: others may lay theirs out as they like
+        entry.verify(folder)
+    except BundleError as error:
+        logger.warning("%s is made again: %s", name, error)
+        return False
+    return True
+
+
+def _copy_bundle(source: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, copy_function=lambda a, b: link_or_copy(Path(a), Path(b)))

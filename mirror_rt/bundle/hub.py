@@ -1,0 +1,199 @@
+"""Where a name becomes a folder: a local path first, then a model hub or its local cache."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.errors import BundleError, ConfigError, MirrorError, require
+
+__all__ = [
+    "cache_folder",
+    "download",
+    "download_bundle",
+    "hub_errors",
+    "hub_library",
+    "is_hub_name",
+    "refuse_revision",
+    "resolve_bundle",
+]
+
+_LOG_IN = "a token in HF_TOKEN, or hf auth login"
+
+
+def cache_folder() -> Path:
+    """Return $MIRROR_RT_CACHE, else $XDG_CACHE_HOME/mirror_rt, else ~/.cache/mirror_rt."""
+    if own := os.environ.get("MIRROR_RT_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirror_rt"
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` has the form owner/name of a model hub."""
+    owner, slash, repository = name.partition("/")
+    return bool(slash and owner and repository) and "/" not in repository and owner[0] not in ".~"
+
+
+def refuse_revision(path: Path, revision: str | None) -> None:
+    """Raise ConfigError for a revision of a local path, which has none."""
+    if revision is not None:
+        raise ConfigError(
+            f"revision {revision!r} goes with a hub name, and {path} is a path here: leave it out"
+        )
+
+
+def resolve_bundle(
+    path_or_name: str | Path,
+    *,
+    revision: str | None,
+    offline: bool,
+    variants: Sequence[str | None] | None = None,
+) -> Path:
+    """Folder of a bundle given by path or by hub name.
+
+    Args:
+        path_or_name: a folder here, or owner/name.
+        revision: branch, tag or commit on the hub.
+        offline: look in the hub's local cache alone.
+        variants: whose graphs to download (a name of None is the default one); None for all.
+
+    Raises:
+        BundleError: there is none of that name, or it lacks a variant.
+        ConfigError: a revision was given with a path.
+    """
+    path = Path(path_or_name)
+    if path.exists() or not is_hub_name(str(path_or_name)):
+        refuse_revision(path, revision)
+        return path
+    return download_bundle(
+        str(path_or_name), revision=revision, offline=offline, error=BundleError, variants=variants
+    )
+
+
+def download_bundle(
+    name: str,
+    *,
+    revision: str | None,
+    offline: bool,
+    error: type[MirrorError],
+    variants: Sequence[str | None] | None = None,
+) -> Path:
+    """Download a bundle, its manifest first, and of its graphs those of `variants` alone.
+
+    Raises:
+        BundleError: the repository holds no bundle, or it lacks a variant.
+    """
+    folder = download(
+        name, revision=revision, offline=offline, error=error, allow=[Layout.manifest]
+    )
+    if not (folder / Layout.manifest).is_file():
+        raise BundleError(f"{name} holds no bundle: it has no {Layout.manifest}")
+    manifest = Manifest.read(folder)
+    files = manifest.files
+    if variants is not None:
+        files = manifest.files_for([manifest.variant(variant) for variant in variants])
+    # Of the same commit, whatever is pushed meanwhile.
+    return download(
+        name,
+        revision=folder.name,
+        offline=offline,
+        error=error,
+        allow=[Layout.manifest, Layout.card, *map(glob.escape, files)],
+    )
+
+
+def download(
+    name: str,
+    *,
+    revision: str | None,
+    offline: bool,
+    error: type[MirrorError],
+    allow: Iterable[str] | None = None,
+    ignore: Sequence[str] = (),
+) -> Path:
+    """Download a model's files from the hub, or find them in its cache.
+
+    Args:
+        name: owner/name.
+        revision: branch, tag or commit.
+        offline: look in the cache alone.
+        error: what to raise where the hub cannot be reached, or has no such name or revision.
+        allow: patterns of files to download; None for all.
+        ignore: patterns of files to leave there.
+
+    Returns:
+        The snapshot in the cache; its name is the commit.
+    """
+    hub = hub_library(f"loading {name!r} by name")
+    with hub_errors(name, revision=revision, offline=offline, error=error):
+        return Path(
+            hub.snapshot_download(
+                name,
+                revision=revision,
+                local_files_only=offline,
+                allow_patterns=None if allow is None else list(allow),
+                ignore_patterns=list(ignore),
+            )
+        )
+
+
+def hub_library(purpose: str) -> ModuleType:
+    """Import huggingface_hub, or say which extra brings it."""
+    return require("huggingface_hub", extra="hub", purpose=purpose)
+
+
+@contextlib.contextmanager
+def hub_errors(
+    name: str, *, error: type[MirrorError], revision: str | None = None, offline: bool = False
+) -> Iterator[None]:
+    """Turn what huggingface_hub raises about the repository `name` into one line of `error`."""
+    errors = require("huggingface_hub.errors", extra="hub", purpose="using a model hub")
+    try:
+        yield
+    except MirrorError:
+        raise
+    # Network errors, its own and those of its transfers, in this order.
+    except (errors.HTTPError, OSError, ValueError, RuntimeError) as cause:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            raise  # of this machine: a full disk, a folder without permission
+        raise error(_explain(errors, cause, name, revision, offline)) from cause
+
+
+def _explain(
+    errors: ModuleType, cause: Exception, name: str, revision: str | None, offline: bool
+) -> str:
+    constants = require("huggingface_hub.constants", extra="hub", purpose="using a model hub")
+    endpoint, offline = constants.ENDPOINT, offline or constants.HF_HUB_OFFLINE
+    if isinstance(cause, RuntimeError) and isinstance(cause.__cause__, Exception):
+        cause = cause.__cause__  # of the one upload that failed
+    status = getattr(getattr(cause, "response", None), "status_code", None)
+    said = getattr(cause, "server_message", None) or str(cause.__cause__ or cause)
+    reason = next(iter(said.strip().splitlines()), repr(cause))
+    if isinstance(cause, errors.HFValidationError):
+        return f"{name!r} is neither a folder here nor a name on a hub: {reason}"
+    if isinstance(cause, errors.GatedRepoError):
+        return f"{name} is gated: accept its terms at {endpoint}/{name}, then give {_LOG_IN}"
+    if isinstance(cause, errors.RevisionNotFoundError):
+        return f"{name} has no revision {revision!r} on {endpoint}: name a branch, tag or commit"
+    if isinstance(cause, errors.RepositoryNotFoundError):
+        return (
+            f"{name!r} is neither a folder here nor found on {endpoint} (a private repository "
+            f"needs {_LOG_IN})"
+        )
+    if isinstance(cause, errors.LocalEntryNotFoundError) and offline:
+        return f"{name!r} is neither a folder here nor found whole in the local cache: {reason}"
+    if status == 401:
+        return f"{endpoint} refuses the token: give another one ({_LOG_IN})"
+    if status == 403:
+        return f"the token in use may not do this with {name} on {endpoint}: {reason}"
+    if status is None and isinstance(cause, (errors.HTTPError, OSError)):
+        return (
+            f"{endpoint} cannot be reached, or broke off ({reason}): run it again, files that "
+            "were transferred whole are kept"
+        )
+    return f"{name} on {endpoint}: {reason}" + (f" (status {status})" if status else "")

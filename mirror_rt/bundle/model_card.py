@@ -1,0 +1,289 @@
+"""The model card: README.md of a bundle or a language pack, as a model hub reads and shows it.
+
+Everything in it comes from the manifest, so the same manifest gives the same card.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.bundle.hub import hub_library, is_hub_name
+from mirror_rt.bundle.manifest import Layout, Manifest, Variant
+from mirror_rt.io.atomic import new_file
+
+__all__ = ["model_card", "pack_card", "write_model_card"]
+
+_TAGS = ["feature-extraction", "mirror-bert", "onnx", "onnxruntime", "sentence-embeddings"]
+_PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
+# By the `system` of a recipe; without one it is Mirror-BERT.
+_SYSTEMS = {
+    "flow": "[BERT-flow](https://aclanthology.org/2020.emnlp-main.733/)",
+    "cf": f"BERT-CF: {_PAPER}, then a normalising flow",
+    "burt": "BURT (Li and Zhao 2020)",
+    "multitask": "the multi-task fine-tuning of BERT-CF",
+}
+_LABELLED = frozenset({"burt", "multitask"})
+_PARITY = {
+    "mean_cosine": "mean cosine",
+    "min_cosine": "lowest cosine",
+    "max_difference": "largest difference",
+    "spearman": "Spearman",
+}
+
+
+def write_model_card(folder: Path, manifest: Manifest) -> None:
+    """Write the card of a bundle as `folder`/README.md."""
+    with new_file(folder / Layout.card, overwrite=True) as file:
+        file.write(model_card(manifest).encode())
+
+
+def model_card(manifest: Manifest, name: str | None = None) -> str:
+    """Card of a bundle: front matter, then what it is, how to use it and how it was made.
+
+    Args:
+        manifest: of the bundle.
+        name: owner/name on a hub, for the examples; None before it has one.
+    """
+    parts = [
+        _front_matter([manifest]),
+        f"# {name.partition('/')[2] if name else _title(manifest)}",
+        _introduction(manifest),
+        "## Use",
+        _usage(manifest, name),
+        "## Graphs",
+        _variants(manifest),
+        *_tuning(manifest),
+        "## How it was made",
+        _table(("", ""), _provenance(manifest)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def pack_card(manifests: dict[str, Manifest], name: str) -> str:
+    """Card of a language pack.
+
+    Args:
+        manifests: folder in the pack -> manifest of the bundle in it.
+        name: owner/name on a hub.
+    """
+    rows = [
+        (f"[{path}]({path})", m.language or "", _base(m), str(m.dimension), ", ".join(m.variants))
+        for path, m in manifests.items()
+    ]
+    first = next(iter(manifests))
+    usage = (
+        f"```bash\nmirror-rt pull {name} --out pack\n```\n\n"
+        "```python\nfrom mirror_rt import Encoder\n\n"
+        f'encoder = Encoder.load("pack/{first}")\n'
+        'vectors = encoder.encode(["one string", "another"])\n```'
+    )
+    parts = [
+        _front_matter(manifests.values()),
+        f"# {name.partition('/')[2]}",
+        f"A language pack of {len(manifests)} text encoders: a folder each, with a card of its "
+        "own.",
+        _table(("folder", "language", "base model", "dimensions", "graphs"), rows),
+        "## Use",
+        usage,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(manifests: Iterable[Manifest]) -> str:
+    manifests = list(manifests)
+    licences = {_licence(manifest) for manifest in manifests}
+    data = hub_library("a model card").ModelCardData(
+        language=_one_or_all({code for m in manifests if (code := _language_code(m))}),
+        license=licences.pop() if len(licences) == 1 else "unknown",
+        base_model=_one_or_all({_base(m) for m in manifests if _is_on_hub(m)}),
+        library_name="mirror_rt",
+        pipeline_tag="sentence-similarity",
+        tags=_TAGS,
+    )
+    return f"---\n{data.to_yaml()}\n---"
+
+
+def _one_or_all(values: set[str]) -> str | list[str] | None:
+    return sorted(values) if len(values) > 1 else next(iter(values), None)
+
+
+def _language_code(manifest: Manifest) -> str | None:
+    """The ISO 639 code that a hub takes: `zh` of zh-Hans."""
+    code = re.split("[-_]", manifest.language or "")[0].lower()
+    return code if re.fullmatch("[a-z]{2,3}", code) else None
+
+
+def _licence(manifest: Manifest) -> str:
+    return str(manifest.base_model.get("license") or "unknown")
+
+
+def _base(manifest: Manifest) -> str:
+    return str(manifest.base_model.get("name") or "an unnamed model")
+
+
+def _is_on_hub(manifest: Manifest) -> bool:
+    """Whether the base model's name is one on a hub, not that of a folder."""
+    return is_hub_name(_base(manifest)) or bool(manifest.base_model.get("revision"))
+
+
+def _title(manifest: Manifest) -> str:
+    base = _base(manifest).rpartition("/")[2]
+    return f"{base} for {manifest.language}" if manifest.language else base
+
+
+def _introduction(manifest: Manifest) -> str:
+    strings = (manifest.data or {}).get("strings")
+    tuned = f"as exported, not tuned by {_PAPER}"
+    if manifest.recipe:
+        of = f" of the language `{manifest.language}`" if manifest.language else ""
+        system = manifest.recipe.get("system", "")
+        by = _SYSTEMS.get(system, _PAPER)
+        noun = f"{manifest.level or 'string'}s"
+        tuned = f"tuned on {strings} {noun}{of}, without labels, by {by}"
+        if system in _LABELLED:
+            tuned = f"tuned on {strings} labelled rows{of} by {by}"
+        elif (manifest.data or {}).get("supervised_pairs"):
+            tuned = f"tuned on {strings} pairs{of} by {by}"
+    return (
+        f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
+        f"{_base(manifest)}, {tuned}. Pooling ({manifest.pooling}) and normalisation are inside "
+        f"the ONNX graph; texts may have {manifest.max_length} tokens."
+    )
+
+
+def _usage(manifest: Manifest, name: str | None) -> str:
+    folder = "bundle"
+    parts = []
+    if name:
+        parts.append(f"```bash\nmirror-rt pull {name} --out {folder}\n```")
+    parts += [
+        "With mirror_rt (neither torch nor transformers is needed):",
+        "```python\nfrom mirror_rt import Encoder\n\n"
+        f"encoder = Encoder.load({json.dumps(name or folder)})\n"
+        'vectors = encoder.encode(["one string", "another"])\n```',
+        "With onnxruntime alone:",
+        f"```python\n{_plain_usage(manifest, folder)}\n```",
+    ]
+    # sentence-transformers knows neither these poolings nor a flow.
+    flow = (manifest.recipe or {}).get("system") in ("flow", "cf")
+    if not (manifest.pooling.startswith("mean-with") or flow):
+        options = {"file_name": Path(manifest.variant().file).name}
+        parts += [
+            "With sentence-transformers (and optimum-onnx):",
+            "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+            f'model = SentenceTransformer({json.dumps(name or folder)}, backend="onnx", '
+            f"model_kwargs={json.dumps(options)})\n"
+            'vectors = model.encode(["one string", "another"])\n```',
+        ]
+    return "\n\n".join(parts)
+
+
+def _plain_usage(manifest: Manifest, folder: str) -> str:
+    prompt = manifest.prompts.get(manifest.default_prompt_name or "", "")
+    output = "sentence_embedding" if manifest.normalize else "pooled_embedding"
+    padding = ""
+    if manifest.pad_to:
+        padding = f"tokenizer.enable_padding(length={manifest.pad_to}, pad_id={manifest.pad_id})\n"
+    return (
+        "import numpy as np\nimport onnxruntime\nfrom tokenizers import Tokenizer\n\n"
+        f'tokenizer = Tokenizer.from_file("{folder}/{Layout.tokenizer}")\n'
+        f"tokenizer.enable_truncation({manifest.max_length})\n{padding}"
+        f'session = onnxruntime.InferenceSession("{folder}/{manifest.variant().file}")\n'
+        f"encoding = tokenizer.encode({json.dumps(prompt + 'one string', ensure_ascii=False)})\n"
+        'given = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask,\n'
+        '         "token_type_ids": encoding.type_ids}\n'
+        "feeds = {node.name: np.array([given[node.name]]) for node in session.get_inputs()}\n"
+        f'vector = session.run(["{output}"], feeds)[0][0]'
+    )
+
+
+def _variants(manifest: Manifest) -> str:
+    parity = [variant.parity or {} for variant in manifest.variants.values()]
+    shown = {key: title for key, title in _PARITY.items() if any(key in p for p in parity)}
+    rows = [
+        (
+            name,
+            f"`{v.file}`",
+            v.target,
+            _size(manifest, v),
+            *(_number((v.parity or {}).get(key)) for key in shown),
+        )
+        for name, v in manifest.variants.items()
+    ]
+    text = _table(("name", "file", "runs on", "MB", *shown.values()), rows)
+    first = parity[0] if parity else {}
+    if "texts" in first:
+        text += (
+            f"\n\nCompared with PyTorch over {first['texts']} texts of {first.get('min_tokens')} "
+            f"to {first.get('max_tokens')} tokens."
+        )
+    for name, variant in manifest.variants.items():
+        if variant.unchecked:
+            text += f"\n\n`{name}` was not compared with PyTorch: {_cell(variant.unchecked)}"
+    return text
+
+
+def _size(manifest: Manifest, variant: Variant) -> str:
+    """Megabytes of a graph and of the weights beside it."""
+    found = [r.bytes for name, r in manifest.files.items() if name.startswith(variant.file)]
+    return f"{sum(found) / 1e6:.1f}"
+
+
+def _tuning(manifest: Manifest) -> list[str]:
+    parts = []
+    if manifest.data:
+        parts += ["## Data", "The strings themselves are not part of this repository."]
+        parts.append(_table(("", ""), _rows(_flat(manifest.data))))
+    if manifest.recipe:
+        parts += ["## Recipe", _table(("", ""), _rows(_flat(manifest.recipe)))]
+    return parts
+
+
+def _provenance(manifest: Manifest) -> list[tuple[str, ...]]:
+    base = {f"base model, {key}": value for key, value in manifest.base_model.items()}
+    base["base model, license"] = _licence(manifest)
+    if manifest.prompts:
+        base |= {f"prompt, {name}": json.dumps(p) for name, p in manifest.prompts.items()}
+    written = {"written by": manifest.generator, "written at": manifest.created}
+    return _rows(base | _flat(manifest.training or {}) | written)
+
+
+def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (name.replace("_", " ").replace("sha256", "SHA-256"), _number(value))
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """The same without dictionaries in it: their keys are joined, as in `metrics, accuracy`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}, {key}": inner for key, inner in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_number, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Text that cannot end a cell or a row of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,128 @@
+"""From a model hub to a folder, whole or not at all, every file checked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.bundle.hub import download, download_bundle, is_hub_name
+from mirror_rt.bundle.hub_content import bundle_folders, visible_files
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
+from mirror_rt.io.atomic import check_free, check_space, new_folder, write_json
+
+__all__ = ["Pulled", "pull"]
+
+# Smaller files are not worth a link: one edited in place would change in every bundle.
+_SMALLEST_LINK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What was downloaded: the commit it is of, how many files, and their bytes."""
+
+    commit: str
+    files: int
+    bytes: int
+
+
+def pull(
+    name: str,
+    out: Path,
+    *,
+    revision: str | None = None,
+    variants: Sequence[str] | None = None,
+    offline: bool = False,
+    overwrite: bool = False,
+) -> Pulled:
+    """Download a bundle or a language pack from a model hub into the folder `out`.
+
+    Files that were transferred whole stay in the hub's cache, so a second try goes on from there.
+
+    Args:
+        name: owner/name.
+        out: folder to write.
+        revision: branch, tag or commit.
+        variants: keep these graphs of a bundle alone; its manifest then names no others.
+        offline: look in the hub's local cache alone.
+        overwrite: replace an existing folder.
+
+    Raises:
+        HubError: the hub has no such name or revision, refuses, or cannot be reached.
+        BundleError: the repository holds no bundle, or lacks a variant.
+        BundleIntegrityError: a file differs from its hash; nothing is written.
+        OutputExistsError: `out` exists.
+        ConfigError: `name` is no hub name, or variants of a pack are asked for.
+    """
+    if not is_hub_name(name):
+        raise ConfigError(f"{name!r} is no name on a hub: expected owner/name")
+    check_free(out, overwrite=overwrite)
+    snapshot, files = _download(name, revision, variants, offline=offline)
+    where = f"{name} at commit {snapshot.name[:12]}"
+    if lost := [file for file in files if not (snapshot / file).is_file()]:
+        raise BundleIntegrityError(f"{where} is incomplete: {lost[0]} is missing")
+    check_space(out, sum(blob.stat().st_size for blob in {(snapshot / f).resolve() for f in files}))
+    with new_folder(out, overwrite=overwrite) as folder:
+        _copy(snapshot, files, folder)
+        if variants is not None:
+            _keep(folder, variants)
+        for bundle in bundle_folders(folder):
+            if damage := Manifest.read(bundle).damage(bundle):
+                raise BundleIntegrityError(f"{where} is damaged, nothing was written: {damage}")
+        size = sum((folder / file).stat().st_size for file in files)
+    return Pulled(snapshot.name, len(files), size)
+
+
+def _download(
+    name: str, revision: str | None, variants: Sequence[str] | None, *, offline: bool
+) -> tuple[Path, list[str]]:
+    """Snapshot in the hub's cache, and the paths in it that were asked for."""
+    top = [Layout.manifest, Layout.pack]
+    folder = download(name, revision=revision, offline=offline, error=HubError, allow=top)
+    if (folder / Layout.pack).is_file():
+        if variants is not None:
+            raise ConfigError(f"{name} is a language pack: its variants come together")
+        folder = download(name, revision=folder.name, offline=offline, error=HubError)
+        return folder, visible_files(folder)
+    if not (folder / Layout.manifest).is_file():
+        raise BundleError(f"{name} holds neither a bundle nor a pack: it has no {' or '.join(top)}")
+    folder = download_bundle(
+        name, revision=folder.name, offline=offline, error=HubError, variants=variants
+    )
+    manifest = Manifest.read(folder)
+    files = manifest.files
+    if variants is not None:
+        files = manifest.files_for([manifest.variant(variant) for variant in variants])
+    card = [Layout.card] if (folder / Layout.card).is_file() else []
+    return folder, [Layout.manifest, *card, *files]
+
+
+def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
+    """Copy out of the cache; what several bundles of a pack share is one file here, too."""
+    copies: dict[Path, Path] = {}
+    for file in files:
+        blob, target = (snapshot / file).resolve(), folder / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        first = copies.setdefault(blob, target)
+        if first != target and blob.stat().st_size >= _SMALLEST_LINK:
+            with contextlib.suppress(OSError):  # not every file system has hard links
+                os.link(first, target)
+                continue
+        shutil.copyfile(blob, target)
+
+
+def _keep(folder: Path, variants: Sequence[str]) -> None:
+    """Take the other variants out of a manifest; fields of a later version stay."""
+    path = folder / Layout.manifest
+    manifest = Manifest.read(folder)
+    files = manifest.files_for([manifest.variant(name) for name in variants])
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    values["variants"] = {n: v for n, v in values["variants"].items() if n in variants}
+    values["files"] = {n: record for n, record in values["files"].items() if n in files}
+    write_json(path, values)

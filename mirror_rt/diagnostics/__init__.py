@@ -1,0 +1,1 @@
+"""Say what is installed and whether it fits together; measure an encoder."""

@@ -1,0 +1,213 @@
+"""Throughput and latency of an encoder over texts a call and lengths."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import platform
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.errors import BundleError, ConfigError, require
+from mirror_rt.io.atomic import new_file
+
+__all__ = [
+    "Cell",
+    "machine_name",
+    "measure",
+    "peak_memory_mb",
+    "plot_cells",
+    "synthetic_texts",
+    "write_json_report",
+]
+
+_WORDS = 500
+# Fewer calls do not show so rare a delay.
+_CALLS_FOR = {95: 20, 99: 100}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What was measured of one number of texts a call and one length.
+
+    Attributes:
+        texts: a call.
+        tokens: mean of a text, special tokens included.
+        calls: that were timed.
+        texts_per_second: over all calls.
+        tokens_per_second: the same, padding left out.
+        p50_ms: median duration of a call.
+        p95_ms: 95th percentile; None of fewer than 20 calls.
+        p99_ms: 99th percentile; None of fewer than 100 calls.
+    """
+
+    texts: int
+    tokens: float
+    calls: int
+    texts_per_second: float
+    tokens_per_second: float
+    p50_ms: float
+    p95_ms: float | None
+    p99_ms: float | None
+
+
+def synthetic_texts(encoder: Encoder, tokens: int, count: int, *, seed: int = 0) -> list[str]:
+    """`count` texts of `tokens` tokens each (nearly, in some vocabularies), all different.
+
+    They are made of words that are one token of the bundle's vocabulary.
+
+    Raises:
+        ConfigError: so many tokens leave no room for a word, or the model takes fewer.
+    """
+    words = _single_token_words(encoder)
+    special = len(encoder.tokenize(words[0])[0]) - 1
+    if not special < tokens <= encoder.max_length:
+        raise ConfigError(
+            f"a length of {tokens} tokens: expected {special + 1} .. {encoder.max_length} "
+            f"({special} are special tokens)"
+        )
+    generator = random.Random(f"{seed}-{tokens}")
+    return [" ".join(generator.choices(words, k=tokens - special)) for _ in range(count)]
+
+
+def _single_token_words(encoder: Encoder) -> list[str]:
+    tokenizer = Tokenizer.from_file(str(encoder.folder / Layout.tokenizer))
+    size = tokenizer.get_vocab_size()
+    words: list[str] = []
+    for number in random.Random(0).sample(range(size), size):
+        word = tokenizer.decode([number]).strip()
+        # Twice, because the first word of a text may be another token than the later ones.
+        if (
+            word.isalpha()
+            and len(tokenizer.encode(f"{word} {word}", add_special_tokens=False)) == 2
+        ):
+            words.append(word)
+        if len(words) == _WORDS:
+            break
+    if not words:
+        raise BundleError(f"{encoder.folder}: no word is one token; give --texts FILE")
+    return words
+
+
+def measure(
+    encode: Callable[[list[str]], object],
+    texts: Sequence[str],
+    *,
+    batch: int,
+    tokens: Iterable[int],
+    seconds: float,
+) -> Cell:
+    """Call `encode` on `batch` texts at a time for about so many seconds.
+
+    One call before is not counted. Where calls are long, three are made, or fewer in twice the
+    time.
+
+    Args:
+        encode: the encoder's.
+        texts: taken in turn, again and again.
+        batch: texts of a call.
+        tokens: of each of the texts.
+        seconds: for this cell.
+    """
+    lengths = np.array(list(tokens))
+    durations: list[float] = []
+    used = 0
+    began = time.perf_counter()
+    while True:
+        spent, calls = time.perf_counter() - began, len(durations)
+        if calls >= 2 and (spent > 2 * seconds or (spent > seconds and calls >= 4)):
+            break
+        rows = [(len(durations) * batch + i) % len(texts) for i in range(batch)]
+        part = [texts[row] for row in rows]
+        start = time.perf_counter()
+        encode(part)
+        durations.append(time.perf_counter() - start)
+        used += int(lengths[rows].sum()) if len(durations) > 1 else 0
+    timed = np.array(durations[1:])
+    percentiles = {
+        p: float(np.percentile(timed, p) * 1e3) if len(timed) >= least else None
+        for p, least in _CALLS_FOR.items()
+    }
+    total = float(timed.sum())
+    return Cell(
+        texts=batch,
+        tokens=used / (len(timed) * batch),
+        calls=len(timed),
+        texts_per_second=len(timed) * batch / total,
+        tokens_per_second=used / total,
+        p50_ms=float(np.median(timed) * 1e3),
+        p95_ms=percentiles[95],
+        p99_ms=percentiles[99],
+    )
+
+
+def machine_name() -> str:
+    """Processors and their name, as Linux tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.machine()
+
+
+def peak_memory_mb() -> float | None:
+    """Most physical memory that this process has used; None where that cannot be told."""
+    with contextlib.suppress(OSError):  # Linux; ru_maxrss starts at what the parent had
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 2**10
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def write_json_report(path: Path, about: dict[str, object], cells: list[Cell]) -> None:
+    """Write what was measured, and on what, as JSON; an existing file is replaced."""
+    report = about | {"cells": [dataclasses.asdict(cell) for cell in cells]}
+    with new_file(path, overwrite=True) as file:
+        file.write(json.dumps(report, indent=1).encode() + b"\n")
+
+
+def plot_cells(path: Path, title: str, cells: list[Cell]) -> None:
+    """Throughput and latency over the length, a line for each number of texts a call, as PNG."""
+    require("matplotlib", extra="demo", purpose="--plot")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    rate, delay = figure.subplots(1, 2)
+    for batch in sorted({cell.texts for cell in cells}):
+        line = sorted((cell for cell in cells if cell.texts == batch), key=lambda c: c.tokens)
+        tokens = [cell.tokens for cell in line]
+        label = f"{batch} text{'s' * (batch > 1)} a call"
+        rate.plot(tokens, [cell.texts_per_second for cell in line], "o-", label=label)
+        (median,) = delay.plot(tokens, [cell.p50_ms for cell in line], "o-", label=label)
+        tail = [(cell.tokens, cell.p95_ms) for cell in line if cell.p95_ms is not None]
+        if tail:
+            delay.plot(*zip(*tail, strict=True), ":", color=median.get_color())
+    rate.set(xlabel="tokens of a text", ylabel="texts/s", xscale="log", yscale="log")
+    delay.set(
+        xlabel="tokens of a text", ylabel="ms a call (p50, dotted p95)", xscale="log", yscale="log"
+    )
+    for axes in (rate, delay):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    rate.legend(frameon=False)
+    figure.suptitle(title, fontsize=10)
+    with new_file(path, overwrite=True) as file:
+        figure.savefig(file, format="png", dpi=150)

@@ -1,0 +1,223 @@
+"""What is installed here, whether it fits together, and the command that mends what does not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+import numpy as np
+
+from mirror_rt import _core
+from mirror_rt.bundle.hub import cache_folder
+from mirror_rt.bundle.manifest import Precision
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.errors import MirrorError, MissingDependencyError
+from mirror_rt.inference.cpus import cpu_budget
+from mirror_rt.inference.providers import CUDA, installed
+from mirror_rt.inference.session import import_onnxruntime
+from mirror_rt.inference.shared_libraries import (
+    missing_libraries,
+    nvidia_cards,
+    preload,
+    provider_library,
+)
+
+__all__ = ["Finding", "examine"]
+
+Status = Literal["ok", "warning", "fault"]
+
+_WHEELS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
+_OPTIONAL = ("huggingface_hub", "pyarrow", "torch", "transformers", "onnx")
+_MENDS_WHEELS = "pip uninstall -y {} && pip install 'mirror-rt[{}]'"
+# A text alone and in a batch, largest difference of a component: int8 takes its scales from all
+# the texts of a batch.
+_AGREE: dict[Precision, float] = {"fp32": 1e-5, "fp16": 5e-3, "int8": 5e-2}
+_REFERENCE = [
+    "a",
+    "The river runs slowly through the old town.",
+    "Tous les êtres humains naissent libres et égaux.",
+    "Её дом стоит на берегу реки.",
+    "人人生而自由，在尊严和权利上一律平等。",
+    "A longer text, for a batch in which the others are padded. " * 6,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what it is.
+        status: `ok`; `warning`, for something that works but not as well as it could; `fault`.
+        detail: what was found.
+        remedy: the command, or the step, that mends it.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str | None = None
+
+
+def examine(model: str | Path | None = None) -> list[Finding]:
+    """Look at everything.
+
+    Args:
+        model: a bundle to load and encode with; None to leave that out.
+    """
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        _versions,
+        _onnxruntime,
+        _threads,
+        _extension,
+        _cache,
+    ]
+    if model is not None:
+        checks.append(lambda: _self_test(model))
+    return [finding for check in checks for finding in check()]
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding(
+        "python",
+        "ok",
+        f"{platform.python_version()}, {platform.system()} {platform.machine()}, {sys.executable}",
+    )
+    names = ("mirror-rt", "numpy", "tokenizers")
+    yield Finding("versions", "ok", ", ".join(f"{name} {_version(name)}" for name in names))
+    found = [f"{name} {_version(name)}" for name in _OPTIONAL if installed(name)]
+    yield Finding("optional", "ok", ", ".join(found) or "none")
+
+
+def _onnxruntime() -> Iterator[Finding]:
+    wheels = [name for name in _WHEELS if installed(name)]
+    named = ", ".join(f"{name} {_version(name)}" for name in wheels)
+    if len(wheels) > 1:
+        kind = "gpu" if nvidia_cards() else "cpu"
+        yield Finding(
+            "onnxruntime",
+            "fault",
+            f"{named} are installed together, and overwrote each other's files",
+            _MENDS_WHEELS.format(" ".join(wheels), kind),
+        )
+    try:
+        onnxruntime = import_onnxruntime()
+    except MissingDependencyError:
+        yield Finding("onnxruntime", "fault", "not installed", "pip install 'mirror-rt[cpu]'")
+        return
+    except ImportError as error:
+        mend = _MENDS_WHEELS.format(" ".join(wheels) or "onnxruntime", "cpu")
+        yield Finding("onnxruntime", "fault", f"it does not load: {error}", mend)
+        return
+    if len(wheels) <= 1:
+        yield Finding("onnxruntime", "ok", named or f"{onnxruntime.__version__}, not from a wheel")
+    providers = onnxruntime.get_available_providers()
+    yield Finding("providers", "ok", ", ".join(providers))
+    yield _cuda(onnxruntime, providers, wheels)
+
+
+def _cuda(onnxruntime: ModuleType, providers: list[str], wheels: list[str]) -> Finding:
+    cards = nvidia_cards()
+    if CUDA not in providers:
+        if cards == 0:
+            return Finding("cuda", "ok", "no NVIDIA card, and no CUDA in onnxruntime")
+        return Finding(
+            "cuda",
+            "warning",
+            f"{cards} NVIDIA cards, and this onnxruntime has no CUDA: everything runs on the CPU",
+            _MENDS_WHEELS.format(" ".join(wheels) or "onnxruntime", "gpu"),
+        )
+    preload(onnxruntime)
+    library = provider_library(onnxruntime, CUDA)
+    missing = missing_libraries(library) if library is not None else []
+    if missing:
+        driver = [name for name in missing if name.startswith("libcuda.so")]
+        return Finding(
+            "cuda",
+            "fault" if cards or missing != driver else "warning",
+            f"{CUDA} cannot start: missing {', '.join(missing)}",
+            "install the NVIDIA driver"
+            if missing == driver
+            else f"pip install 'onnxruntime-gpu[cuda,cudnn]=={onnxruntime.__version__}'",
+        )
+    if cards == 0:
+        return Finding(
+            "cuda",
+            "warning",
+            "onnxruntime has CUDA, and the driver offers no NVIDIA card",
+            "nvidia-smi (in a container: docker run --gpus all)",
+        )
+    return Finding("cuda", "ok", f"{cards} NVIDIA cards, and every library that {CUDA} needs")
+
+
+def _threads() -> Iterator[Finding]:
+    budget = cpu_budget()
+    if budget.quota is not None and budget.quota < 1:
+        yield Finding(
+            "threads",
+            "warning",
+            f"{budget}: less than one processor, so every run is interrupted",
+            "raise the CPU limit of the container to 1 at least",
+        )
+        return
+    yield Finding("threads", "ok", str(budget))
+
+
+def _extension() -> Iterator[Finding]:
+    sets = _core.vector_instruction_sets()
+    yield Finding("extension", "ok", f"{_core.__file__}, instruction set {sets[-1]}")
+
+
+def _cache() -> Iterator[Finding]:
+    folder = cache_folder()
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        yield Finding(
+            "cache",
+            "fault",
+            f"{folder} cannot be written",
+            "export MIRROR_RT_CACHE=FOLDER, one that this user may write to",
+        )
+        return
+    free = shutil.disk_usage(existing).free / 1e9
+    state = "" if folder.exists() else ", not there yet"
+    yield Finding("cache", "ok", f"{folder} ({free:.1f} GB free{state})")
+
+
+def _self_test(model: str | Path) -> Iterator[Finding]:
+    """Whether the model gives unit vectors, the same alone and in a batch."""
+    try:
+        with Encoder.load(model) as encoder:
+            together = encoder.encode(_REFERENCE, normalize_embeddings=True)
+            alone = np.array([encoder.encode(t, normalize_embeddings=True) for t in _REFERENCE])
+            precision, provider = encoder.variant.precision, encoder.providers[0]
+    except MirrorError as error:
+        yield Finding("model", "fault", str(error), _mend(error))
+        return
+    difference = float(np.abs(together - alone).max())
+    length = float(np.abs(np.linalg.norm(together, axis=1) - 1).max())
+    allowed = _AGREE[precision]
+    detail = (
+        f"{model}: {precision} on {provider}; {len(_REFERENCE)} texts, alone and in a batch, "
+        f"differ by {difference:.1e} at most ({allowed:.0e} is allowed)"
+    )
+    if not (difference <= allowed and length <= 1e-3):
+        yield Finding("model", "fault", detail, "pip install -U 'mirror-rt[cpu]', export it again")
+        return
+    yield Finding("model", "ok", detail)
+
+
+def _mend(error: MirrorError) -> str | None:
+    return "mirror-rt export, or mirror-rt pull, to make it again" if "SHA" in str(error) else None
+
+
+def _version(distribution: str) -> str:
+    return importlib.metadata.version(distribution) if installed(distribution) else "?"

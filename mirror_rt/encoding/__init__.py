@@ -1,0 +1,1 @@
+"""Turn texts into vectors: the encoder that users call and the pipeline behind it."""

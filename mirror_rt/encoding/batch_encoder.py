@@ -1,0 +1,328 @@
+"""The `encode` family: what users call, whatever runs the model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import closing
+from typing import Any, Protocol, Unpack
+
+import numpy.typing as npt
+
+from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, Job, OnError, OnTooLong
+from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline, Vectors, join
+from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
+from mirror_rt.errors import ConfigError, InvalidTextError
+from mirror_rt.progress import progress_bar
+from mirror_rt.tokens.batching import CPU_RUN_COST
+from mirror_rt.tokens.tokenization import TextTokenizer, TokenPiece, why_invalid
+from mirror_rt.tokens.windows import WINDOW_TEXTS, windows
+from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings
+from mirror_rt.vectors.search import cosine_similarity
+
+__all__ = ["BatchEncoder", "EmbeddingModel", "EncodedTexts", "Inputs", "Vectors", "as_list"]
+
+# One text, or many; or the token ids of many, as `BatchEncoder.tokenize` gives them.
+Inputs = str | Iterable[str] | Iterable[list[int]]
+
+
+class EmbeddingModel(Protocol):
+    """What evaluation needs of an encoder."""
+
+    def encode(self, inputs: list[str], *, normalize_embeddings: bool = True) -> Vectors:
+        """Texts to float32 [n, D]."""
+        ...
+
+    @property
+    def mask_token(self) -> str | None:
+        """The tokenizer's mask token, None where it has none."""
+        ...
+
+
+class BatchEncoder(Pipeline):
+    """Everything of an encoder but the model itself.
+
+    Args:
+        tokenizer: with the length limit of the model.
+        dimension: length D of an embedding.
+        pad_to: pad every text to this many tokens; None for as few as a batch allows.
+        mask_token: the tokenizer's mask token, None where it has none.
+        normalize: whether vectors are of unit length unless asked otherwise.
+        prompts: the prompts of the model.
+        run_cost: what a run costs besides its tokens, in tokens.
+        parallel_runs: how many runs are best in flight at a time: one a device.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        *,
+        dimension: int,
+        pad_to: int | None,
+        mask_token: str | None,
+        normalize: bool = True,
+        prompts: Prompts | None = None,
+        run_cost: int = CPU_RUN_COST,
+        parallel_runs: int = 1,
+    ) -> None:
+        super().__init__(
+            tokenizer,
+            dimension=dimension,
+            pad_to=pad_to,
+            run_cost=run_cost,
+            parallel_runs=parallel_runs,
+        )
+        self._mask_token = mask_token
+        self._normalize = normalize
+        self._prompts = prompts or Prompts()
+
+    @property
+    def dimension(self) -> int:
+        """Length D of an embedding."""
+        return self._dimension
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a text, special tokens included; see `on_too_long` for longer ones."""
+        return self._tokenizer.max_length
+
+    @property
+    def mask_token(self) -> str | None:
+        """The tokenizer's mask token, None where it has none."""
+        return self._mask_token
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts of the model."""
+        return self._prompts
+
+    def tokenize(self, inputs: str | Iterable[str]) -> list[list[int]]:
+        """Token ids of each text as it is: special tokens, no prompt, cut at `max_length`.
+
+        Raises:
+            InvalidTextError: naming each text that cannot be encoded.
+        """
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        _raise_invalid(texts)
+        tokens = self._tokenizer(texts).tokens
+        return [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
+
+    def token_pieces(
+        self, inputs: str | Iterable[str], *, prompt: str = "", special_tokens: bool = True
+    ) -> list[list[TokenPiece]]:
+        """All tokens of each text, and where they are in it; nothing is cut.
+
+        Args:
+            inputs: one string, or any iterable of strings.
+            prompt: put before each; positions count from its begin.
+            special_tokens: give those that the model wants around a text, too.
+
+        Raises:
+            InvalidTextError: naming each text that cannot be encoded.
+        """
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        _raise_invalid(texts)
+        return [
+            self._tokenizer.pieces(prompt + text, special_tokens=special_tokens) for text in texts
+        ]
+
+    def encode(
+        self,
+        inputs: str | Iterable[str],
+        batch_size: int = 32,
+        normalize_embeddings: bool | None = None,
+        show_progress_bar: bool | None = None,
+        truncate_dim: int | None = None,
+        *,
+        precision: EmbeddingPrecision = "float32",
+        ranges: npt.ArrayLike | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        on_too_long: OnTooLong = "truncate",
+        errors: OnError = "raise",
+    ) -> Embeddings:
+        """Encode texts.
+
+        Args:
+            inputs: one string, or any iterable of strings.
+            batch_size: work of one session run, counted in texts of 64 tokens: the token
+                budget is `64 * batch_size`. Short texts run more at a time, long ones fewer.
+            normalize_embeddings: True for unit vectors (cosine is then a dot product), False for
+                vectors as pooled, None for what the model declares: unit vectors, mostly.
+            show_progress_bar: None shows one where the logger `mirror_rt` is at INFO.
+            truncate_dim: keep the first so many dimensions (then normalise, if asked to).
+            precision: of the result, see `quantize_embeddings`.
+            ranges: [2, D] for `int8` and `uint8` (`calibration_ranges`); None for `unit_ranges`.
+            prompt_name: which of the model's prompts to put before every text; None for its
+                default.
+            prompt: text to put before every text instead; `""` for none.
+            on_too_long: a text of more than `max_length` tokens is cut (`"truncate"`), refused
+                (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted
+                by length (`"chunk"`).
+            errors: `"raise"` refuses the call for an unusable text; `"nan"` gives that text
+                a row of NaN and encodes the others.
+
+        Returns:
+            [n, D] in the order of `inputs`, [D] for a single string; float32, float16, int8 or
+            uint8 by `precision`. The binary precisions have D / 8 columns, rounded up.
+
+        Raises:
+            InvalidTextError: a text is not a string, is empty or blank, is not valid Unicode, or
+                is too long where that is an error.
+            ConfigError: an option has an unusable value.
+        """
+        encoded = self.encode_with_info(
+            inputs,
+            show_progress_bar,
+            batch_size=batch_size,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            precision=precision,
+            ranges=ranges,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            on_too_long=on_too_long,
+            errors=errors,
+        ).embeddings
+        return encoded[0] if isinstance(inputs, str) else encoded
+
+    def encode_with_info(
+        self,
+        inputs: str | Iterable[str],
+        show_progress_bar: bool | None = None,
+        **options: Unpack[EncodeKeywords],
+    ) -> EncodedTexts:
+        """Encode texts, and say how many tokens each had and whether it was cut.
+
+        Args and errors are those of `encode`; a single string is a list of one.
+        """
+        job = self.job(options)
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        if job.errors == "raise":
+            _raise_invalid(texts)
+        return self._encode_list(texts, job, show_progress_bar)
+
+    def encode_query(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
+    ) -> Embeddings:
+        """`encode` with the model's prompt `query`, if it has one and no other is asked for."""
+        return self.encode(inputs, **self._with_prompt(QUERY_NAMES, options))
+
+    def encode_document(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
+    ) -> Embeddings:
+        """`encode` with the model's prompt `document` or `passage`, like `encode_query`."""
+        return self.encode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
+
+    def encode_iter(
+        self,
+        inputs: Iterable[str],
+        *,
+        window: int = WINDOW_TEXTS,
+        **options: Unpack[EncodeKeywords],
+    ) -> Iterator[Embeddings]:
+        """Encode a stream of any length in constant memory: one vector [D] a text, in order.
+
+        Args:
+            inputs: any iterable of strings. It is read up to two windows ahead.
+            window: texts that are sorted by length together; fewer pad more, and give the first
+                vectors sooner.
+            **options: of `encode`.
+
+        Raises:
+            InvalidTextError, ConfigError: as `encode`, when the window of the text is reached.
+        """
+        job = self.job(options)
+        if isinstance(inputs, str | bytes | Mapping | Set) or not isinstance(inputs, Iterable):
+            raise ConfigError(f"expected an iterable of str, got {type(inputs).__name__}")
+        if window < 1:
+            raise ConfigError(f"window must be at least 1, got {window}")
+        return self._encode_stream(inputs, window, job)
+
+    async def aencode(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
+    ) -> Embeddings:
+        """`encode` in other threads, so that the event loop goes on.
+
+        Small calls that run at the same time share batches (see `Scheduler`); one of more than
+        256 texts, or with a `batch_size`, has batches of its own. Cancelling the task ends it at
+        once, and its work after the running batch.
+        """
+        from mirror_rt.scheduling.tasks import SHARED_TEXTS, run_in_thread, scheduler_of
+
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        if len(texts) <= SHARED_TEXTS and "batch_size" not in options:
+            embeddings = await scheduler_of(self).aencode(texts, **options)
+        else:
+            job = self.job(options)
+
+            def work(stop: threading.Event) -> Embeddings:
+                if job.errors == "raise":
+                    _raise_invalid(texts)
+                return self._encode_list(texts, job, False, stop).embeddings
+
+            embeddings = await run_in_thread(work)
+        return embeddings[0] if isinstance(inputs, str) else embeddings
+
+    async def aencode_query(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
+    ) -> Embeddings:
+        """`aencode` with the prompt of `encode_query`."""
+        return await self.aencode(inputs, **self._with_prompt(QUERY_NAMES, options))
+
+    async def aencode_document(
+        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
+    ) -> Embeddings:
+        """`aencode` with the prompt of `encode_document`."""
+        return await self.aencode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
+
+    def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Vectors:
+        """Cosine of every row of `a` [n, D] with every row of `b` [m, D]: float32 [n, m]."""
+        return cosine_similarity(a, b)
+
+    def job(self, options: EncodeKeywords) -> Job:
+        """Check the options of a call; ConfigError for an unusable one."""
+        return Job.make(self.dimension, self._prompts, self._normalize, EncodeOptions(**options))
+
+    def _with_prompt(self, names: tuple[str, ...], options: EncodeKeywords) -> EncodeKeywords:
+        chosen = self._prompts.first_of(names)
+        if (
+            chosen is None
+            or options.get("prompt") is not None
+            or options.get("prompt_name") is not None
+        ):
+            return options
+        return {**options, "prompt_name": chosen}
+
+    def _encode_list(
+        self,
+        texts: list[Any],
+        job: Job,
+        show_progress_bar: bool | None,
+        stop: threading.Event | None = None,
+    ) -> EncodedTexts:
+        with closing(progress_bar(len(texts), show_progress_bar)) as bar:
+            parts = self._encode_windows(windows(texts), job, bar.update, stop)
+            if len(texts) == 1:
+                return next(parts)
+            return join(parts, len(texts), job)
+
+    def _encode_stream(self, inputs: Iterable[Any], window: int, job: Job) -> Iterator[Embeddings]:
+        for part in self._encode_windows(windows(inputs, window), job):
+            # Copies, so that a vector that is kept does not keep its window.
+            yield from (row.copy() for row in part.embeddings)
+
+
+def as_list(inputs: Any) -> list[Any]:
+    """Materialise an iterable of texts; a lone value of another type is one bad text."""
+    if isinstance(inputs, bytes | Mapping | Set) or not isinstance(inputs, Iterable):
+        raise InvalidTextError(
+            [(0, f"expected str or an iterable of str, got {type(inputs).__name__}")]
+        )
+    return list(inputs)
+
+
+def _raise_invalid(texts: list[Any]) -> None:
+    invalid = [(i, reason) for i, text in enumerate(texts) if (reason := why_invalid(text))]
+    if invalid:
+        raise InvalidTextError(invalid)

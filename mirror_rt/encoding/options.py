@@ -1,0 +1,151 @@
+"""The options of `encode`, checked and made ready once a call."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Literal, TypedDict, get_args
+
+import numpy.typing as npt
+
+from mirror_rt.encoding.prompts import Prompts
+from mirror_rt.errors import ConfigError
+from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
+
+__all__ = ["EncodeKeywords", "EncodeOptions", "Job", "OnError", "OnTooLong"]
+
+OnTooLong = Literal["truncate", "error", "chunk"]
+OnError = Literal["raise", "nan"]
+_ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)
+
+# `batch_size` counts texts of this many tokens, so the default 32 is a budget of 2,048 tokens
+# (benchmarks/batching.py compares budgets).
+_TOKENS_PER_TEXT = 64
+
+
+class EncodeKeywords(TypedDict, total=False):
+    """The fields of `EncodeOptions`, as keyword arguments of the functions that take them."""
+
+    batch_size: int
+    normalize_embeddings: bool | None
+    truncate_dim: int | None
+    precision: EmbeddingPrecision
+    ranges: npt.ArrayLike | None
+    prompt_name: str | None
+    prompt: str | None
+    on_too_long: OnTooLong
+    errors: OnError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeOptions:
+    """Say how the texts of one call become vectors.
+
+    Attributes:
+        batch_size: work of one run of the model, counted in texts of 64 tokens: the token budget
+            is `64 * batch_size`. Short texts run more at a time, long ones fewer.
+        normalize_embeddings: True for unit vectors (a cosine is then a dot product), False for
+            vectors as pooled, None for what the model declares: unit vectors, mostly.
+        truncate_dim: keep the first so many dimensions (then normalise, if asked to).
+        precision: of the result, see `quantize_embeddings`.
+        ranges: [2, D] for `int8` and `uint8` (`calibration_ranges`); None for `unit_ranges`.
+        prompt_name: which of the model's prompts to put before every text; None for its default.
+        prompt: text to put before every text instead; `""` for none.
+        on_too_long: a text of more than `max_length` tokens is cut (`"truncate"`), refused
+            (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted by
+            length (`"chunk"`).
+        errors: `"raise"` refuses the call for an unusable text; `"nan"` gives that text a row of
+            NaN and encodes the others.
+    """
+
+    batch_size: int = 32
+    normalize_embeddings: bool | None = None
+    truncate_dim: int | None = None
+    precision: EmbeddingPrecision = "float32"
+    ranges: npt.ArrayLike | None = None
+    prompt_name: str | None = None
+    prompt: str | None = None
+    on_too_long: OnTooLong = "truncate"
+    errors: OnError = "raise"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a call of `encode` does with its texts.
+
+    Attributes:
+        token_budget: most padded tokens of a run.
+        normalize: give unit vectors.
+        dimension: kept, of the model's.
+        quantizer: applied last.
+        prompt: put before every text.
+        on_too_long: what becomes of a text of more tokens than the model takes.
+        errors: what becomes of a call with a text that cannot be encoded.
+    """
+
+    token_budget: int
+    normalize: bool
+    dimension: int
+    quantizer: Quantizer
+    prompt: str
+    on_too_long: OnTooLong
+    errors: OnError
+
+    @classmethod
+    def make(
+        cls,
+        dimension: int,
+        prompts: Prompts,
+        normalize: bool,
+        options: EncodeOptions,
+    ) -> Job:
+        """Check the options of a call for a model.
+
+        Args:
+            dimension: length D of the model's vectors.
+            prompts: of the model.
+            normalize: whether its vectors are of unit length unless asked otherwise.
+            options: of the call.
+
+        Raises:
+            ConfigError: naming the option, its value and what was expected.
+        """
+        if _integer("batch_size", options.batch_size) < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {options.batch_size}")
+        if options.truncate_dim is not None:
+            if not 1 <= _integer("truncate_dim", options.truncate_dim) <= dimension:
+                raise ConfigError(
+                    f"truncate_dim must be in 1 .. {dimension}, got {options.truncate_dim}"
+                )
+            dimension = operator.index(options.truncate_dim)
+        _one_of("on_too_long", options.on_too_long, _ON_TOO_LONG)
+        _one_of("errors", options.errors, _ON_ERROR)
+        if options.normalize_embeddings is not None:
+            normalize = options.normalize_embeddings
+        quantizer = Quantizer.make(options.precision, dimension, options.ranges, unit=normalize)
+        if options.errors == "nan" and quantizer.dtype.kind != "f":
+            raise ConfigError(
+                f"errors='nan' needs precision float32 or float16: {options.precision} has no NaN"
+            )
+        return cls(
+            token_budget=_TOKENS_PER_TEXT * operator.index(options.batch_size),
+            normalize=normalize,
+            dimension=dimension,
+            quantizer=quantizer,
+            prompt=prompts.choose(options.prompt, options.prompt_name),
+            on_too_long=options.on_too_long,
+            errors=options.errors,
+        )
+
+
+def _integer(name: str, value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        raise ConfigError(f"{name} must be an integer, got {value!r}") from None
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        *most, last = map(repr, choices)
+        raise ConfigError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")

@@ -1,0 +1,1 @@
+"""Apply task heads to the vectors of texts: labels and scores without torch."""

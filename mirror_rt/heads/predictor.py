@@ -1,0 +1,177 @@
+"""Predictions: an encoder and its task heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.encoding.batch_encoder import BatchEncoder, as_list
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.options import OnError, OnTooLong
+from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
+from mirror_rt.evaluation.statistics import pearson
+from mirror_rt.heads.task_heads import Heads, Predictions, TaskHead
+from mirror_rt.tokens.tokenization import why_invalid
+
+__all__ = ["Predictor", "class_of", "score_predictions"]
+
+_NO_VECTOR = "it is too long, leaves no token, or the model gives it no finite vector"
+
+
+class Predictor:
+    """A bundle with task heads, loaded: `Predictor.load(path).predict(head, texts)`.
+
+    Safe to use from several threads at once.
+
+    Args:
+        encoder: gives the vectors.
+        heads: take them.
+
+    Raises:
+        BundleError: the heads take other vectors than the encoder gives.
+    """
+
+    def __init__(self, encoder: BatchEncoder, heads: Heads) -> None:
+        if heads.dimension != encoder.dimension:
+            raise BundleError(
+                f"the heads take vectors of {heads.dimension} dimensions, the encoder gives "
+                f"{encoder.dimension}"
+            )
+        self.encoder = encoder
+        self.heads = heads
+
+    @classmethod
+    def load(cls, path_or_name: str | Path, **options: Any) -> Self:
+        """Load a bundle with its heads.
+
+        Args:
+            path_or_name: as `Encoder.load`.
+            **options: of `Encoder.load`.
+
+        Raises:
+            BundleError: as `Encoder.load`, or the bundle has no heads.
+            ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
+        """
+        encoder = Encoder.load(path_or_name, **options)
+        return cls(encoder, Heads.read(encoder.folder))
+
+    def predict(
+        self,
+        head: str | None,
+        inputs: Iterable[Any],
+        *,
+        batch_size: int = 32,
+        on_too_long: OnTooLong = "truncate",
+        errors: OnError = "raise",
+    ) -> Predictions:
+        """Apply a head to texts, or to pairs of texts.
+
+        Args:
+            head: its name; None for the only one.
+            inputs: strings, or pairs of strings for a head that takes pairs.
+            batch_size: as in `Encoder.encode`.
+            on_too_long: as in `Encoder.encode`.
+            errors: `"raise"` refuses the call for an unusable text; `"nan"` gives it no label and
+                NaN scores.
+
+        Returns:
+            Labels and scores, in the order of `inputs`.
+
+        Raises:
+            InvalidTextError: a text cannot be encoded, or an item is no pair.
+            ConfigError: no such head, or an option has an unusable value.
+        """
+        if errors not in ("raise", "nan"):
+            raise ConfigError(f"errors must be 'raise' or 'nan', got {errors!r}")
+        chosen = self.heads.get(head)
+        if isinstance(inputs, str):
+            raise ConfigError("expected a list of texts or pairs, got one string")
+        items = as_list(inputs)
+        reasons = [_why_unusable(item, pairs=chosen.takes_pairs) for item in items]
+        usable = [item for item, reason in zip(items, reasons, strict=True) if reason is None]
+        if errors == "raise" and len(usable) < len(items):
+            _raise_unusable(reasons)
+        sides = list(zip(*usable, strict=True)) if chosen.takes_pairs else [usable]
+        found = self._apply(chosen, sides, batch_size=batch_size, on_too_long=on_too_long)
+        found = _spread(found, reasons)
+        if errors == "raise" and np.isnan(found.scores).any():
+            _raise_unusable([_NO_VECTOR if np.isnan(row).any() else None for row in found.scores])
+        return found
+
+    def _apply(
+        self, head: TaskHead, sides: list[Any], *, batch_size: int, on_too_long: OnTooLong
+    ) -> Predictions:
+        """Encode every distinct text once, and apply the head; NaN for what has no vector."""
+        texts = list(dict.fromkeys(text for side in sides for text in side))
+        if not texts:
+            empty = np.empty((0, self.heads.dimension), np.float32)
+            return head(empty, empty) if head.takes_pairs else head(empty)
+        vectors = self.encoder.encode(
+            texts, batch_size, normalize_embeddings=False, on_too_long=on_too_long, errors="nan"
+        )
+        row = {text: i for i, text in enumerate(texts)}
+        return head(*(vectors[[row[text] for text in side]] for side in sides))
+
+
+def class_of(cell: str, labels: tuple[str, ...]) -> int | None:
+    """Number of the class that a cell of a file means: by its name or number; None for none."""
+    names = [label.lower() for label in labels]
+    if (text := cell.strip().lower()) in names:
+        return names.index(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and 0 <= number < len(labels) else None
+
+
+def score_predictions(
+    head: TaskHead, found: Predictions, targets: npt.ArrayLike
+) -> dict[str, float | None]:
+    """Compare predictions with what is right.
+
+    Args:
+        head: that made them.
+        found: n predictions.
+        targets: int [n], numbers of classes; or float [n], values.
+
+    Returns:
+        `accuracy` and `majority`, that of always saying the most frequent class; or for a
+        regressor `pearson`, None where it is undefined because all values of a side are equal.
+    """
+    right = np.asarray(targets)
+    if head.scale is not None:
+        return {"pearson": pearson(found.scores, right)}
+    said = np.array([-1 if label is None else head.labels.index(label) for label in found.labels])
+    counts = np.bincount(right.astype(np.int64), minlength=len(head.labels))
+    return {
+        "accuracy": float((said == right).mean()),
+        "majority": float(counts.max() / counts.sum()),
+    }
+
+
+def _why_unusable(item: Any, *, pairs: bool) -> str | None:
+    if not pairs:
+        return why_invalid(item)
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        return f"expected a pair of texts, got {item!r:.60}"
+    return next((reason for text in item if (reason := why_invalid(text))), None)
+
+
+def _raise_unusable(reasons: list[str | None]) -> None:
+    raise InvalidTextError([(i, reason) for i, reason in enumerate(reasons) if reason])
+
+
+def _spread(found: Predictions, reasons: list[str | None]) -> Predictions:
+    """Predictions in their places: NaN where there is a reason, no label where there is NaN."""
+    rows = [i for i, reason in enumerate(reasons) if reason is None]
+    labels: list[str | None] = [None] * len(reasons)
+    scores = np.full((len(reasons), *found.scores.shape[1:]), np.nan)
+    for row, label, score in zip(rows, found.labels, found.scores, strict=True):
+        scores[row] = score
+        labels[row] = None if np.isnan(score).any() else label
+    return Predictions(labels, scores)

@@ -1,0 +1,1 @@
+"""Run a graph with onnxruntime: providers, devices, sessions, threads."""

@@ -1,0 +1,233 @@
+"""Small batches as CUDA graphs: one launch for all the kernels of a run.
+
+A captured graph repeats its kernels on the very addresses and shapes that it was captured with. So
+every shape has buffers of its own, and texts are padded up to the next shape. onnxruntime keeps
+captured graphs by thread, and lets two that run at once overwrite each other: one thread runs them
+all. What is left over of its memory may be written by a graph at any time, so graphs have a session
+of their own, beside that of all other shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.errors import ConfigError
+from mirror_rt.inference.replicas import Runner
+from mirror_rt.inference.session import GraphSession, import_onnxruntime, onnxruntime_errors
+from mirror_rt.tokens.padding import PaddedBatch
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+__all__ = ["CapturedShapes", "WithCudaGraphs"]
+
+ROWS = (1, 2, 4, 8)
+LENGTHS = (16, 32, 64, 128)
+_CAPTURED_OUTPUTS = ("sentence_embedding", "pooled_embedding")
+Shape = tuple[int, int]
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    """A shape's buffers on the device, and the run that repeats its graph."""
+
+    binding: ort.IOBinding
+    inputs: dict[str, ort.OrtValue]
+    outputs: dict[str, ort.OrtValue]
+    options: Any
+
+
+class CapturedShapes:
+    """Captures every small shape of a graph, and runs them.
+
+    Args:
+        open_session: opens the session, with CUDA graphs enabled.
+        memory: kind and number of the card's, as onnxruntime names it.
+        dimension: of the vectors.
+        max_length: most tokens of a text.
+        pad_id: token to pad with.
+
+    Raises:
+        ConfigError: the graph cannot be captured.
+    """
+
+    def __init__(
+        self,
+        open_session: Callable[[], GraphSession],
+        *,
+        memory: tuple[str, int],
+        dimension: int,
+        max_length: int,
+        pad_id: int,
+    ) -> None:
+        self._memory = memory
+        self._dimension, self._pad_id = dimension, pad_id
+        lengths = sorted({min(length, max_length) for length in LENGTHS})
+        self._shapes: list[Shape] = list(product(ROWS, lengths))
+        self._captures: dict[Shape, _Capture] = {}
+        self._process = os.getpid()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-cuda-graphs")
+        try:
+            self._session = self._thread.submit(self._capture_all, open_session).result()
+        except BaseException:
+            self._thread.shutdown(wait=True)
+            raise
+
+    def fit(self, rows: int, length: int) -> Shape | None:
+        """The smallest shape that holds a batch; None where none does."""
+        if os.getpid() != self._process:
+            return None  # the thread was not forked
+        fitting = [shape for shape in self._shapes if rows <= shape[0] and length <= shape[1]]
+        return min(fitting, key=lambda shape: shape[0] * shape[1], default=None)
+
+    def run(self, shape: Shape, batch: PaddedBatch, output: str) -> Vectors:
+        """Run a batch in a shape that holds it: float32 [rows, D].
+
+        Raises:
+            ClosedError: after `close`.
+        """
+        try:
+            future = self._thread.submit(self._replay, shape, batch, output)
+        except RuntimeError:  # it is shut down
+            self._session.session()  # raises ClosedError
+            raise
+        return future.result()
+
+    def close(self) -> None:
+        """Free the graphs and their session, once no run is in flight."""
+        self._session.close()
+        if os.getpid() != self._process:
+            return
+        with contextlib.suppress(RuntimeError):  # it is shut down already
+            self._thread.submit(self._captures.clear)
+        self._thread.shutdown(wait=True)
+
+    def _capture_all(self, open_session: Callable[[], GraphSession]) -> GraphSession:
+        """Capture in this thread, before anything else runs on the card."""
+        session = open_session()
+        try:
+            # The largest first, so that the arena is never enlarged while one is captured.
+            for number, shape in enumerate(sorted(self._shapes, reverse=True), 1):
+                self._captures[shape] = self._capture(session, shape, number)
+        except onnxruntime_errors(RuntimeError) as error:
+            session.close()
+            raise ConfigError(
+                f"cuda_graphs=True: {session.graph} cannot be captured as a CUDA graph: {error}; "
+                "load it without"
+            ) from error
+        return session
+
+    def _capture(self, session: GraphSession, shape: Shape, number: int) -> _Capture:
+        onnxruntime = import_onnxruntime()
+        opened = session.session()
+        make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
+        options = onnxruntime.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(number))  # 0 is onnxruntime's own
+        capture = _Capture(
+            opened.io_binding(),
+            {name: make(list(shape), np.int64, *self._memory) for name in session.inputs},
+            {
+                name: make([shape[0], self._dimension], np.float32, *self._memory)
+                for name in _CAPTURED_OUTPUTS
+            },
+            options,
+        )
+        for name, value in capture.inputs.items():
+            capture.binding.bind_ortvalue_input(name, value)
+            value.update_inplace(np.ones(shape, dtype=np.int64) * (name == "attention_mask"))
+        for name, value in capture.outputs.items():
+            capture.binding.bind_ortvalue_output(name, value)
+        opened.run_with_iobinding(capture.binding, options)  # warms up, captures and runs
+        return capture
+
+    def _replay(self, shape: Shape, batch: PaddedBatch, output: str) -> Vectors:
+        capture, rows = self._captures[shape], len(batch.input_ids)
+        padded = _pad_to(batch, shape, self._pad_id)._asdict()
+        for name, value in capture.inputs.items():
+            value.update_inplace(padded[name])
+        capture.binding.synchronize_inputs()
+        self._session.session().run_with_iobinding(capture.binding, capture.options)
+        return np.array(capture.outputs[output].numpy()[:rows])
+
+
+class WithCudaGraphs:
+    """A session whose small batches run as CUDA graphs.
+
+    Args:
+        session: for all other batches.
+        captured: for those that fit a shape.
+    """
+
+    def __init__(self, session: GraphSession, captured: CapturedShapes) -> None:
+        self._session, self._captured = session, captured
+
+    @property
+    def graph(self) -> Path:
+        """File of the graph of batches that fit no shape."""
+        return self._session.graph
+
+    @property
+    def providers(self) -> list[str]:
+        """Execution providers, the preferred first."""
+        return self._session.providers
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the graph's outputs."""
+        return self._session.outputs
+
+    @property
+    def devices(self) -> list[int | None]:
+        """Number of the card."""
+        return self._session.devices
+
+    @property
+    def replicas(self) -> Sequence[Runner]:
+        """Itself."""
+        return [self]
+
+    def run(self, batch: PaddedBatch, output: str) -> Vectors:
+        """Run a batch: float32 [rows, D].
+
+        Raises:
+            BundleError: onnxruntime fails on it.
+            ClosedError: after `close`.
+        """
+        shape = self._captured.fit(*batch.input_ids.shape)
+        if shape is None or output not in _CAPTURED_OUTPUTS:
+            return self._session.run(batch, output)
+        with self._session.errors_named(batch):
+            return self._captured.run(shape, batch, output)
+
+    def close(self) -> None:
+        """Close both."""
+        self._captured.close()
+        self._session.close()
+
+
+def _pad_to(batch: PaddedBatch, shape: Shape, pad_id: int) -> PaddedBatch:
+    """Pad rows to a length, and add copies of the first row up to a number of rows."""
+    rows, length = batch.input_ids.shape
+
+    def padded(array: npt.NDArray[np.int64], value: int) -> npt.NDArray[np.int64]:
+        out = np.full(shape, value, dtype=np.int64)
+        out[:rows, :length] = array
+        out[rows:] = out[0]
+        return out
+
+    return PaddedBatch(
+        padded(batch.input_ids, pad_id),
+        padded(batch.attention_mask, 0),
+        padded(batch.token_type_ids, 0),
+    )

@@ -1,0 +1,261 @@
+"""From a bundle to a session: the provider that starts, and the graph that is best for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.bundle.manifest import Layout, Manifest, Variant
+from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.providers import (
+    CPU,
+    CUDA,
+    TENSORRT,
+    Providers,
+    candidates,
+    not_started,
+    why_not,
+)
+from mirror_rt.inference.replicas import Replicas, Runner
+from mirror_rt.inference.session import GraphSession, NotStarted, import_onnxruntime
+
+__all__ = ["exact_variant", "open_exact", "open_variant"]
+
+logger = logging.getLogger("mirror_rt")
+
+# Where no variant is asked for. On the CPU fp16 is slower than fp32, and int8 differs from it.
+_BEST = {
+    CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32"),
+    TENSORRT: ("fp16", "fp32"),  # it leaves the operators of padding-free graphs to CUDA
+}
+
+
+def open_variant(
+    folder: Path,
+    manifest: Manifest,
+    options: LoadOptions,
+) -> tuple[Runner, Variant]:
+    """Open a graph of a bundle under the best provider that starts, on each of its devices.
+
+    Args:
+        folder: the bundle's.
+        manifest: the bundle's.
+        options: which graph and which providers, and how to run.
+
+    Raises:
+        BundleIntegrityError: a file is missing or was changed.
+        ProviderError: the provider asked for is absent or does not start.
+        ConfigError: the variant or an option does not go with the provider.
+        BundleError: there is no such variant, or its graph is not that of an encoder.
+    """
+    onnxruntime = import_onnxruntime()
+    asked = options.providers
+    for attempt, providers in enumerate(
+        candidates(asked, onnxruntime, allow_fallback=options.allow_fallback)
+    ):
+        best = providers[0]
+        reason = why_not(best, onnxruntime)
+        if reason is None:
+            chosen = _choose(folder, manifest, options.variant, best)
+            instead = best == CPU and (attempt > 0 or _names_card(asked))
+            opener = _Opener(folder, manifest, providers, _without_card(options, instead))
+            try:
+                runner = opener.open(chosen)
+            except NotStarted as error:
+                reason = str(error)
+            else:
+                logger.info(
+                    "%s runs under %s on %s",
+                    runner.graph,
+                    best,
+                    ", ".join(map(device_name, runner.devices)),
+                )
+                return runner, chosen
+        not_started(best, reason, providers=asked, allow_fallback=options.allow_fallback)
+    raise AssertionError("the last candidate starts, or not_started raises")
+
+
+def exact_variant(folder: Path, manifest: Manifest, than: Variant, provider: str) -> Variant | None:
+    """Return the fp32 graph that can stand in for a less precise one, None where there is none."""
+    if than.precision == "fp32":
+        return None
+    for variant in manifest.variants.values():
+        if variant.precision == "fp32" and _runs(folder, variant, provider):
+            return variant
+    return None
+
+
+def open_exact(
+    folder: Path,
+    manifest: Manifest,
+    exact: Variant,
+    runner: Runner,
+    options: LoadOptions,
+) -> Runner:
+    """Open the graph of `exact_variant` under the same provider, on the first device."""
+    first = [number for number in runner.devices[:1] if number is not None] or None
+    options = replace(options, devices=first, cuda_graphs=False)
+    return _Opener(folder, manifest, runner.providers, options).open(exact)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens graphs of a bundle under one list of providers."""
+
+    folder: Path
+    manifest: Manifest
+    providers: Sequence[str]
+    options: LoadOptions
+
+    def open(self, variant: Variant) -> Runner:
+        """Open a variant on every device.
+
+        Raises:
+            NotStarted: the preferred provider does not start.
+        """
+        numbers = choose_devices(self.options.devices, self.providers[0])
+        if numbers == [None]:
+            _refuse_on_cpu(self.options)
+        captured = self._to_capture(variant) if self.options.cuda_graphs else None
+        if self.options.verify:
+            used = [variant] if captured is None else [variant, captured]
+            self.manifest.verify(self.folder, self.manifest.files_for(used))
+        runners: list[Runner] = []
+        try:
+            for device in numbers:
+                runners.append(self._open_on(device, variant, captured))
+        except BaseException:
+            for runner in runners:
+                runner.close()
+            raise
+        return runners[0] if len(runners) == 1 else Replicas(runners)
+
+    def _open_on(self, device: int | None, variant: Variant, captured: Variant | None) -> Runner:
+        session = self._session(variant, device)
+        best = self.providers[0]
+        if best not in session.providers:
+            session.close()
+            raise NotStarted("onnxruntime goes on without it, and gives no reason")
+        _check_graph(session)
+        if captured is None or device is None:
+            return session
+        from mirror_rt.inference.cuda_graphs import (  # threads, which few need
+            CapturedShapes,
+            WithCudaGraphs,
+        )
+
+        return WithCudaGraphs(
+            session,
+            CapturedShapes(
+                lambda: self._session(captured, device, enable_cuda_graph=1),
+                memory=memory_of(best, device),
+                dimension=self.manifest.dimension,
+                max_length=self.manifest.pad_to or self.manifest.max_length,
+                pad_id=self.manifest.pad_id,
+            ),
+        )
+
+    def _session(self, variant: Variant, device: int | None, **more: Any) -> GraphSession:
+        return GraphSession(
+            _loadable(self.folder, self.manifest, variant.file),
+            with_options(
+                self.providers,
+                device,
+                precision=variant.precision,
+                options={**self.options.provider_options, **more},
+            ),
+            self.options,
+            device=device,
+        )
+
+    def _to_capture(self, variant: Variant) -> Variant:
+        """The graph of the same precision whose shapes do not depend on the texts.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.providers[0] == TENSORRT:
+            raise ConfigError(
+                f"cuda_graphs=True needs {CUDA}: under TensorRT pass "
+                "provider_options={'trt_cuda_graph_enable': True}"
+            )
+        for other in self.manifest.variants.values():
+            padded = other.precision == variant.precision != "int8" and other.target == "cpu"
+            if padded and (self.folder / other.file).is_file():
+                return other
+        raise ConfigError(
+            f"cuda_graphs=True: {self.folder} has no {variant.precision} graph with padding to "
+            "capture: the shapes of a padding-free graph depend on the texts, and int8 runs on the "
+            "CPU; export one with mirror-rt export --precision fp16 --target cpu,cuda"
+        )
+
+
+def _names_card(asked: Providers) -> bool:
+    first = asked if isinstance(asked, str) else asked[0]
+    return first not in ("auto", "cpu", CPU)
+
+
+def _without_card(options: LoadOptions, instead: bool) -> LoadOptions:
+    """Where the CPU takes the place of a card, what was asked of the card goes with it."""
+    if not instead:
+        return options
+    return replace(options, devices=None, cuda_graphs=False, provider_options={})
+
+
+def _refuse_on_cpu(options: LoadOptions) -> None:
+    """Raise ConfigError for options that mean nothing to the CPU."""
+    for name in ("cuda_graphs", "provider_options"):
+        if value := getattr(options, name):
+            raise ConfigError(
+                f"{name}={value!r} is for NVIDIA cards, and this session is on the CPU; leave it "
+                "out, or ask for providers='cuda'"
+            )
+
+
+def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -> Variant:
+    for best in _BEST.get(provider, ()) if name is None else ():
+        variant = manifest.variants.get(best)
+        # Of a bundle from a hub, only the files that were asked for may be here.
+        if variant is not None and _runs(folder, variant, provider):
+            return variant
+    chosen = manifest.variant(name)
+    if chosen.target == "cuda" and provider == CPU:
+        on_cpu = [name for name, other in manifest.variants.items() if other.target == "cpu"]
+        raise ConfigError(
+            f"variant {name!r} runs under CUDA alone, and this session is on the CPU: "
+            f"choose one of {on_cpu}"
+        )
+    return chosen
+
+
+def _runs(folder: Path, variant: Variant, provider: str) -> bool:
+    return (variant.target == "cpu" or provider != CPU) and (folder / variant.file).is_file()
+
+
+def _loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
+    """Path of a graph, where possible of the one that leaves its weights in the file.
+
+    Not where the file was changed, whose weights are elsewhere then; and not behind a symbolic
+    link, which a model hub's cache is made of and onnxruntime refuses for weights.
+    """
+    path, mapped = folder / graph, folder / Layout.mapped(graph)
+    record = manifest.files.get(graph)
+    if not mapped.is_file() or not path.is_file() or path.is_symlink():
+        return path
+    same = record is None or record.bytes == path.stat().st_size
+    return mapped if same else path
+
+
+def _check_graph(session: GraphSession) -> None:
+    unknown = set(session.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
+    missing = {"sentence_embedding", "pooled_embedding"} - set(session.outputs)
+    if unknown or missing:
+        raise BundleError(
+            f"{session.graph} is not a pooled encoder graph: "
+            f"unknown inputs {sorted(unknown)}, missing outputs {sorted(missing)}"
+        )

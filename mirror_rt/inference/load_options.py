@@ -1,0 +1,120 @@
+"""Hold the options of `Encoder.load`, and translate them into the terms of onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypedDict, cast, get_args
+
+from mirror_rt.errors import ConfigError
+from mirror_rt.inference.cpus import cpu_budget
+from mirror_rt.inference.devices import Devices
+from mirror_rt.inference.providers import Providers
+
+__all__ = ["LoadKeywords", "LoadOptions", "Spinning"]
+
+Spinning = Literal["off", "run", "always"]
+
+_SPINNING = {
+    "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
+    "run": {"session.force_spinning_stop": "1"},
+    "always": {},
+}
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The fields of `LoadOptions`, as keyword arguments of the functions that take them."""
+
+    variant: str | None
+    revision: str | None
+    offline: bool
+    verify: bool
+    providers: Providers
+    allow_fallback: bool
+    threads: int | None
+    spinning: Spinning | None
+    devices: Devices
+    cuda_graphs: bool
+    provider_options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """Say which graph of a bundle to load, where from, and how to run it.
+
+    Attributes:
+        variant: which graph of the bundle (`fp32`, `fp16`, `int8`, `fp16-cuda` ...); None for
+            `fp32` on the CPU (the first where the bundle has no `fp32`), and under CUDA for
+            the fastest that it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`.
+        revision: branch, tag or commit of a name on a model hub.
+        offline: take a hub name from the local cache alone.
+        verify: compare every file that the graph needs with its hash in the manifest first.
+        providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
+            `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers.
+        allow_fallback: run on the CPU, with a warning, where the provider that was asked for
+            cannot start.
+        threads: of one operator; None for all processors that this process may use, by its
+            affinity mask and the CPU quota of its cgroups.
+        spinning: whether threads without work spin, which makes them faster to wake and keeps a
+            processor busy: `"off"`, `"run"` (while a run is in flight) or `"always"` (and a while
+            after it). None for `"run"`, and for `"off"` under a CPU quota, which spinning would
+            use up.
+        devices: numbers of NVIDIA cards, or `"all"`: the model is loaded on each, and batches run
+            on those that are free. None for the first.
+        cuda_graphs: run batches of up to 8 texts and 128 tokens as CUDA graphs, padded to the
+            next of 16 shapes. They are captured while loading, before anything else may run on
+            the card.
+        provider_options: of the provider that is preferred, in onnxruntime's names:
+            `{"gpu_mem_limit": 4 << 30}` for CUDA, `{"trt_engine_cache_path": "engines"}` for
+            TensorRT.
+
+    Raises:
+        ConfigError: `threads` or `spinning` has an unusable value.
+    """
+
+    variant: str | None = None
+    revision: str | None = None
+    offline: bool = False
+    verify: bool = True
+    providers: Providers = "auto"
+    allow_fallback: bool = False
+    threads: int | None = None
+    spinning: Spinning | None = None
+    devices: Devices = None
+    cuda_graphs: bool = False
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise ConfigError(f"threads must be in 1 .. 1024, got {self.threads}")
+        if self.spinning not in (None, *get_args(Spinning)):
+            raise ConfigError(
+                f"spinning must be 'off', 'run', 'always' or None, got {self.spinning!r}"
+            )
+
+    def keywords(self) -> LoadKeywords:
+        """Return the same as keyword arguments: `LoadOptions(**options.keywords()) == options`."""
+        pairs = {field.name: getattr(self, field.name) for field in fields(self)}
+        return cast(LoadKeywords, pairs)
+
+    def session_options(self, onnxruntime: Any) -> Any:
+        """Return the `SessionOptions` of onnxruntime that these options ask for."""
+        options = onnxruntime.SessionOptions()
+        # Given a number, onnxruntime pins no thread to a processor, which cpusets would refuse.
+        options.intra_op_num_threads = self.resolved_threads
+        # Shapes vary from batch to batch: a memory pattern for each would only grow the process.
+        options.enable_mem_pattern = False
+        options.log_severity_level = 4  # its errors are raised, and shown once, by us
+        for name, value in _SPINNING[self.resolved_spinning].items():
+            options.add_session_config_entry(name, value)
+        return options
+
+    @property
+    def resolved_threads(self) -> int:
+        """The number of threads of one operator."""
+        return self.threads or cpu_budget().threads
+
+    @property
+    def resolved_spinning(self) -> Spinning:
+        """The value of `spinning`, decided where it is None."""
+        return self.spinning or ("off" if cpu_budget().has_quota else "run")

@@ -1,0 +1,113 @@
+"""What runs batches: one session, or the same graph on several cards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.tokens.padding import PaddedBatch
+
+__all__ = ["Replicas", "Runner"]
+
+
+class Runner(Protocol):
+    """A graph that is ready to run."""
+
+    @property
+    def graph(self) -> Path:
+        """Its file."""
+        ...
+
+    @property
+    def providers(self) -> list[str]:
+        """Execution providers, the preferred first."""
+        ...
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the graph's outputs."""
+        ...
+
+    @property
+    def devices(self) -> list[int | None]:
+        """Numbers of the cards it runs on; [None] for the CPU."""
+        ...
+
+    @property
+    def replicas(self) -> Sequence[Runner]:
+        """One runner for each device."""
+        ...
+
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D]; safe to call from several threads."""
+        ...
+
+    def close(self) -> None:
+        """Free the memory, once no run is in flight."""
+        ...
+
+
+class Replicas:
+    """The same graph on several devices: a run goes to the one that has least to do.
+
+    Args:
+        runners: one for each device.
+    """
+
+    def __init__(self, runners: Sequence[Runner]) -> None:
+        self._runners = list(runners)
+        self._lock = threading.Lock()
+        self._running = [0] * len(self._runners)
+        self._runs = [0] * len(self._runners)
+
+    @property
+    def graph(self) -> Path:
+        """File of the graph."""
+        return self._runners[0].graph
+
+    @property
+    def providers(self) -> list[str]:
+        """Execution providers, the preferred first."""
+        return self._runners[0].providers
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the graph's outputs."""
+        return self._runners[0].outputs
+
+    @property
+    def devices(self) -> list[int | None]:
+        """Numbers of the cards."""
+        return [device for runner in self._runners for device in runner.devices]
+
+    @property
+    def replicas(self) -> Sequence[Runner]:
+        """One runner for each device."""
+        return self._runners
+
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D].
+
+        Raises:
+            BundleError: onnxruntime fails on it; the message names the device.
+            ClosedError: after `close`.
+        """
+        with self._lock:
+            least = min(range(len(self._runners)), key=lambda i: (self._running[i], self._runs[i]))
+            self._running[least] += 1
+            self._runs[least] += 1
+        try:
+            return self._runners[least].run(batch, output)
+        finally:
+            with self._lock:
+                self._running[least] -= 1
+
+    def close(self) -> None:
+        """Close every one."""
+        for runner in self._runners:
+            runner.close()

@@ -1,0 +1,295 @@
+"""onnxruntime sessions: the package imported on first use, threads and memory chosen here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.errors import (
+    BundleError,
+    ClosedError,
+    MirrorError,
+    ProviderError,
+    require,
+)
+from mirror_rt.inference.devices import device_name, memory_of
+from mirror_rt.inference.io_binding import BindingPool
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.providers import CPU
+from mirror_rt.inference.replicas import Runner
+from mirror_rt.tokens.padding import PaddedBatch
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+__all__ = [
+    "GraphSession",
+    "NotStarted",
+    "import_onnxruntime",
+    "onnxruntime_errors",
+]
+
+logger = logging.getLogger("mirror_rt")
+
+# After a run of more padded tokens than this the arena gives its memory back: twice the default
+# budget. 16,384 tokens of all-MiniLM-L6-v2 take 1 GB, which would stay for good.
+_KEEP_TOKENS = 4096
+_SHRINK = "memory.enable_memory_arena_shrinkage"
+
+# Joins what the exporter takes apart: onnxruntime's SkipLayerNormalization adds number by number.
+_SLOW_ON_CPU = ["SkipLayerNormFusion"]
+
+
+class NotStarted(Exception):  # noqa: N818  # what becomes of it is decided where it is caught
+    """A provider does not start; the message is onnxruntime's."""
+
+
+class GraphSession:
+    """One graph in onnxruntime; safe to use from several threads, and in forked processes.
+
+    Args:
+        graph: the file.
+        providers: onnxruntime's names, or (name, options).
+        config: threads and spinning.
+        device: number of the card; None for the CPU.
+
+    Raises:
+        MissingDependencyError: no onnxruntime is installed.
+        NotStarted: the first provider does not start.
+        BundleError: the file is not a model that onnxruntime can load.
+    """
+
+    def __init__(
+        self,
+        graph: Path,
+        providers: Sequence[Any],
+        config: LoadOptions,
+        *,
+        device: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self._wanted = list(providers)
+        self._config = config
+        self._device = device
+        self._bound: BindingPool | None = None
+        self._opening = threading.Lock()
+        self._closed = False
+        self._counting = threading.Lock()
+        self._in_flight = 0
+        self._sleeping: ort.InferenceSession | None = None
+        self._identity = _identity(graph)
+        self._session: ort.InferenceSession | None = self._open(config)
+        self.inputs = [node.name for node in self._session.get_inputs()]
+        self.outputs = [node.name for node in self._session.get_outputs()]
+        self.providers: list[str] = list(self._session.get_providers())
+        if device is not None:
+            self._bound = BindingPool(self._session, memory_of(self.providers[0], device))
+        _sessions.add(self)
+
+    @property
+    def devices(self) -> list[int | None]:
+        """Number of its card; None for the CPU."""
+        return [self._device]
+
+    @property
+    def replicas(self) -> Sequence[Runner]:
+        """Itself."""
+        return [self]
+
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D].
+
+        Raises:
+            BundleError: onnxruntime fails on it.
+            ClosedError: after `close`.
+        """
+        arrays = batch._asdict()
+        feeds = {name: arrays[name] for name in self.inputs}
+        with self.errors_named(batch), self._counted() as alone:
+            session, bound = self.session(), self._bound
+            if bound is not None:
+                return bound.run(feeds, output, None)
+            sleeping = None if alone else self._sleeping
+            found = (sleeping or session).run([output], feeds, self._run_options(batch))
+            return np.asarray(found[0])
+
+    @contextlib.contextmanager
+    def errors_named(self, batch: PaddedBatch) -> Iterator[None]:
+        """Let an error of onnxruntime be a BundleError that says what failed, and where."""
+        try:
+            yield
+        except MirrorError:
+            raise
+        except onnxruntime_errors(RuntimeError) as error:  # the latter of bound runs
+            rows, length = batch.input_ids.shape
+            where = "" if self._device is None else f" on {device_name(self._device)}"
+            raise BundleError(
+                f"{self.graph} failed{where} on {rows} texts of {length} tokens: {error}"
+            ) from error
+
+    def session(self) -> ort.InferenceSession:
+        """The session itself, opened again in a process that was forked since.
+
+        Raises:
+            ClosedError: after `close`.
+            ProviderError: CUDA, in a forked process.
+        """
+        if (session := self._session) is not None:
+            return session
+        with self._opening:
+            if self._closed:
+                raise ClosedError("this Encoder is closed: load it again with Encoder.load")
+            if self.providers[0] != CPU:
+                raise ProviderError(
+                    "CUDA does not work in a process that was forked after it started: load the "
+                    "Encoder there, or start processes with the method 'spawn'"
+                )
+            if self._session is None:
+                logger.info("this process was forked: loading %s again", self.graph)
+                self._session = self._open(self._config)
+            return self._session
+
+    def close(self) -> None:
+        """Free the memory, once no run is in flight; every later run is a ClosedError."""
+        with self._opening:
+            self._closed = True
+            self._session = self._sleeping = self._bound = None
+
+    def prepare_concurrent_runs(self) -> None:
+        """Have runs that begin while another is in flight not spin where that one has work to do.
+
+        On the CPU they go to a second session, whose threads sleep; where the weights are mapped,
+        that is, and so not in memory twice.
+        """
+        config = self._config
+        spins = config.resolved_spinning == "run" and config.resolved_threads > 1
+        if not (spins and self._on_cpu() and Layout.is_mapped(self.graph)):
+            return
+        with self._opening:
+            if self._closed or self._sleeping is not None:
+                return
+            if _identity(self.graph) != self._identity:
+                return  # it would be another model
+            try:
+                self._sleeping = self._open(dataclasses.replace(config, spinning="off"))
+            except (BundleError, NotStarted) as error:
+                logger.warning("%s: no second session for runs in parallel: %s", self.graph, error)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[bool]:
+        """Count a run in flight; whether it is the only one."""
+        with self._counting:
+            alone = self._in_flight == 0
+            self._in_flight += 1
+        try:
+            yield alone
+        finally:
+            with self._counting:
+                self._in_flight -= 1
+
+    def _open(self, config: LoadOptions) -> ort.InferenceSession:
+        onnxruntime = import_onnxruntime()
+        try:
+            return onnxruntime.InferenceSession(
+                str(self.graph),
+                config.session_options(onnxruntime),
+                providers=self._wanted,
+                disabled_optimizers=_SLOW_ON_CPU if self._on_cpu() else None,
+                enable_fallback=0,  # or a card that fails would be left for the CPU in silence
+            )
+        except onnxruntime_errors() as error:
+            why = _cannot_load(self.graph, str(error), onnxruntime.__version__)
+            raise BundleError(why) from error
+        except (RuntimeError, ValueError) as error:
+            raise NotStarted(str(error)) from error
+
+    def _on_cpu(self) -> bool:
+        preferred = self._wanted[0]
+        return (preferred if isinstance(preferred, str) else preferred[0]) == CPU
+
+    def _run_options(self, batch: PaddedBatch) -> Any:
+        if batch.input_ids.size <= _KEEP_TOKENS or self.providers[0] != CPU:
+            return None
+        options = import_onnxruntime().RunOptions()
+        options.add_run_config_entry(_SHRINK, "cpu:0")
+        return options
+
+    def forget(self) -> None:
+        """In a forked process: leave the session of the parent alone, without its threads."""
+        import ctypes
+
+        self._opening, self._counting, self._in_flight = threading.Lock(), threading.Lock(), 0
+        for held in (self._session, self._sleeping, self._bound):
+            # Never freed: that would wait for the threads to end.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+        self._session = self._sleeping = self._bound = None
+
+
+def _identity(graph: Path) -> tuple[int, ...] | None:
+    """What changes when another file takes the place of this one; None where there is none."""
+    try:
+        found = graph.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+_sessions: weakref.WeakSet[GraphSession] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Let a forked process go on: no thread of a library was forked, and waiting for one hangs."""
+    sessions = list(_sessions)
+    if not sessions:
+        return
+    import ctypes
+
+    for session in sessions:
+        session.forget()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # else `tokenizers` waits for its own
+    # At its end onnxruntime waits, too, where the process leaves by exit() (multiprocessing does
+    # not, gunicorn's workers do). Handlers run from the last to the first: end before its own.
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        libc.on_exit(libc._exit, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def import_onnxruntime() -> Any:
+    """Import onnxruntime, or say which extra brings it."""
+    return require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
+
+
+def onnxruntime_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Classes that onnxruntime raises for a graph it cannot load or run, and `more`."""
+    values = vars(import_onnxruntime().capi.onnxruntime_pybind11_state).values()
+    return *more, *(v for v in values if isinstance(v, type) and issubclass(v, Exception))
+
+
+def _cannot_load(model: Path, error: str, version: str) -> str:
+    """Say what to do where that is known; onnxruntime's own words are long."""
+    if "opset" in error.lower() or "IR version" in error:
+        return (
+            f"{model} needs a newer onnxruntime than {version}: pip install -U 'mirror-rt[cpu]' "
+            "(or [gpu])"
+        )
+    if "NOT_IMPLEMENTED" in error:
+        return (
+            f"{model} has operators that this onnxruntime lacks (a cuda variant runs on NVIDIA "
+            f"cards alone, with onnxruntime-gpu; mirror-rt info lists the others): {error}"
+        )
+    return f"onnxruntime cannot load {model}: {error}"

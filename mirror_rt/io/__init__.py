@@ -1,0 +1,1 @@
+"""Read texts, write vectors, and write files whole or not at all."""

@@ -1,0 +1,132 @@
+"""Parquet input; Parquet and Arrow output (pyarrow, extra `tables`)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from mirror_rt.errors import DataError, require
+from mirror_rt.io.text import column_indices
+from mirror_rt.io.vectors import Embeddings, Ids, VectorSink, invalid_rows
+
+__all__ = ["ArrowSink", "ParquetSink", "count_parquet", "iter_parquet"]
+
+# Rows decoded at a time; a row group may be much larger.
+_BATCH_ROWS = 4096
+
+
+def _pyarrow() -> Any:
+    return require("pyarrow", extra="tables", purpose="Parquet or Arrow")
+
+
+def _open_parquet(path: Path) -> Any:
+    pyarrow = _pyarrow()
+    parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")
+    if not path.is_file():
+        raise DataError(f"{path} is a folder" if path.is_dir() else f"{path}: no such file")
+    try:
+        return parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a Parquet file: {error}") from error
+
+
+def count_parquet(path: Path) -> int:
+    """Rows of a Parquet file, from its metadata."""
+    with _open_parquet(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def iter_parquet(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of the named columns of every row, str, int or None.
+
+    Raises:
+        DataError: not a Parquet file, a damaged one, no such column, or a column of another type
+            than string or integer.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    pyarrow = _pyarrow()
+    with _open_parquet(path) as file:
+        schema = file.schema_arrow
+        column_indices(path, schema.names, columns)
+        for column in columns:
+            _check_type(path, schema.field(column), pyarrow.types)
+        try:
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns)):
+                values = [batch.column(column).to_pylist() for column in columns]
+                yield from zip(*values, strict=True)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(f"{path} is damaged: {error}") from error
+
+
+def _check_type(path: Path, field: Any, types: Any) -> None:
+    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    if not (is_text or types.is_integer(kind) or types.is_null(kind)):
+        raise DataError(
+            f"{path}: the column {field.name!r} is of type {kind}, expected string (or integer, "
+            "for an id)"
+        )
+
+
+class _TableSink(VectorSink):
+    """Columns `id` (int64 or string) and `embedding` (a list of D numbers, null for NaN)."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
+        self._pyarrow = _pyarrow()
+        self._file = file
+        self._writer: Any = None
+
+    @abstractmethod
+    def _open(self, schema: Any) -> Any:
+        """Open a writer with the methods `write_batch` and `close`."""
+
+    def _write(self, vectors: Embeddings, ids: Ids) -> None:
+        batch = self._batch(vectors, ids)
+        if self._writer is None:
+            self._writer = self._open(batch.schema)
+        self._writer.write_batch(batch)
+
+    def finish(self) -> None:
+        """Write the footer."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _batch(self, vectors: Embeddings, ids: Ids) -> Any:
+        pyarrow = self._pyarrow
+        flat = pyarrow.array(np.ascontiguousarray(vectors).reshape(-1))
+        mask = pyarrow.array(invalid_rows(vectors))
+        rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1], mask=mask)
+        return pyarrow.record_batch({"id": _id_array(pyarrow, ids), "embedding": rows})
+
+
+def _id_array(pyarrow: Any, ids: Sequence[int | str]) -> Any:
+    if isinstance(ids, range):
+        return pyarrow.array(np.arange(ids.start, ids.stop))
+    kind = pyarrow.int64() if len(ids) and isinstance(ids[0], int) else pyarrow.string()
+    return pyarrow.array(ids, type=kind)
+
+
+class ParquetSink(_TableSink):
+    """A Parquet file, one row group a call of `write`."""
+
+    def _open(self, schema: Any) -> Any:
+        parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")
+        # No dictionary and no compression of the numbers: they repeat nowhere.
+        return parquet.ParquetWriter(
+            self._file,
+            schema,
+            use_dictionary=False,
+            compression={"id": "zstd", "embedding.list.element": "none"},
+        )
+
+
+class ArrowSink(_TableSink):
+    """An Arrow IPC file (Feather version 2), to be mapped into memory."""
+
+    def _open(self, schema: Any) -> Any:
+        return self._pyarrow.ipc.new_file(self._file, schema)

@@ -1,0 +1,181 @@
+"""Streaming output of vectors with ids: .npy of any number of rows, JSON lines, Arrow, Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.errors import ConfigError
+from mirror_rt.io.atomic import new_file
+
+__all__ = ["Embeddings", "Ids", "VectorSink", "invalid_rows", "open_sink", "output_files"]
+
+# float32, float16, int8 or uint8 [n, D].
+Embeddings = npt.NDArray[Any]
+Ids = Sequence[int | str]
+
+
+def invalid_rows(vectors: Embeddings) -> npt.NDArray[np.bool_]:
+    """Which rows [n] stand for a text that could not be encoded: those of NaN."""
+    if vectors.dtype.kind != "f":
+        return np.zeros(len(vectors), dtype=np.bool_)
+    return np.isnan(vectors[:, 0])
+
+
+class VectorSink(ABC):
+    """Rows of vectors, written as they come, all of one dtype and length."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def write(self, vectors: Embeddings, ids: Ids | None = None) -> None:
+        """Append [n, D]; a row of NaN stands for a text that could not be encoded.
+
+        Args:
+            vectors: the rows.
+            ids: of each row; None for their numbers.
+        """
+        self._write(vectors, range(self.rows, self.rows + len(vectors)) if ids is None else ids)
+        self.rows += len(vectors)
+
+    @abstractmethod
+    def _write(self, vectors: Embeddings, ids: Ids) -> None:
+        """Append [n, D] and the ids."""
+
+    def finish(self) -> None:  # noqa: B027  # most formats have no end
+        """Complete the file."""
+
+
+class NpySink(VectorSink):
+    """One array [rows, D]; the row count in the header is filled in at the end.
+
+    Args:
+        file: takes the array.
+        ids: takes the ids, a JSON value a line; None to drop them.
+    """
+
+    def __init__(self, file: IO[bytes], ids: IO[bytes] | None) -> None:
+        super().__init__()
+        self._file = file
+        self._ids = ids
+        self._header: dict[str, Any] = {}
+
+    def _write(self, vectors: Embeddings, ids: Ids) -> None:
+        if not self._header:
+            descr = vectors.dtype.newbyteorder("<").str
+            self._header = {"descr": descr, "fortran_order": False, "shape": vectors.shape}
+            self._write_header(0)
+        self._file.write(np.ascontiguousarray(vectors, dtype=self._header["descr"]).data)
+        if self._ids is not None:
+            self._ids.write("".join(f"{json.dumps(name)}\n" for name in ids).encode())
+
+    def finish(self) -> None:
+        """Write the header again, now with the number of rows."""
+        self._file.seek(0)
+        self._write_header(self.rows)
+
+    def _write_header(self, rows: int) -> None:
+        # numpy pads the header so that the first axis can grow to 21 digits in place.
+        header = self._header | {"shape": (rows, *self._header["shape"][1:])}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+class JsonlSink(VectorSink):
+    """A line {"index": i, "embedding": [...]} for each row; null for a row of NaN.
+
+    Args:
+        file: takes the lines.
+        key: of the row's name: "index" where that is its number, else "id".
+    """
+
+    def __init__(self, file: IO[bytes], key: str) -> None:
+        super().__init__()
+        self._file = file
+        self._key = json.dumps(key)
+
+    def _write(self, vectors: Embeddings, ids: Ids) -> None:
+        for row, name, invalid in zip(vectors, ids, invalid_rows(vectors), strict=True):
+            # str of a number of numpy is its shortest exact form, and valid JSON.
+            numbers = "null" if invalid else f"[{', '.join(map(str, row))}]"
+            line = f'{{{self._key}: {json.dumps(name)}, "embedding": {numbers}}}\n'
+            self._file.write(line.encode())
+        self._file.flush()
+
+
+def output_files(path: Path, *, with_ids: bool) -> list[Path]:
+    """Files of an output: itself, and with a .npy and ids of the input also NAME.ids.jsonl.
+
+    Raises:
+        ConfigError: another suffix than .npy, .jsonl, .parquet, .arrow or .feather.
+    """
+    if path.suffix not in _KINDS:
+        raise ConfigError(f"--output {path}: expected a name in {', '.join(_KINDS)}, or -")
+    companion = [path.with_suffix(".ids.jsonl")] if with_ids and path.suffix == ".npy" else []
+    return [path, *companion]
+
+
+@contextlib.contextmanager
+def open_sink(path: str | Path, *, overwrite: bool, with_ids: bool = False) -> Iterator[VectorSink]:
+    """Open an output by its name, or "-" for JSON lines on standard output.
+
+    A file appears under its name only when the block ends without error.
+
+    Args:
+        path: see `output_files`.
+        overwrite: replace existing files.
+        with_ids: whether rows have ids of their own, or are just numbered.
+
+    Raises:
+        ConfigError: another suffix.
+        OutputExistsError: it exists and `overwrite` is False.
+        MissingDependencyError: Parquet or Arrow without pyarrow.
+    """
+    key = "id" if with_ids else "index"
+    if str(path) == "-":
+        yield JsonlSink(sys.stdout.buffer, key)
+        return
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(new_file(file, overwrite=overwrite))
+            for file in output_files(Path(path), with_ids=with_ids)
+        ]
+        sink = _KINDS[Path(path).suffix](files, key)
+        yield sink
+        sink.finish()
+
+
+def _npy(files: list[IO[bytes]], _: str) -> VectorSink:
+    return NpySink(files[0], files[1] if len(files) > 1 else None)
+
+
+def _jsonl(files: list[IO[bytes]], key: str) -> VectorSink:
+    return JsonlSink(files[0], key)
+
+
+def _parquet(files: list[IO[bytes]], _: str) -> VectorSink:
+    from mirror_rt.io.arrow import ParquetSink
+
+    return ParquetSink(files[0])
+
+
+def _arrow(files: list[IO[bytes]], _: str) -> VectorSink:
+    from mirror_rt.io.arrow import ArrowSink
+
+    return ArrowSink(files[0])
+
+
+_KINDS: dict[str, Callable[[list[IO[bytes]], str], VectorSink]] = {
+    ".npy": _npy,
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+    ".feather": _arrow,
+}

@@ -1,0 +1,1 @@
+"""Serve many languages from one language pack: tags, routing, loading on demand."""

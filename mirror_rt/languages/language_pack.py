@@ -1,0 +1,283 @@
+"""A language pack in use: many bundles behind one `encode`, in the memory of a few."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+import numpy as np
+
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.encoding.batch_encoder import as_list
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.options import EncodeKeywords
+from mirror_rt.encoding.pipeline import EncodedTexts
+from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.languages.detection import Detector
+from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
+from mirror_rt.languages.pack_index import PackIndex
+from mirror_rt.languages.routing import Languages, Router
+from mirror_rt.vectors.quantization import Embeddings
+
+__all__ = ["LanguagePack"]
+
+logger = logging.getLogger("mirror_rt")
+
+# A tokenizer in memory, by the bytes of its tokenizer.json: XLM-R's takes 286 MB for 16.8, BERT's
+# 6 MB for 0.7 (tokenizers 0.23.3, glibc).
+_TOKENIZER_GROWTH = 17
+
+
+class LanguagePack:
+    """A pack, loaded: `LanguagePack.load(path).encode(texts, lang="fr")`.
+
+    Bundles are loaded when a text needs them. Where there is a limit of memory, the least recently
+    used make room, once no call uses them. Safe to use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        index: PackIndex,
+        *,
+        memory_limit: float | None = None,
+        pinned: Iterable[str] = (),
+        detector: Detector | None = None,
+        options: LoadOptions | None = None,
+    ) -> None:
+        self.folder = folder
+        self.index = index
+        self._options = options or LoadOptions()
+        self._router = Router(folder, index, detector)
+        self._unverified = set(index.bundles) if self._options.verify else set()
+        sizes = {name: self._bytes(name) for name in index.bundles}
+        names = [self._pinned_name(tag) for tag in pinned]
+        limit = None if memory_limit is None else _checked_limit(memory_limit, sizes, names)
+        self._cache = EncoderCache(self._open, sizes, limit=limit, pinned=names)
+        for name in names:
+            with self._cache.lease(name):
+                pass
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        memory_limit: float | None = None,
+        pinned: Iterable[str] = (),
+        detector: Detector | None = None,
+        **keywords: Unpack[LoadKeywords],
+    ) -> LanguagePack:
+        """Load the index of a pack, and the bundles that are pinned.
+
+        Args:
+            path: a folder written by `mirror-rt export` of several models.
+            memory_limit: bytes for the bundles that are loaded at a time; None for no limit. A
+                bundle counts for the files that its graph needs, and for 17 times its
+                tokenizer.json, which is what that takes in memory.
+            pinned: languages that are loaded now and never make room.
+            detector: what `lang="auto"` asks: texts to a tag each, None where there is none.
+                py3langid (extra `detect`) unless given.
+            **keywords: the fields of `LoadOptions`, for every bundle. The files of a bundle are
+                verified when it is first loaded.
+
+        Raises:
+            BundleError: not a pack, two of its bundles are of one language, or a pinned one
+                cannot be loaded.
+            ConfigError: a pinned language is not in the pack, or the limit is too low for a
+                bundle beside the pinned ones.
+        """
+        return cls(
+            Path(path),
+            PackIndex.read(path),
+            memory_limit=memory_limit,
+            pinned=pinned,
+            detector=detector,
+            options=LoadOptions(**keywords),
+        )
+
+    @property
+    def languages(self) -> list[str]:
+        """Tags of the languages that have a bundle."""
+        return list(self._router.bundles)
+
+    @property
+    def statistics(self) -> CacheStatistics:
+        """Which bundles are loaded, and how often that was, was not and ceased to be so."""
+        return self._cache.statistics()
+
+    def route(self, lang: str | None = None) -> str:
+        """Name the bundle for a language: its own, a more general one's, else the default.
+
+        `pt-BR` is looked for as `pt-BR`, then as `pt` (RFC 4647, lookup).
+
+        Raises:
+            ConfigError: it is not a language tag.
+        """
+        return self._router.route(lang)
+
+    @contextlib.contextmanager
+    def encoder(self, lang: str | None = None) -> Iterator[Encoder]:
+        """Give the encoder for a language, loaded, for the time of the block.
+
+        Raises:
+            BundleError: its bundle cannot be loaded.
+            ConfigError: `lang` is not a language tag.
+            ClosedError: after `close`.
+        """
+        with self._cache.lease(self.route(lang)) as encoder:
+            yield encoder
+
+    def encode(
+        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+    ) -> Embeddings:
+        """Encode texts of one language or of several.
+
+        Args:
+            inputs: one string, or any iterable of strings.
+            lang: tag of their language, a tag (or None) for each text, `"auto"` to detect it for
+                each, or None for the pack's default.
+            **options: of `Encoder.encode`. With `errors="nan"` a text that cannot be encoded, or
+                whose tag is none, is a row of NaN.
+
+        Returns:
+            [n, D] in the order of `inputs`, [D] for a single string.
+
+        Raises:
+            InvalidTextError: texts cannot be encoded, each with its position in `inputs`.
+            ConfigError: an option has an unusable value; not one tag for each text; or the bundles
+                that are needed give vectors of different lengths.
+            BundleError: a bundle that is needed cannot be loaded.
+            ClosedError: after `close`.
+        """
+        embeddings = self.encode_with_info(inputs, lang, **options).embeddings
+        return embeddings[0] if isinstance(inputs, str) else embeddings
+
+    def encode_with_info(
+        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+    ) -> EncodedTexts:
+        """Encode texts, and say how many tokens each had and whether it was cut; see `encode`."""
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        names, invalid = self._router.route_each(texts, lang)
+        if invalid and options.get("errors", "raise") == "raise":
+            raise InvalidTextError(invalid)
+        for row, _ in invalid:
+            texts[row] = None  # also where only its tag is wrong
+        groups = _groups(names) or {self.index.default: np.empty(0, dtype=np.int64)}
+        self._check_dimensions(groups, options)
+        joined: EncodedTexts | None = None
+        for name, rows in groups.items():
+            part = self._encode_group(name, [texts[row] for row in rows], rows, options)
+            joined = _empty_like(part, len(texts)) if joined is None else joined
+            _place(part, rows, joined)
+        assert joined is not None
+        return joined
+
+    def close(self) -> None:
+        """Free all models, each once no call uses it; encoding is a ClosedError from then on."""
+        self._cache.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LanguagePack({str(self.folder)!r}, languages={self.languages})"
+
+    def _encode_group(
+        self, name: str, texts: list[Any], rows: Any, options: EncodeKeywords
+    ) -> EncodedTexts:
+        with self._cache.lease(name) as encoder:
+            try:
+                return encoder.encode_with_info(texts, False, **options)
+            except NonFiniteError as error:
+                raise NonFiniteError(rows[i] for i, _ in error.items) from error
+            except InvalidTextError as error:
+                raise InvalidTextError([(int(rows[i]), why) for i, why in error.items]) from error
+
+    def _check_dimensions(self, names: Iterable[str], options: EncodeKeywords) -> None:
+        by_dimension = {self.index.bundles[name].dimension: name for name in names}
+        if len(by_dimension) > 1 and options.get("truncate_dim") is None:
+            found = ", ".join(f"{name} {d}" for d, name in by_dimension.items())
+            raise ConfigError(
+                f"these texts need bundles with vectors of different lengths ({found}): encode "
+                "them by language, or pass truncate_dim"
+            )
+
+    def _open(self, name: str) -> Encoder:
+        entry, folder = self.index.bundles[name], self._folder(name)
+        verify = name in self._unverified
+        if verify:
+            entry.check_manifest(self.folder)
+        encoder = Encoder(folder, Manifest.read(folder), replace(self._options, verify=verify))
+        self._unverified.discard(name)
+        logger.info("%s loaded", folder)
+        return encoder
+
+    def _folder(self, name: str) -> Path:
+        return self.folder / self.index.bundles[name].path
+
+    def _bytes(self, name: str) -> int:
+        """What a bundle counts for: the files that its graph needs, the tokenizer's grown."""
+        manifest = Manifest.read(self._folder(name))
+        files = manifest.files_for([manifest.variant(self._options.variant)])
+        tokenizer = files.get(Layout.tokenizer)
+        grown = 0 if tokenizer is None else (_TOKENIZER_GROWTH - 1) * tokenizer.bytes
+        return sum(record.bytes for record in files.values()) + grown
+
+    def _pinned_name(self, tag: str) -> str:
+        if (name := self._router.find(tag)) is None:
+            raise ConfigError(
+                f"pinned: no bundle for {tag!r}; this pack has {', '.join(self.languages)}"
+            )
+        return name
+
+
+def _checked_limit(limit: float, sizes: dict[str, int], pinned: list[str]) -> int:
+    """The limit in bytes; ConfigError where a bundle could never be loaded within it."""
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
+        raise ConfigError(f"memory_limit must be a number of bytes above 0, got {limit!r}")
+    base = sum(sizes[name] for name in set(pinned))
+    name, needed = max(
+        ((name, base + (0 if name in pinned else size)) for name, size in sizes.items()),
+        key=lambda pair: pair[1],
+    )
+    if needed > limit:
+        beside = f" beside the pinned {', '.join(pinned)}" if pinned else ""
+        raise ConfigError(
+            f"memory_limit of {limit / 1e6:.1f} MB is too low: {name}{beside} needs "
+            f"{needed / 1e6:.1f} MB"
+        )
+    return int(min(limit, 2**63 - 1))
+
+
+def _groups(names: list[str]) -> dict[str, Any]:
+    """Name -> positions of its texts, int64 [k]."""
+    rows: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        rows.setdefault(name, []).append(i)
+    return {name: np.array(positions) for name, positions in rows.items()}
+
+
+def _empty_like(part: EncodedTexts, n: int) -> EncodedTexts:
+    """Room for n texts."""
+    return EncodedTexts(
+        np.empty((n, part.embeddings.shape[1]), dtype=part.embeddings.dtype),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.bool_),
+    )
+
+
+def _place(part: EncodedTexts, rows: Any, joined: EncodedTexts) -> None:
+    joined.embeddings[rows] = part.embeddings
+    joined.token_counts[rows] = part.token_counts
+    joined.chunks[rows] = part.chunks
+    joined.truncated[rows] = part.truncated

@@ -1,0 +1,1 @@
+"""Decide which requests are let in, and say why one is refused."""

@@ -1,0 +1,186 @@
+"""What every request passes: its id, the key, the log, the metrics; and how it is answered."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mirror_rt.server.admission.problems import (
+    Problem,
+    ProblemShape,
+    openai_shape,
+    problem_of,
+    tei_shape,
+)
+from mirror_rt.server.http.exchange import Answer, Exchange, HungUp, until_hang_up
+from mirror_rt.server.models.registry import Registry
+from mirror_rt.server.monitoring.logs import where
+
+__all__ = ["Endpoint", "Gate", "Handler", "shape_of"]
+
+logger = logging.getLogger("mirror_rt.server")
+access = logging.getLogger("mirror_rt.server.access")
+
+Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
+
+# Probes have no key; the documents and the page hold nothing that the sources do not.
+_OPEN = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
+_OPEN_PAGE = "/"  # to read; whoever posts there wants vectors
+_EXCHANGE = "mirror_rt.exchange"
+
+
+def shape_of(path: str) -> ProblemShape:
+    """How the clients of a path want their errors."""
+    return openai_shape if path.startswith("/v1/") else tei_shape
+
+
+class Gate:
+    """Around the routes: nothing of a request but its route, status and counts is kept.
+
+    Args:
+        app: the routes.
+        registry: for keys and metrics.
+        posts: path -> what answers a POST there, past the search for a route.
+    """
+
+    def __init__(self, app: ASGIApp, registry: Registry, posts: Mapping[str, ASGIApp]) -> None:
+        self._app = app
+        self._registry = registry
+        self._posts = posts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, if it may, and note what became of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = scope[_EXCHANGE] = Exchange(scope)
+        name = exchange.request_id.encode()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", name)]
+            await send(message)
+
+        tracing = self._registry.tracing
+        span = tracing.begin(exchange) if tracing is not None else None
+        self._registry.metrics.open.inc()
+        try:
+            if self._may_enter(scope, exchange):
+                app = self._posts.get(_path(scope)) if scope["method"] == "POST" else None
+                await (app or self._app)(scope, receive, send_with_id)
+            else:
+                await answer_problem(_UNAUTHORIZED, scope, send_with_id)
+        except HungUp:
+            self._registry.metrics.hang_ups.inc()
+        finally:
+            self._registry.metrics.open.dec()
+            self._note(exchange)
+            if tracing is not None and span is not None:
+                tracing.end(span, exchange)
+
+    def _may_enter(self, scope: Scope, exchange: Exchange) -> bool:
+        keys = self._registry.keys
+        path = _path(scope)
+        page = path == _OPEN_PAGE and scope["method"] in ("GET", "HEAD")
+        if not keys.required or path in _OPEN or page:
+            return True
+        return keys.accepts(exchange.headers.get(b"authorization", b"").decode("latin-1"))
+
+    def _note(self, exchange: Exchange) -> None:
+        seconds = time.monotonic() - exchange.began
+        status = exchange.status or 499  # nginx's number for a client that hung up
+        self._registry.metrics.requests.labels(
+            exchange.route, exchange.model or "", str(status)
+        ).observe(seconds)
+        if exchange.model is not None:
+            self._registry.recent.add_request(status, seconds)
+        if access.isEnabledFor(logging.INFO):
+            fields = {
+                "request_id": exchange.request_id, "route": exchange.route, "status": status,
+                "milliseconds": round(seconds * 1000, 2), "model": exchange.model,
+                "texts": exchange.texts, "tokens": exchange.tokens,
+            }  # fmt: skip
+            kept = {name: value for name, value in fields.items() if value is not None}
+            access.info("request", extra={"fields": kept})
+
+
+_UNAUTHORIZED = Problem(
+    401,
+    "an API key is needed: Authorization: Bearer KEY",
+    "invalid_api_key",
+    headers={"www-authenticate": "Bearer"},
+    close=True,
+)
+
+
+class Endpoint:
+    """A route as an ASGI application: reads, handles, answers, or says what is wrong.
+
+    Args:
+        registry: for the handler.
+        handler: makes the answer.
+        route: its name in logs and metrics.
+        reads: whether a body is expected.
+    """
+
+    def __init__(
+        self, registry: Registry, handler: Handler, route: str, *, reads: bool = False
+    ) -> None:
+        self._registry = registry
+        self._handler = handler
+        self._route = route
+        self._reads = reads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange: Exchange = scope[_EXCHANGE]
+        exchange.route = self._route
+        try:
+            answer = await self._answer(exchange, receive)
+        except HungUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+            await answer_problem(self._problem(error, exchange), scope, send)
+        else:
+            await answer.send(send)
+
+    async def _answer(self, exchange: Exchange, receive: Receive) -> Answer:
+        if not self._reads:
+            return await self._handler(self._registry, exchange, b"")
+        config = self._registry.config
+        body = await exchange.body(
+            receive, limit=config.max_body_bytes, timeout=config.body_timeout
+        )
+        with self._registry.use() as exchange.serving:
+            async with until_hang_up(receive):
+                return await self._handler(self._registry, exchange, body)
+
+    def _problem(self, error: Exception, exchange: Exchange) -> Problem:
+        models = self._registry.models if exchange.serving is None else exchange.serving.models
+        model = models.by_name.get(exchange.model or "")
+        problem = problem_of(error, model.encoder.max_length if model is not None else 0)
+        if problem is None:
+            logger.error("%s: unforeseen: %s", exchange.request_id, where(error))
+            return Problem(500, "an error of the server's own; its log has more", "internal")
+        if problem.status == 424:
+            logger.error("%s: %s", exchange.request_id, where(error))
+        return problem
+
+
+async def answer_problem(problem: Problem, scope: Scope, send: Send) -> None:
+    """Send the error object that the clients of this path know."""
+    headers = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
+    if problem.close:
+        headers.append((b"connection", b"close"))
+    body = shape_of(_path(scope))(problem)
+    await Answer(body, problem.status, headers=headers).send(send)
+
+
+def _path(scope: Scope) -> str:
+    """The path inside this application, wherever it is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))

@@ -1,0 +1,1 @@
+"""Speak HTTP: connections, routes, and the protocols of OpenAI and text-embeddings-inference."""

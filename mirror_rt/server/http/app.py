@@ -1,0 +1,167 @@
+"""The ASGI application: routes, and what is around them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.admission.request_gate import Endpoint, Gate, Handler, shape_of
+from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.http import openai, tei
+from mirror_rt.server.http.docs_page import docs_page
+from mirror_rt.server.http.exchange import Answer, Exchange
+from mirror_rt.server.http.openapi import openapi_document
+from mirror_rt.server.models.registry import Registry
+from mirror_rt.server.models.served_models import Models, lasting, load_models
+from mirror_rt.server.monitoring import status
+
+__all__ = ["create_app"]
+
+_POSTS: list[tuple[str, Handler]] = [
+    ("/v1/embeddings", openai.embeddings),
+    ("/embed", tei.embed),
+    ("/embed_all", tei.embed_all),
+    ("/similarity", tei.similarity),
+    ("/tokenize", tei.tokenize),
+]
+
+
+def create_app(source: str | Path | Models, config: ServerConfig | None = None) -> Starlette:
+    """Make an ASGI application that serves a bundle or a pack, or models that are loaded.
+
+    The models are loaded here; they are warmed up in a thread, until when /ready and requests are
+    answered 503. Mounted in another application, whose lifespan it does not see, end it with
+    `app.state.registry.close()`.
+
+    Args:
+        source: folder or hub name of a bundle or a pack, or models.
+        config: limits, keys, how to load; None for the defaults.
+
+    Raises:
+        BundleError: the source is no bundle and no pack, or it is damaged.
+        ConfigError: a value of `config` cannot be used.
+        ProviderError: the providers cannot be had.
+    """
+    config = config or ServerConfig()
+    models = source if isinstance(source, Models) else load_models(source, config)
+    registry = Registry(models, config)
+    if not isinstance(source, Models):
+        registry.reload_from(lasting(source))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        registry.close()
+
+    posts = {path: Endpoint(registry, handler, path, reads=True) for path, handler in _POSTS}
+    app = Starlette(
+        routes=_routes(registry, posts),
+        middleware=_middleware(registry, posts),
+        exception_handlers={HTTPException: _http_problem},
+        lifespan=lifespan,
+    )
+    app.state.registry = registry
+    return app
+
+
+def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
+    document = orjson.dumps(openapi_document())
+    page = docs_page(openapi_document()).encode()
+
+    async def openapi(_: Registry, __: Exchange, ___: bytes) -> Answer:
+        return Answer(document)
+
+    async def docs(_: Registry, __: Exchange, ___: bytes) -> Answer:
+        return Answer(page, content_type=b"text/html; charset=utf-8", headers=_PAGE_HEADERS)
+
+    gets: list[tuple[str, Handler]] = [
+        ("/health", _health), ("/ready", _ready), ("/metrics", _metrics), ("/info", tei.info),
+        ("/v1/models", openai.models), ("/v1/models/{name:path}", openai.model),
+        ("/openapi.json", openapi), ("/docs", docs), ("/status", status.status),
+    ]  # fmt: skip
+    # One route, so that a method which it has not is told of both.
+    both = _ReadOrPost(
+        Endpoint(registry, status.page, "/"), Endpoint(registry, tei.embed, "/", reads=True)
+    )
+    return [
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
+        *(
+            Route(path, Endpoint(registry, handler, path), methods=["GET"])
+            for path, handler in gets
+        ),
+        Route("/", both, methods=["GET", "POST"]),
+    ]
+
+
+class _ReadOrPost:
+    """A path that is read and posted to.
+
+    Args:
+        read, post: what answers.
+    """
+
+    def __init__(self, read: Endpoint, post: Endpoint) -> None:
+        self._read, self._post = read, post
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        endpoint = self._post if scope["method"] == "POST" else self._read
+        await endpoint(scope, receive, send)
+
+
+_PAGE_HEADERS = [
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+
+def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middleware]:
+    origins = registry.config.cors_origins
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["authorization", "content-type", "x-request-id", "x-request-timeout"],
+        expose_headers=["x-request-id", "x-truncated-items", "retry-after"],
+    )
+    gate = Middleware(Gate, registry=registry, posts=posts)
+    return [cors, gate] if origins else [gate]
+
+
+async def _health(_: Registry, __: Exchange, ___: bytes) -> Answer:
+    """Live: the event loop answers."""
+    return Answer(b'{"status":"live"}')
+
+
+async def _ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
+    """Ready: every model has just run."""
+    await registry.check_ready()
+    return Answer(b'{"status":"ready"}')
+
+
+async def _metrics(registry: Registry, _: Exchange, __: bytes) -> Answer:
+    """All metrics, as Prometheus reads them."""
+    return Answer(registry.metrics.text(), content_type=registry.metrics.content_type.encode())
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    """No route, or a method that it has not."""
+    assert isinstance(error, HTTPException)
+    words = {404: "no such path: /docs lists them", 405: "the path does not have this method"}
+    problem = Problem(error.status_code, words.get(error.status_code, "refused"), "not_found")
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return Response(
+        shape_of(path)(problem), error.status_code, error.headers, media_type="application/json"
+    )

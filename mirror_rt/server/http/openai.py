@@ -1,0 +1,111 @@
+"""OpenAI's protocol: /v1/embeddings and /v1/models."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import orjson
+
+from mirror_rt.encoding.options import EncodeKeywords
+from mirror_rt.encoding.pipeline import EncodedTexts
+from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
+from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.http.exchange import Answer, Exchange
+from mirror_rt.server.http.inputs import items_of
+from mirror_rt.server.http.schemas import EmbeddingsRequest
+from mirror_rt.server.models.registry import Registry
+
+__all__ = ["embeddings", "model", "models", "truncated_header"]
+
+_decoder = msgspec.json.Decoder(EmbeddingsRequest)
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+# Vectors that are written at a time: others have their turn between two of them.
+_ROWS = 64
+
+
+async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """POST /v1/embeddings."""
+    request = _decoder.decode(body)
+    service = registry.service(exchange, request.model, request.lang)
+    items = items_of(
+        request.input,
+        name="input",
+        most=registry.config.max_items,
+        max_length=service.encoder.max_length,
+    )
+    exchange.texts = len(items)
+    options = _options(request, registry, service.encoder.prompts)
+    timeout = exchange.timeout(registry.config.timeout)
+    encoded = await service.encode(items, timeout, options, exchange.times)
+    tokens = exchange.tokens = sum(encoded.token_counts.tolist())
+    tail = {
+        "model": service.model.name,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    content = _content(encoded, tail, as_base64=request.encoding_format == "base64")
+    short = len(items) <= _ROWS
+    return Answer(b"".join(content) if short else content, headers=truncated_header(encoded))
+
+
+async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
+    """GET /v1/models."""
+    data = [_describe(registry, name) for name in registry.models.by_name]
+    if registry.models.family is not None:
+        data.append(_describe(registry, registry.models.family))
+    return Answer(orjson.dumps({"object": "list", "data": data}))
+
+
+async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
+    """GET /v1/models/{name}."""
+    name = exchange.scope["path_params"]["name"]
+    if name not in registry.models.by_name and name != registry.models.family:
+        raise Problem(404, "no such model: /v1/models lists them", "model_not_found", "model")
+    return Answer(orjson.dumps(_describe(registry, name)))
+
+
+def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
+    """Say how many texts were cut, where any was."""
+    cut = sum(encoded.truncated.tolist())
+    return [(b"x-truncated-items", str(cut).encode())] if cut else []
+
+
+def _options(request: EmbeddingsRequest, registry: Registry, prompts: Prompts) -> EncodeKeywords:
+    name = request.prompt_name
+    if name is None and request.prompt is None and request.input_type is not None:
+        name = prompts.first_of(QUERY_NAMES if request.input_type == "query" else DOCUMENT_NAMES)
+    return {
+        "truncate_dim": request.dimensions,
+        "normalize_embeddings": request.normalize,
+        "on_too_long": request.on_too_long or registry.config.on_too_long,
+        "prompt_name": name,
+        "prompt": request.prompt,
+    }
+
+
+def _describe(registry: Registry, name: str) -> dict[str, Any]:
+    found = registry.models.by_name.get(name, registry.models.default)
+    language = found.language if name in registry.models.by_name else None
+    values = {"id": name, "object": "model", "created": found.created, "owned_by": "mirror_rt"}
+    return values | ({"language": language} if language is not None else {})
+
+
+def _content(encoded: EncodedTexts, tail: dict[str, Any], *, as_base64: bool) -> Iterator[bytes]:
+    """The object in pieces: many vectors would hold up everybody else for long."""
+    vectors = encoded.embeddings
+    yield b'{"object":"list","data":'
+    for start in range(0, len(vectors), _ROWS):
+        part: list[Any] = list(vectors[start : start + _ROWS])
+        if as_base64:
+            part = [base64.b64encode(row.astype("<f4", copy=False)).decode() for row in part]
+        rows = orjson.dumps(
+            [
+                {"object": "embedding", "index": start + i, "embedding": row}
+                for i, row in enumerate(part)
+            ],
+            option=_NUMPY,
+        )
+        yield (b"," if start else b"[") + rows[1:-1]
+    yield b"]," + orjson.dumps(tail)[1:]

@@ -1,0 +1,186 @@
+"""The OpenAPI document; the schemas of bodies are those that requests are decoded by."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+
+from mirror_rt import __version__
+from mirror_rt.server.http import schemas
+
+__all__ = ["openapi_document"]
+
+_REASONS = {
+    400: "not JSON, or nothing to encode",
+    401: "no API key, or a wrong one",
+    404: "no such model",
+    408: "not within the time given",
+    413: "too many items, bytes or tokens",
+    415: "a compressed body",
+    422: "a field has an unusable value",
+    424: "the model failed on the input",
+    429: "too much waits: Retry-After says when to come back",
+    501: "the graph gives no token vectors",
+    503: "not ready",
+}
+_MATRIX = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+_VECTORS = {"type": "array", "items": _MATRIX["items"]}
+_ANY = {"type": "object"}
+_EMBEDDINGS = {
+    "type": "object",
+    "required": ["object", "data", "model", "usage"],
+    "properties": {
+        "object": {"const": "list"},
+        "model": {"type": "string"},
+        "data": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["object", "index", "embedding"],
+                "properties": {
+                    "object": {"const": "embedding"},
+                    "index": {"type": "integer"},
+                    "embedding": {
+                        "description": "numbers, or base64 of little-endian float32",
+                        "anyOf": [
+                            {"type": "array", "items": {"type": "number"}},
+                            {"type": "string"},
+                        ],
+                    },
+                },
+            },
+        },
+        "usage": {
+            "type": "object",
+            "required": ["prompt_tokens", "total_tokens"],
+            "properties": {
+                "prompt_tokens": {"type": "integer"},
+                "total_tokens": {"type": "integer"},
+            },
+        },
+    },
+}
+_TOKEN = {
+    "type": "object",
+    "required": ["id", "text", "special", "start", "stop"],
+    "properties": {
+        "id": {"type": "integer"},
+        "text": {"type": "string"},
+        "special": {"type": "boolean"},
+        "start": {"type": ["integer", "null"]},
+        "stop": {"type": ["integer", "null"]},
+    },
+}
+_TOKENS = {"type": "array", "items": {"type": "array", "items": _TOKEN}}
+
+# path -> what it does, its request, its answer.
+_POSTS: dict[str, tuple[str, type[msgspec.Struct], dict[str, Any]]] = {
+    "/v1/embeddings": ("A vector for each text (OpenAI)", schemas.EmbeddingsRequest, _EMBEDDINGS),
+    "/embed": ("A vector for each text (TEI)", schemas.EmbedRequest, _VECTORS),
+    "/embed_all": (
+        "A vector for each token of each text",
+        schemas.EmbedAllRequest,
+        {"type": "array", "items": _MATRIX},
+    ),
+    "/similarity": (
+        "Cosines of a text with others",
+        schemas.SimilarityRequest,
+        {"type": "array", "items": {"type": "number"}},
+    ),
+    "/tokenize": ("The tokens of texts", schemas.TokenizeRequest, _TOKENS),
+    "/": ("As /embed, where Hugging Face's client asks", schemas.EmbedRequest, _VECTORS),
+}
+_GETS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "/v1/models": ("The models (OpenAI)", "application/json", _ANY),
+    "/info": ("What is served, and its limits (TEI)", "application/json", _ANY),
+    "/": ("The status page", "text/html", {"type": "string"}),
+    "/status": ("Models, load, queue and memory", "application/json", _ANY),
+    "/health": ("Live: the process answers", "application/json", _ANY),
+    "/ready": ("Ready: every model has just run", "application/json", _ANY),
+    "/metrics": ("Metrics for Prometheus", "text/plain", {"type": "string"}),
+}
+_OPEN = ("/", "/health", "/ready")
+
+
+@functools.cache
+def openapi_document() -> dict[str, Any]:
+    """The document, version 3.1."""
+    requests = [request for _, request, _ in _POSTS.values()]
+    _, components = msgspec.json.schema_components(
+        list(dict.fromkeys(requests)), ref_template="#/components/schemas/{name}"
+    )
+    components["OpenAIError"] = _error({"error": {"type": "object"}})
+    components["Error"] = _error({"error": {"type": "string"}, "error_type": {"type": "string"}})
+    paths: dict[str, Any] = {}
+    for path, (summary, request, answer) in _POSTS.items():
+        paths.setdefault(path, {})["post"] = _post(path, summary, request, answer)
+    for path, (summary, media, answer) in _GETS.items():
+        paths.setdefault(path, {})["get"] = _get(path, summary, media, answer)
+    choice = {"in": "query", "required": False, "schema": {"type": "string", "maxLength": 256}}
+    paths["/info"]["get"]["parameters"] = [choice | {"name": name} for name in ("model", "lang")]
+    paths["/info"]["get"]["responses"] |= _problems("/info", [404, 422])
+    parameter = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    one = _get("/v1/models/", "One of the models (OpenAI)", "application/json", _ANY)
+    one["responses"] |= _problems("/v1/models/", [404])
+    paths["/v1/models/{name}"] = {"get": one | {"parameters": [parameter]}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "mirror_rt",
+            "version": __version__,
+            "description": "Text embeddings, in the protocols of OpenAI and of "
+            "text-embeddings-inference.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"key": []}, {}],
+    }
+
+
+def _post(
+    path: str, summary: str, request: type[msgspec.Struct], answer: dict[str, Any]
+) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{request.__name__}"}
+    statuses = [status for status in _REASONS if status != 501 or path == "/embed_all"]
+    return {
+        "summary": summary,
+        "operationId": f"post{path.replace('/', '_')}",
+        "parameters": [
+            {
+                "name": "X-Request-Timeout",
+                "in": "header",
+                "description": "seconds after which the answer is of no use",
+                "schema": {"type": "number", "exclusiveMinimum": 0},
+            }
+        ],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": {"200": _answer(answer)} | _problems(path, statuses),
+    }
+
+
+def _get(path: str, summary: str, media: str, answer: dict[str, Any]) -> dict[str, Any]:
+    statuses = [503] if path == "/ready" else [] if path in _OPEN else [401]
+    return {
+        "summary": summary,
+        "operationId": f"get{path.replace('/', '_')}",
+        "responses": {"200": _answer(answer, media)} | _problems(path, statuses),
+    }
+
+
+def _answer(schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
+    return {"description": "done", "content": {media: {"schema": schema}}}
+
+
+def _problems(path: str, statuses: list[int]) -> dict[str, Any]:
+    name = "OpenAIError" if path.startswith("/v1/") else "Error"
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    return {str(s): {"description": _REASONS[s], "content": content} for s in statuses}
+
+
+def _error(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": list(properties), "properties": properties}

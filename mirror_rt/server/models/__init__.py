@@ -1,0 +1,1 @@
+"""Hold the models that are served: names, schedulers, hot reload."""

@@ -1,0 +1,184 @@
+"""All that an application holds: models, their services, limits, metrics, whether it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from mirror_rt.errors import MirrorError
+from mirror_rt.server.admission.api_keys import ApiKeys
+from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.http.exchange import Exchange
+from mirror_rt.server.models.generations import Serving, Swap
+from mirror_rt.server.models.reload import Reloader
+from mirror_rt.server.models.served_models import Models
+from mirror_rt.server.models.service import ModelService
+from mirror_rt.server.monitoring.metrics import Metrics
+from mirror_rt.server.monitoring.recent import Recent
+from mirror_rt.server.monitoring.tracing import tracing_from_environment
+
+__all__ = ["Registry"]
+
+logger = logging.getLogger("mirror_rt.server")
+
+# /ready runs the model; whoever asks within so many seconds gets the same answer.
+_PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
+
+
+class Registry:
+    """What the handlers of requests share.
+
+    Args:
+        models: loaded.
+        config: limits, and the keys.
+    """
+
+    def __init__(self, models: Models, config: ServerConfig) -> None:
+        self.config = config
+        self.began = time.monotonic()
+        self.metrics = Metrics()
+        self.recent = Recent()
+        self.tracing = tracing_from_environment()
+        self.keys = ApiKeys(config.api_keys, config.api_keys_file)
+        self._swap = Swap(self._serving(models))
+        self.warm = threading.Event()
+        self._failure: MirrorError | None = None
+        self._stopping = False
+        self._reloader: Reloader | None = None
+        self._probe: asyncio.Task[None] | None = None
+        self._probed = 0.0
+        self._warming = threading.Thread(target=self._warm_up, name="mirror_rt-warm-up")
+        self._warming.start()
+
+    @property
+    def models(self) -> Models:
+        """Those that serve now."""
+        return self._swap.now.models
+
+    @property
+    def services(self) -> Mapping[str, ModelService]:
+        """Of the models that serve now, by name."""
+        return self._swap.now.services
+
+    def use(self) -> AbstractContextManager[Serving]:
+        """Let a block use the models that serve when it begins, until it ends."""
+        return self._swap.use()
+
+    def service(self, exchange: Exchange, model: str | None, lang: str | None) -> ModelService:
+        """Return the service of what a request asks for; Problem 404, 422 or 503."""
+        serving = exchange.serving or self._swap.now
+        found = serving.models.find(model, lang)
+        exchange.model = found.name
+        self.check_warm()
+        return serving.services[found.name]
+
+    def check_warm(self) -> None:
+        """Raise Problem 503 while models are not warm, or could not be."""
+        if not self.warm.is_set():
+            why = "warming up" if self._failure is None else "a model failed when it was first run"
+            raise Problem(503, f"not ready: {why}", "not_ready", headers={"retry-after": "1"})
+
+    def wait_until_warm(self) -> None:
+        """Wait, and raise what a model raised when it was first run."""
+        self._warming.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def reload_from(self, source: str | Path) -> None:
+        """Let `reload` load the models again where `source` has changed; look for that, too."""
+        self._reloader = Reloader(source, self.config, self.models, self.replace)
+
+    def reload(self) -> None:
+        """Read the keys again, and soon the models; for signal handlers, too."""
+        self.keys.reload()
+        if self._reloader is not None:
+            self._reloader.ask()
+
+    def replace(self, models: Models) -> None:
+        """Warm up other models, serve them from the next request on, and close those before.
+
+        Takes as long as that does, until the last request of the old ones is answered.
+
+        Raises:
+            MirrorError: one of the new does not run; they are closed, and the old ones stay.
+        """
+        new = self._serving(models)
+        try:
+            new.warm_up()
+        except BaseException:
+            new.close()
+            raise
+        self._warming.join()
+        self._failure = None
+        old = self._swap.put(new)
+        self._set_warm()
+        old.close_when_idle(self.config.timeout)
+
+    async def check_ready(self) -> None:
+        """Run every model; Problem 503 where one does not answer."""
+        self.check_warm()
+        if self._stopping:
+            raise Problem(503, "not ready: stopping", "not_ready")
+        if self._probe is None or (
+            self._probe.done() and time.monotonic() - self._probed > _PROBE_KEPT
+        ):
+            self._probe = asyncio.create_task(self._run_models())
+        await asyncio.shield(self._probe)
+
+    async def _run_models(self) -> None:
+        try:
+            with self.use() as serving:
+                for service in serving.services.values():
+                    await service.probe(_PROBE_SECONDS)
+        except MirrorError as error:
+            logger.error("a model does not run: %s", type(error).__name__)
+            raise Problem(503, "not ready: a model does not answer", "not_ready") from error
+        finally:
+            self._probed = time.monotonic()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are taken, as far as is known without running a model."""
+        return self.warm.is_set() and not self._stopping
+
+    def stop(self) -> None:
+        """Say from now on that nothing more should be sent here."""
+        self._stopping = True
+        self.metrics.ready.set(0)
+
+    def close(self) -> None:
+        """Run what was accepted, and free the models."""
+        self.stop()
+        self._warming.join()
+        if self._reloader is not None:
+            self._reloader.close()
+        self._swap.now.close(self.config.timeout)
+        if self.tracing is not None:
+            self.tracing.close()
+
+    def _serving(self, models: Models) -> Serving:
+        services = {
+            name: ModelService(model, self.config, self.metrics.of_model(name), self.recent)
+            for name, model in models.by_name.items()
+        }
+        return Serving(models, services)
+
+    def _warm_up(self) -> None:
+        try:
+            self._swap.now.warm_up()
+        except MirrorError as error:
+            self._failure = error
+            logger.error("a model failed when it was first run: %s", error)
+        else:
+            self._set_warm()
+            logger.info("ready: %s", ", ".join(self.services))
+
+    def _set_warm(self) -> None:
+        self.warm.set()
+        self.metrics.ready.set(0 if self._stopping else 1)

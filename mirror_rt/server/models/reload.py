@@ -1,0 +1,93 @@
+"""Hot reload: a bundle or a pack that was replaced takes the place of the one that serves."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mirror_rt.errors import MirrorError
+from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.models.served_models import (
+    Models,
+    load_folder,
+    manifest_digest,
+    resolve_source,
+)
+from mirror_rt.server.monitoring.logs import where
+
+__all__ = ["Reloader"]
+
+logger = logging.getLogger("mirror_rt.server")
+
+
+class Reloader:
+    """Looks, when asked and every so often, whether the manifest has changed, and loads it then.
+
+    Args:
+        source: bundle or pack, as `load_models` takes it.
+        config: how to load; `reload_interval` is how often to look, None for when asked alone.
+        models: those that serve.
+        replace: serves others in their place; raises where they do not run.
+    """
+
+    def __init__(
+        self, source: str | Path, config: ServerConfig, models: Models,
+        replace: Callable[[Models], None],
+    ) -> None:  # fmt: skip
+        self._source, self._config, self._replace = source, config, replace
+        self._digest = models.digest
+        self._complaint = ""
+        # Of all queues the one that a signal handler may put into.
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="mirror_rt-reload", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Look soon."""
+        self._asked.put(True)
+
+    def close(self) -> None:
+        """Look no more; wait for what is being loaded."""
+        self._asked.put(False)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                go_on = asked = self._asked.get(timeout=self._config.reload_interval)
+            except queue.Empty:
+                go_on, asked = True, False
+            if not go_on:
+                return
+            self._look(asked=asked)
+
+    def _look(self, *, asked: bool) -> None:
+        try:
+            folder = resolve_source(self._source, self._config)
+            digest = manifest_digest(folder)
+            if digest == self._digest:
+                self._complaint = ""
+                if asked:
+                    logger.info("%s has not changed", self._source)
+                return
+            began = time.monotonic()
+            models = load_folder(folder, self._config)
+            self._replace(models)
+        except (MirrorError, OSError) as error:
+            self._keep(" ".join(str(error).split()), asked=asked)
+        except Exception as error:  # noqa: BLE001 - whatever it is, what serves goes on
+            self._keep(where(error), asked=asked)
+        else:
+            self._digest, self._complaint = digest, ""
+            logger.info("%s was loaded again in %.1f s and serves: %s", self._source,
+                        time.monotonic() - began, ", ".join(models.by_name))  # fmt: skip
+
+    def _keep(self, why: str, *, asked: bool) -> None:
+        """Say why the models stay as they were; of the same reason only once."""
+        if asked or why != self._complaint:
+            logger.error("the models stay as they were: %s", why)
+        self._complaint = why

@@ -1,0 +1,1 @@
+"""Show what the server does: logs, metrics, traces, the status page."""

@@ -1,0 +1,1 @@
+"""Run the server's processes: the socket, signals, workers and their supervisor."""

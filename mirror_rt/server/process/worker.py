@@ -1,0 +1,99 @@
+"""Serve as one of several processes at one address: `python -m mirror_rt.server.process.worker`.
+
+It is started by `Supervisor`, with the task on standard input, and ends when that input does, so
+that it never outlives its parent. What it has to say comes out of standard output, an object a
+line: that it listens, or why it cannot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from mirror_rt.errors import ConfigError, MirrorError
+from mirror_rt.server.config import ListenConfig, ServerConfig
+from mirror_rt.server.http.app import create_app
+from mirror_rt.server.monitoring.logs import configure_logging
+from mirror_rt.server.process.main import run_app
+
+__all__ = ["WorkerTask", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTask:
+    """What a worker is told.
+
+    Attributes:
+        source: bundle or pack.
+        config: of its application; `threads` are its own.
+        listen: how connections are taken.
+        descriptor: of the socket, which it inherits.
+    """
+
+    source: str
+    config: ServerConfig
+    listen: ListenConfig
+    descriptor: int
+
+    def encode(self) -> bytes:
+        """What `main` reads."""
+        data = pickle.dumps(self)
+        return b"%d\n%s" % (len(data), data)
+
+
+def main() -> int:
+    """Serve until SIGTERM, or until standard input ends."""
+    reports = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no report
+    size = int(sys.stdin.buffer.readline())
+    task: WorkerTask = pickle.loads(sys.stdin.buffer.read(size))  # of the parent alone
+    orphaned = threading.Event()
+    threading.Thread(target=_end_with_parent, args=(orphaned,), daemon=True).start()
+    configure_logging(level=task.listen.log_level, as_json=task.listen.log_format == "json")
+
+    def report(**values: Any) -> None:
+        os.write(reports, json.dumps(values).encode() + b"\n")
+
+    try:
+        _serve(task, lambda: report(listening=True))
+    except (MirrorError, OSError) as error:
+        usage = isinstance(error, ConfigError)
+        report(error=" ".join(str(error).split())[:2000], usage=usage)
+        return 2 if usage else 1
+    finally:
+        if orphaned.is_set():  # then nobody else removes it
+            shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
+    return 0
+
+
+def _serve(task: WorkerTask, on_listening: Any) -> None:
+    app = create_app(task.source, task.config)
+    registry = app.state.registry
+    try:
+        # The others serve meanwhile: no request should meet one that is not warm.
+        registry.wait_until_warm()
+    except BaseException:
+        registry.close()
+        raise
+    with socket.socket(fileno=task.descriptor) as listener:
+        run_app(app, task.listen, listener, on_listening)
+
+
+def _end_with_parent(orphaned: threading.Event) -> None:
+    # Not sys.stdin, whose lock the interpreter would wait for at its end.
+    while os.read(0, 4096):
+        pass
+    orphaned.set()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Turn texts into token ids, and token ids into padded batches."""

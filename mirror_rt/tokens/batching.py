@@ -1,0 +1,44 @@
+"""Plan batches over texts sorted by length: little padding, few runs (csrc/tokens/batching.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt import _core
+
+__all__ = ["CPU_RUN_COST", "GPU_RUN_COST", "plan_batches"]
+
+# What a run costs besides its tokens, in tokens: benchmarks/batching.py measures it on a CPU. A GPU
+# computes some thousand tokens in the time that it takes to start the operators of a model.
+CPU_RUN_COST, GPU_RUN_COST = 16, 2048
+
+
+def plan_batches(
+    lengths: npt.NDArray[np.int64], *, token_budget: int, run_cost: int = 0
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Group rows of similar length into the batches that are cheapest to run one by one.
+
+    A batch of r rows of at most L tokens costs r * L + `run_cost`. The split of the sorted rows
+    with the least sum is found by dynamic programming. The longest come first, so that the largest
+    buffers are taken once, at the start.
+
+    Args:
+        lengths: int64 [n], tokens of each row.
+        token_budget: most padded tokens (r * L) of a batch, at least 1; a row longer than that
+            makes a batch of its own.
+        run_cost: what a run costs besides its tokens, in tokens.
+
+    Yields:
+        int64 [b], row indices of one batch; every row comes exactly once.
+    """
+    if len(lengths) == 1:  # what a single text waits for
+        yield np.zeros(1, dtype=np.int64)
+        return
+    order = np.argsort(lengths, kind="stable")
+    ends = _core.plan_batches(lengths[order], token_budget=token_budget, run_cost=run_cost)
+    for begin, end in reversed(list(pairwise([0, *ends.tolist()]))):
+        yield order[begin:end]

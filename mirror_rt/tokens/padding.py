@@ -1,0 +1,88 @@
+"""Ragged token ids, and their right-padding into a batch (in C++, csrc/tokens/padding.cpp)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    from mirror_rt import _core
+except ImportError as error:
+    if importlib.util.find_spec("mirror_rt._core") is not None:
+        raise  # it is there, and broken
+    raise ImportError(
+        "mirror_rt._core, the native extension, is not built: this is the source folder. Install "
+        "it (pip install -e . from the clone, or pip install . and run elsewhere)"
+    ) from error
+
+__all__ = ["PaddedBatch", "RaggedTokens"]
+
+
+class PaddedBatch(NamedTuple):
+    """A right-padded batch; each member int64 [rows, length]."""
+
+    input_ids: npt.NDArray[np.int64]
+    attention_mask: npt.NDArray[np.int64]
+    token_type_ids: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedTokens:
+    """Token ids of n sequences of different length, in one array.
+
+    Attributes:
+        ids: int32 [T], the sequences one after the other.
+        offsets: int64 [n + 1]; sequence i is `ids[offsets[i]:offsets[i + 1]]`.
+    """
+
+    ids: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+
+    @classmethod
+    def from_lists(cls, sequences: list[list[int]]) -> RaggedTokens:
+        """Concatenate `sequences`; ValueError for an id outside 0 .. 2^31 - 1."""
+        return cls(*_core.flatten(sequences))
+
+    @classmethod
+    def from_arrays(cls, sequences: Sequence[npt.NDArray[np.int32]]) -> RaggedTokens:
+        """Concatenate int32 arrays."""
+        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
+        np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
+        return cls(np.concatenate([np.empty(0, np.int32), *sequences]), offsets)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> RaggedTokens:
+        """The sequences `rows` alone."""
+        spans = self.spans()
+        return self.from_arrays([self.ids[slice(*spans[row])] for row in rows.tolist()])
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Begin and end of each sequence in `ids`."""
+        return list(pairwise(self.offsets.tolist()))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each sequence, int64 [n]."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def pad(
+        self, rows: npt.NDArray[np.int64], *, pad_id: int, length: int | None = None
+    ) -> PaddedBatch:
+        """Right-pad the sequences `rows` (int64 [B]) to `length`, or to the longest of them.
+
+        Raises:
+            IndexError: a row is outside 0 .. n - 1.
+            ValueError: `length` is shorter than one of the rows.
+        """
+        arrays = _core.pad_rows(
+            self.ids, self.offsets, rows, pad_id=pad_id, length=-1 if length is None else length
+        )
+        return PaddedBatch(*arrays)

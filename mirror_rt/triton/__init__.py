@@ -1,0 +1,1 @@
+"""Export a bundle as a model repository of NVIDIA Triton."""

@@ -1,0 +1,269 @@
+"""A bundle as a model repository of NVIDIA Triton: the graph, a tokenizer, and both as one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mirror_rt.bundle.manifest import Layout, Manifest, Variant
+from mirror_rt.encoding.prompts import Prompts
+from mirror_rt.errors import ConfigError
+from mirror_rt.inference.session import import_onnxruntime
+from mirror_rt.io.atomic import new_folder
+from mirror_rt.languages.pack_index import PackIndex, is_pack
+
+__all__ = ["RepositoryConfig", "write_repository"]
+
+_TYPES = {
+    "tensor(int64)": "TYPE_INT64",
+    "tensor(int32)": "TYPE_INT32",
+    "tensor(float)": "TYPE_FP32",
+    "tensor(float16)": "TYPE_FP16",
+}
+_UNIT, _POOLED = "sentence_embedding", "pooled_embedding"
+
+
+class _Symbol(str):
+    """A word of the configuration language, written without quotes."""
+
+
+class _Map(dict[str, Any]):
+    """A field of type map, whose entries are written one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryConfig:
+    """How a repository is written.
+
+    Attributes:
+        name: of the model that takes texts; the folder's name where None. Of a pack, what comes
+            before the names of its bundles.
+        variant: graph of the bundle; None for `fp32`, or its first.
+        max_batch_size: most texts of a request, and of a run.
+        on_too_long: what becomes of a text of too many tokens.
+
+    Raises:
+        ConfigError: the batch has no room, or the name is no folder's.
+    """
+
+    name: str | None = None
+    variant: str | None = None
+    max_batch_size: int = 64
+    on_too_long: Literal["error", "truncate"] = "error"
+
+    def __post_init__(self) -> None:
+        if self.max_batch_size < 1:
+            raise ConfigError(f"max_batch_size must be at least 1, got {self.max_batch_size}")
+        if self.on_too_long not in ("error", "truncate"):
+            raise ConfigError(f"on_too_long must be error or truncate, got {self.on_too_long!r}")
+        if self.name is not None and (not self.name or "/" in self.name or self.name[0] == "."):
+            raise ConfigError(f"name must be that of a folder, got {self.name!r}")
+
+
+def write_repository(
+    source: Path, out: Path, config: RepositoryConfig | None = None, *, overwrite: bool = False
+) -> list[str]:
+    """Write a model repository, whole or not at all.
+
+    For each bundle there are three models: NAME takes `text` (BYTES [n, 1]) and gives `embedding`
+    (FP32 [n, D]), an ensemble of NAME-tokenizer (Python backend) and NAME-graph (onnxruntime
+    backend, dynamic batching).
+
+    Args:
+        source: a bundle, or a pack of them.
+        out: folder to write.
+        config: names, graph, limits; None for the defaults.
+        overwrite: replace `out` where it exists.
+
+    Returns:
+        The names of the models that take texts.
+
+    Raises:
+        BundleError: it is neither, is damaged, or has no such variant.
+        ConfigError: it has graphs for NVIDIA cards alone, whose inputs cannot be read here.
+        OutputExistsError: `out` exists and `overwrite` is False.
+    """
+    config = config or RepositoryConfig()
+    name = config.name or source.resolve().name
+    bundles = {name: source}
+    if is_pack(source):
+        entries = PackIndex.read(source).bundles
+        bundles = {f"{name}-{key}": source / entry.path for key, entry in entries.items()}
+    with new_folder(out, overwrite=overwrite) as repository:
+        for model, folder in bundles.items():
+            _write_models(repository, model, folder, config)
+    return list(bundles)
+
+
+def _write_models(repository: Path, name: str, folder: Path, config: RepositoryConfig) -> None:
+    manifest = Manifest.read(folder)
+    variant = manifest.variant(config.variant)
+    manifest.verify(folder, manifest.files_for([variant]))
+    inputs, outputs = _signature(folder, manifest)
+    beside = (variant.file, variant.weights, f"{variant.file}_data")
+    files = [folder / file for file in beside if file in manifest.files]
+    graph = _new_model(repository, f"{name}-graph", files)
+    _write(graph, _graph_config(f"{name}-graph", variant, inputs, outputs, config))
+    tokenizer = _new_model(repository, f"{name}-tokenizer", [folder / Layout.tokenizer])
+    shutil.copyfile(Path(__file__).with_name("backend.py"), tokenizer / "1" / "model.py")
+    _write(tokenizer, _tokenizer_config(f"{name}-tokenizer", manifest, inputs, config))
+    ensemble = _new_model(repository, name, [])
+    _write(ensemble, _ensemble_config(name, manifest, [str(i["name"]) for i in inputs], config))
+
+
+def _new_model(repository: Path, name: str, files: list[Path]) -> Path:
+    """Make the folder of a model, with its version 1."""
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    for file in files:
+        shutil.copyfile(file, folder / "1" / file.name)
+    return folder
+
+
+def _graph_config(
+    name: str,
+    variant: Variant,
+    inputs: list[dict[str, Any]],
+    outputs: list[dict[str, Any]],
+    config: RepositoryConfig,
+) -> dict[str, Any]:
+    values = {
+        "name": name,
+        "backend": "onnxruntime",
+        "default_model_filename": Path(variant.file).name,
+        "max_batch_size": config.max_batch_size,
+        "input": inputs,
+        "output": outputs,
+        "dynamic_batching": {},
+    }
+    if variant.target == "cuda":
+        values["instance_group"] = [{"kind": _Symbol("KIND_GPU")}]
+    return values
+
+
+def _tokenizer_config(
+    name: str, manifest: Manifest, inputs: list[dict[str, Any]], config: RepositoryConfig
+) -> dict[str, Any]:
+    prompts = Prompts(manifest.prompts, manifest.default_prompt_name)
+    parameters = {
+        "max_length": manifest.max_length,
+        "pad_id": manifest.pad_id,
+        "pad_to": manifest.pad_to,
+        "prompt": prompts.choose(None, None),
+        "on_too_long": config.on_too_long,
+    }
+    return {
+        "name": name,
+        "backend": "python",
+        "max_batch_size": config.max_batch_size,
+        "input": [_tensor("text", "TYPE_STRING", [1])],
+        "output": inputs,
+        "parameters": _Map(
+            {key: {"string_value": str(v)} for key, v in parameters.items() if v is not None}
+        ),
+        "instance_group": [{"kind": _Symbol("KIND_CPU")}],
+    }
+
+
+def _ensemble_config(
+    name: str, manifest: Manifest, inputs: list[str], config: RepositoryConfig
+) -> dict[str, Any]:
+    embedding = _UNIT if manifest.normalize else _POOLED
+    return {
+        "name": name,
+        "platform": "ensemble",
+        "max_batch_size": config.max_batch_size,
+        "input": [_tensor("text", "TYPE_STRING", [1])],
+        "output": [_tensor("embedding", "TYPE_FP32", [manifest.dimension])],
+        "ensemble_scheduling": {
+            "step": [
+                {
+                    "model_name": f"{name}-tokenizer",
+                    "model_version": -1,
+                    "input_map": _Map(text="text"),
+                    "output_map": _Map({key: key for key in inputs}),
+                },
+                {
+                    "model_name": f"{name}-graph",
+                    "model_version": -1,
+                    "input_map": _Map({key: key for key in inputs}),
+                    "output_map": _Map({embedding: "embedding"}),
+                },
+            ]
+        },
+    }
+
+
+def _tensor(name: str, kind: str, dims: list[int]) -> dict[str, Any]:
+    return {"name": name, "data_type": _Symbol(kind), "dims": dims}
+
+
+def _signature(
+    folder: Path, manifest: Manifest
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Inputs and outputs of the graphs of a bundle, which are the same in all; without the batch.
+
+    A graph for NVIDIA cards cannot be opened without one, so any of the others is looked at.
+    """
+    graphs = [folder / v.file for v in manifest.variants.values() if v.target == "cpu"]
+    graph = next((path for path in graphs if path.is_file()), None)
+    if graph is None:
+        raise ConfigError(
+            f"{folder} has graphs for NVIDIA cards alone: export it with --target cpu,cuda, so "
+            "that its inputs can be read here"
+        )
+    onnxruntime = import_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        str(graph), options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
+    inputs, outputs = (
+        [
+            _tensor(node.name, _TYPES[node.type],
+                    [size if isinstance(size, int) else -1 for size in node.shape[1:]])
+            for node in nodes
+        ]
+        for nodes in (session.get_inputs(), session.get_outputs())
+    )  # fmt: skip
+    return inputs, outputs
+
+
+def _write(folder: Path, values: dict[str, Any]) -> None:
+    text = "\n".join(_lines(values)) + "\n"
+    (folder / "config.pbtxt").write_text(text, encoding="ascii")
+
+
+def _lines(values: Mapping[str, Any]) -> Iterator[str]:
+    """The text format of Protocol Buffers."""
+    for name, value in values.items():
+        if isinstance(value, _Map):
+            for key, entry in value.items():
+                yield from _block(name, {"key": key, "value": entry})
+        elif isinstance(value, dict):
+            yield from _block(name, value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for entry in value:
+                yield from _block(name, entry)
+        elif isinstance(value, list):
+            yield f"{name}: [{', '.join(map(str, value))}]"
+        else:
+            quoted = isinstance(value, str) and not isinstance(value, _Symbol)
+            yield f"{name}: {_quote(value) if quoted else value}"
+
+
+def _block(name: str, values: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{name} {{"
+    yield from (f"  {line}" for line in _lines(values))
+    yield "}"
+
+
+def _quote(text: str) -> str:
+    plain = range(32, 127)
+    return '"' + "".join(
+        chr(byte) if byte in plain and byte not in b'"\\' else f"\\{byte:03o}"
+        for byte in text.encode()
+    ) + '"'  # fmt: skip

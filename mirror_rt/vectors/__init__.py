@@ -1,0 +1,1 @@
+"""Quantise vectors, compare them, and search among them."""

@@ -1,0 +1,212 @@
+"""Store embeddings in fewer bytes: float16, 8-bit codes, packed bits (csrc/vector_ops/).
+
+The codes are those of sentence-transformers' `quantize_embeddings` for the same ranges. They differ
+in what happens without ranges: see `unit_ranges`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt import _core
+from mirror_rt.errors import ConfigError
+
+__all__ = [
+    "EmbeddingPrecision",
+    "Embeddings",
+    "Quantizer",
+    "Ranges",
+    "calibration_ranges",
+    "checked_ranges",
+    "quantize_embeddings",
+    "unit_ranges",
+]
+
+EmbeddingPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
+_PRECISIONS = get_args(EmbeddingPrecision)
+Embeddings = npt.NDArray[Any]
+Ranges = npt.NDArray[np.float32]
+
+# Of 1 / sqrt(D), the root mean square of a component of a unit vector. Over English words and
+# sentences the largest of any was 6.4 (all-MiniLM-L6-v2, multilingual-e5-small, one tuned model).
+_UNIT_RANGE = 8.0
+
+
+def unit_ranges(dimension: int) -> Ranges:
+    """Ranges for unit vectors without calibration: one, around zero, for every dimension.
+
+    It is 8 root mean squares wide to each side (8 / sqrt(D), at most 1), so that clipping is rare.
+    As all dimensions have one scale, dot products of codes keep the order of the cosines; and as
+    the range depends on nothing, so does the code of a text on the texts beside it.
+
+    Returns:
+        float32 [2, D], lower and upper bounds.
+    """
+    bound = min(1.0, _UNIT_RANGE / dimension**0.5)
+    return np.full((2, dimension), [[-bound], [bound]], dtype=np.float32)
+
+
+def calibration_ranges(embeddings: npt.ArrayLike) -> Ranges:
+    """Least and largest value of every dimension of sample embeddings [n, D]: float32 [2, D].
+
+    Raises:
+        ConfigError: fewer than two rows, or a value that is not finite.
+    """
+    sample = _as_floats(embeddings, "calibration_embeddings")
+    if sample.ndim != 2 or len(sample) < 2:
+        raise ConfigError(
+            f"calibration_embeddings must be [n, D] with n of at least 2, got {list(sample.shape)}"
+        )
+    return checked_ranges(np.stack([sample.min(axis=0), sample.max(axis=0)]), sample.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Quantizer:
+    """float32 rows to rows of a precision.
+
+    Attributes:
+        precision: of the result.
+        ranges: float32 [2, D] for `int8` and `uint8`, else None.
+    """
+
+    precision: EmbeddingPrecision
+    ranges: Ranges | None = None
+
+    @classmethod
+    def make(
+        cls,
+        precision: EmbeddingPrecision,
+        dimension: int,
+        ranges: npt.ArrayLike | None,
+        *,
+        unit: bool,
+    ) -> Quantizer:
+        """Check the options.
+
+        Args:
+            precision: one of `EmbeddingPrecision`.
+            dimension: D, of the vectors before they are quantised.
+            ranges: [2, D], or None.
+            unit: whether the vectors are unit vectors, so that ranges are known.
+
+        Raises:
+            ConfigError: an unknown precision; ranges missing, of a wrong shape or not needed.
+        """
+        if precision not in _PRECISIONS:
+            names = ", ".join(_PRECISIONS)
+            raise ConfigError(f"precision must be one of {names}, got {precision!r}")
+        if precision not in ("int8", "uint8"):
+            if ranges is not None:
+                raise ConfigError(f"ranges are for int8 and uint8, not for {precision}")
+            return cls(precision)
+        if ranges is not None:
+            return cls(precision, checked_ranges(ranges, dimension))
+        if not unit:
+            raise ConfigError(
+                f"precision {precision!r} of vectors that are not of unit length needs ranges: "
+                "give ranges=calibration_ranges(some embeddings), or normalise"
+            )
+        return cls(precision, unit_ranges(dimension))
+
+    def width(self, dimension: int) -> int:
+        """Columns of the result: a byte holds eight dimensions of the binary precisions."""
+        return -(-dimension // 8) if self.precision in ("binary", "ubinary") else dimension
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the result."""
+        names = {"binary": "int8", "ubinary": "uint8"}
+        return np.dtype(names.get(self.precision, self.precision))
+
+    def __call__(self, vectors: npt.NDArray[np.float32]) -> Embeddings:
+        """Quantise float32 [n, D] to [n, width].
+
+        Raises:
+            ConfigError: a row holds NaN, for which there is no code.
+        """
+        if self.precision in ("float32", "float16"):
+            return vectors.astype(self.dtype, copy=False)
+        if self.ranges is None:
+            return self._pack(vectors)
+        starts, ends = self.ranges
+        steps = (ends - starts) / np.float32(255)
+        steps[steps == 0] = 1
+        try:
+            codes = _core.quantize_rows(
+                np.ascontiguousarray(vectors), starts, steps, signed=self.precision == "int8"
+            )
+        except ValueError as error:
+            raise ConfigError(f"no {self.precision} code for NaN: {error}") from error
+        return codes.view(self.dtype)
+
+    def _pack(self, vectors: npt.NDArray[np.float32]) -> Embeddings:
+        # In numpy: its comparison and packbits together cost no more than a copy of the vectors
+        # (benchmarks/vector_ops.py).
+        bits = np.packbits(vectors > 0, axis=-1)
+        if (missing := np.flatnonzero(np.isnan(vectors).any(axis=1))).size:
+            raise ConfigError(f"no {self.precision} code for NaN: row {missing[0]} holds NaN")
+        return bits if self.precision == "ubinary" else (bits ^ 0x80).view(np.int8)
+
+
+def quantize_embeddings(
+    embeddings: npt.ArrayLike,
+    precision: EmbeddingPrecision,
+    ranges: npt.ArrayLike | None = None,
+    calibration_embeddings: npt.ArrayLike | None = None,
+) -> Embeddings:
+    """Embeddings in another precision.
+
+    `int8` and `uint8` divide the range of every dimension into 255 steps; values outside get the
+    nearest code. `binary` and `ubinary` keep the sign of every dimension, eight to a byte, the
+    first dimension in the highest bit; `binary` is `ubinary` minus 128.
+
+    Args:
+        embeddings: float [n, D] or [D].
+        precision: of the result.
+        ranges: [2, D], lower and upper bound of every dimension, for `int8` and `uint8`.
+        calibration_embeddings: [n, D], to take the ranges from (`calibration_ranges`). Without
+            either, embeddings must be unit vectors and `unit_ranges` are used.
+
+    Returns:
+        [n, D], or [n, D / 8 rounded up] for the binary precisions; without n for a [D].
+
+    Raises:
+        ConfigError: an argument has an unusable type, shape or value.
+    """
+    vectors = _as_floats(embeddings, "embeddings")
+    if vectors.ndim not in (1, 2) or vectors.shape[-1] == 0:
+        raise ConfigError(f"embeddings must be [n, D] or [D], got {list(vectors.shape)}")
+    rows = np.atleast_2d(vectors)
+    if ranges is not None and calibration_embeddings is not None:
+        raise ConfigError("give ranges or calibration_embeddings, not both")
+    if calibration_embeddings is not None:
+        ranges = calibration_ranges(calibration_embeddings)
+    unit = precision in ("int8", "uint8") and ranges is None and _are_unit(rows)
+    quantized = Quantizer.make(precision, rows.shape[1], ranges, unit=unit)(rows)
+    return quantized[0] if vectors.ndim == 1 else quantized
+
+
+def _are_unit(rows: npt.NDArray[np.float32]) -> bool:
+    squares = np.einsum("nd,nd->n", rows, rows)
+    return bool(np.all(np.abs(squares - 1) < 2e-2))
+
+
+def _as_floats(values: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
+    array = np.asarray(values)
+    if not np.issubdtype(array.dtype, np.floating):
+        raise ConfigError(f"{name} must be floating-point numbers, got {array.dtype}")
+    return array.astype(np.float32, copy=False)
+
+
+def checked_ranges(values: npt.ArrayLike, dimension: int) -> Ranges:
+    """Ranges as float32 [2, D]; ConfigError where they are not."""
+    ranges = _as_floats(values, "ranges")
+    if ranges.shape != (2, dimension):
+        raise ConfigError(f"ranges must be [2, {dimension}], got {list(ranges.shape)}")
+    if not np.isfinite(ranges).all() or (ranges[0] > ranges[1]).any():
+        raise ConfigError("ranges must be finite, with no lower bound above its upper bound")
+    return np.ascontiguousarray(ranges)

@@ -1,0 +1,138 @@
+"""pack.json and what reads it: no torch here."""
+
+import json
+import shutil
+
+import pytest
+
+from command_errors import one_line_error
+from mirror_rt import BundleError, BundleIntegrityError, BundleVersionError, Encoder
+from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+
+
+@pytest.fixture
+def pack(bundle, tmp_path):
+    """A pack of two copies of a bundle."""
+    folder = tmp_path / "pack"
+    for name in ("fr", "en"):
+        shutil.copytree(bundle, folder / name)
+    entries = {name: PackedBundle.describe(folder, name, {}) for name in ("fr", "en")}
+    PackIndex(entries, default="fr").write(folder)
+    return folder
+
+
+def edit(pack, bundle=None, **changes):
+    path = pack / "pack.json"
+    values = json.loads(path.read_text())
+    (values["bundles"][bundle] if bundle else values).update(changes)
+    path.write_text(json.dumps(values))
+
+
+def test_round_trip(pack):
+    index = PackIndex.read(str(pack))
+    assert index.to_dict() == json.loads((pack / "pack.json").read_text())
+    assert list(index.bundles) == ["fr", "en"]
+    assert index.bundle() is index.bundle("fr")
+    entry = index.bundle("en")
+    assert (entry.path, entry.dimension, entry.variants) == ("en", 32, ["fp32"])
+    assert entry.verify(pack).dimension == 32
+    with pytest.raises(BundleError, match="no bundle 'zh': this pack has fr, en"):
+        index.bundle("zh")
+
+
+def test_a_bundle_of_a_pack_is_a_bundle(pack, bundle):
+    encoder = Encoder.load(pack / "fr")
+    assert (encoder.encode("a") == Encoder.load(bundle).encode("a")).all()
+
+
+def test_a_pack_is_no_bundle(pack, cli, tmp_path):
+    with pytest.raises(BundleError, match=r"is a pack of 2 bundles: name one .*pack/fr .*fr, en"):
+        Encoder.load(pack)
+    with pytest.raises(BundleError, match=r"has no zh: it has fr, en"):
+        Encoder.load(pack / "zh")
+    (tmp_path / "x").write_text("a\nb\n")
+    for command in (["encode", "--input", tmp_path / "x", "--output", tmp_path / "y.npy"],
+                    ["evaluate", "geometry", "--texts", tmp_path / "x"]):  # fmt: skip
+        one_line_error(cli(*command, "--model", pack), code=1, contains="is a pack of 2 bundles")
+
+
+def test_info(pack, cli):
+    result = cli("info", pack)
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[1].split()[:2] == ["fr", "-"]
+    assert "default fr; every SHA-256 verified" in result.out
+    values = json.loads(cli("info", pack, "--json").out)
+    assert values["verified"] is True
+    assert values["default"] == "fr"
+
+
+def test_info_verifies_every_bundle(pack, cli):
+    path = pack / "en" / "tokenizer.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    one_line_error(cli("info", pack), code=1, contains="en is damaged: tokenizer.json has")
+
+
+def test_a_bundle_that_is_not_the_one_of_the_index(pack):
+    values = json.loads((pack / "en" / "mirror.json").read_text())
+    (pack / "en" / "mirror.json").write_text(json.dumps(values | {"language": "zh"}))
+    with pytest.raises(BundleIntegrityError, match=r"is not the one that pack\.json names"):
+        PackIndex.read(pack).bundle("en").verify(pack)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "format version 2, this mirror_rt reads up to 1"),
+        ({"format_version": True}, "format_version True is invalid"),
+        ({"format": "mirror_rt bundle"}, "says 'mirror_rt bundle', expected 'mirror_rt pack'"),
+        ({"default": "zh"}, "the default 'zh' is none of fr, en"),
+        ({"default": 1}, "default is 1, expected a string"),
+        ({"bundles": {}}, "the default 'fr' is none of"),
+        ({"bundles": []}, "is damaged"),
+        ({"bundles": {"fr": 1}}, "is damaged"),
+        ({"bundles": {"fr": {"path": "fr"}}}, "is damaged"),
+    ],
+    ids=str,
+)
+def test_a_damaged_index_is_refused(pack, changes, message):
+    edit(pack, **changes)
+    kind = BundleVersionError if changes.get("format_version") == 2 else BundleError
+    with pytest.raises(kind, match=message):
+        PackIndex.read(pack)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "../pack/fr"}, "leads out of the pack"),
+        ({"path": "/etc"}, "leads out of the pack"),
+        ({"path": "..\\fr"}, "leads out of the pack"),
+        ({"path": ""}, "leads out of the pack"),
+        ({"path": "."}, "leads out of the pack"),
+        ({"path": "link"}, "leads out of the pack"),
+        ({"path": 1}, "path of a bundle is 1"),
+        ({"dimension": "32"}, "dimension of a bundle is '32'"),
+        ({"dimension": 0}, "expected at least 1"),
+        ({"variants": [1]}, "expected names"),
+        ({"manifest_sha256": None}, "manifest_sha256 of a bundle is None"),
+    ],
+    ids=str,
+)
+def test_a_damaged_entry_is_refused(pack, changes, message):
+    (pack / "link").symlink_to(pack.parent)
+    edit(pack, "fr", **changes)
+    with pytest.raises(BundleError, match=message):
+        PackIndex.read(pack)
+
+
+def test_fields_of_a_later_writer_are_ignored(pack):
+    edit(pack, "fr", later=1)
+    edit(pack, later=1)
+    assert PackIndex.read(pack).bundle("fr").dimension == 32
+
+
+def test_not_a_pack(bundle, tmp_path):
+    with pytest.raises(BundleError, match=r"is not a pack: it has no pack\.json"):
+        PackIndex.read(bundle)
+    with pytest.raises(BundleError, match="no such folder"):
+        PackIndex.read(tmp_path / "nowhere")

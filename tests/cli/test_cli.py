@@ -1,0 +1,328 @@
+import io
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from command_errors import one_line_error
+from mirror_rt import Encoder
+
+
+@pytest.fixture
+def texts_file(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("the river\nthe old town\nЕё дом\n", encoding="utf-8")
+    return path
+
+
+def test_the_main_job(cli, tiny_bert, words_file, texts_file, tmp_path):
+    tuned, bundle, vectors = tmp_path / "tuned", tmp_path / "bundle", tmp_path / "v.npy"
+    result = cli("tune", "--model", tiny_bert, "--recipe", "word", "--data", words_file,
+                 "--out", tuned, "--pooling", "mean", "--temperature", 0.1)  # fmt: skip
+    assert result.code == 0, result.err
+    assert "400 strings (0 blank and 0 repeated lines dropped)" in result.out
+    assert json.loads((tuned / "mirror.json").read_text())["recipe"]["temperature"] == 0.1
+    result = cli("export", tuned, "--out", bundle)
+    assert result.code == 0, result.err
+    assert "differs from PyTorch by" in result.out
+    result = cli("encode", "--model", bundle, "--input", texts_file, "--output", vectors)
+    assert result.code == 0, result.err
+    expected = Encoder.load(bundle).encode(texts_file.read_text().splitlines())
+    np.testing.assert_array_equal(np.load(vectors), expected)
+
+
+def test_words_instead_of_a_file(cli, tiny_bert, tmp_path):
+    result = cli("tune", "--model", tiny_bert, "--recipe", "word", "--words", "fr", "--top", 250,
+                 "--epochs", 1, "--out", tmp_path / "out")  # fmt: skip
+    assert result.code == 0, result.err
+    manifest = json.loads((tmp_path / "out" / "mirror.json").read_text())
+    assert (manifest["language"], manifest["data"]["strings"]) == ("fr", 250)
+
+
+def test_standard_input_and_output(cli, bundle, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the river\na\n")))
+    result = cli("encode", "--model", bundle, "--input", "-", "--output", "-", "--quiet")
+    assert result.code == 0, result.err
+    records = [json.loads(line) for line in result.out.splitlines()]
+    got = np.array([record["embedding"] for record in records], dtype=np.float32)
+    np.testing.assert_array_equal(got, Encoder.load(bundle).encode(["the river", "a"]))
+    assert result.err == ""
+
+
+def test_json_lines(cli, bundle, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        '{"id": 1, "body": "the river"}\n{"id": 2, "body": null}\n{"id": 3, "body": "a"}\n'
+    )
+    out = tmp_path / "v.jsonl"
+    options = (
+        "encode",
+        "--model",
+        bundle,
+        "--input",
+        path,
+        "--output",
+        out,
+        "--text-field",
+        "body",
+    )
+    one_line_error(cli(*options), code=1, contains="text 2: expected str, got NoneType")
+    assert not out.exists()
+    result = cli(*options, "--errors", "nan")
+    assert result.code == 0
+    assert "1 of them could not be encoded" in result.err
+    embeddings = [json.loads(line)["embedding"] for line in out.read_text().splitlines()]
+    assert [e is None for e in embeddings] == [False, True, False]
+
+
+def test_encode_options(cli, bundle, texts_file, tmp_path):
+    out = tmp_path / "v.npy"
+    result = cli("encode", "--model", bundle, "--input", texts_file, "--output", out,
+                 "--truncate-dim", 8, "--no-normalize", "--threads", 1)  # fmt: skip
+    assert result.code == 0, result.err
+    texts = texts_file.read_text().splitlines()
+    expected = Encoder.load(bundle).encode(texts, normalize_embeddings=False, truncate_dim=8)
+    np.testing.assert_allclose(np.load(out), expected, atol=1e-5)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_does_not_grow_with_the_file(bundle, tmp_path):
+    # VmHWM, not ru_maxrss: the latter starts at the size of the process that forked.
+    program = (
+        "import re, sys; from mirror_rt.cli import main; code = main(sys.argv[1:]); "
+        "print(code, re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
+    )
+    peaks = []
+    for lines in (20_000, 200_000):
+        path = tmp_path / f"{lines}.txt"
+        path.write_text("".join(f"river {i}\n" for i in range(lines)))
+        arguments = ["encode", "--model", bundle, "--input", path,
+                     "--output", tmp_path / f"{lines}.npy", "--quiet"]  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)],
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        code, peak = map(int, done.stdout.split())
+        assert code == 0
+        peaks.append(peak)
+    assert np.load(tmp_path / "200000.npy", mmap_mode="r").shape == (200_000, 32)
+    # Held whole, 180,000 more rows would take 23 MB for the vectors alone.
+    assert peaks[1] - peaks[0] < 8_000, f"{peaks} KiB"
+
+
+def test_info(cli, bundle, bundle_copy):
+    result = cli("info", bundle)
+    assert result.code == 0
+    assert "32 dimensions, pooling mean" in result.out
+    assert "every SHA-256 verified" in result.out
+    values = json.loads(cli("info", bundle, "--json").out)
+    assert values["verified"] is True
+    assert values["dimension"] == 32
+    (bundle_copy / "config.json").write_text("{}")
+    one_line_error(cli("info", bundle_copy), code=1, contains="config.json has 2 bytes")
+
+
+def test_info_shows_prompts_and_normalisation(cli, bundle_copy):
+    shown = cli("info", bundle_copy).out
+    assert "pooling mean, unit length" in shown
+    assert re.search(r"^prompts +none$", shown, re.MULTILINE)
+    path = bundle_copy / "mirror.json"
+    changes = {
+        "normalize": False,
+        "prompts": {"query": "query: ", "passage": "des passages : «"},
+        "default_prompt_name": "query",
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    shown = cli("info", bundle_copy).out
+    assert "as pooled (normalize: false)" in shown
+    assert 'query "query: ", passage "des passages : «"; default: query' in shown
+
+
+def test_info_of_a_tuned_folder(cli, tiny_bert, words_file, tmp_path):
+    out = tmp_path / "tuned"
+    cli("tune", "--model", tiny_bert, "--recipe", "word", "--data", words_file, "--out", out)
+    assert "mirror_rt encoder" in cli("info", out).out
+    one_line_error(
+        cli("encode", "--model", out, "--input", words_file, "--output", tmp_path / "v.npy"),
+        code=1,
+        contains="export it first: mirror-rt export",
+    )
+
+
+def test_evaluate(cli, bundle, tiny_bert, words_file, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    rows = [("river", "rivers", 5), ("old", "new", 2), ("a", "town", 0), ("x", "y", 1)]
+    pairs.write_text("text1\ttext2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in rows))
+    scores = []
+    for model in (bundle, tiny_bert):
+        result = cli("evaluate", "similarity", "--model", model, "--pairs", pairs, "--json")
+        assert result.code == 0, result.err
+        scores.append(json.loads(result.out))
+    assert scores[0]["spearman"] == pytest.approx(scores[1]["spearman"])
+    assert scores[0]["n"] == 4
+    result = cli("evaluate", "geometry", "--model", bundle, "--texts", words_file)
+    for name in ("isotropy score", "mean vector norm", "alignment", "uniformity", "mean cosine"):
+        assert name in result.out
+    for name in ("similarity", "geometry"):
+        assert cli("evaluate", name, "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["tune"], ["export"], ["encode"], ["evaluate"], ["info"], ["demo"]]
+)
+def test_help_teaches(cli, command):
+    result = cli(*command, "--help")
+    assert result.code == 0
+    assert "mirror-rt" in result.out
+    if command:
+        assert "examples:" in result.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["nonsense"], ["tune", "--recipe", "word"], ["encode", "--model", "x"],
+     ["tune", "--recipe", "word", "--out", "x", "--words", "en", "--data", "y"],
+     ["tune", "--recipe", "word", "--out", "x", "--words", "en", "--epochs", "two"]],
+    ids=str,
+)  # fmt: skip
+def test_wrong_usage_is_2(cli, arguments):
+    result = cli(*arguments)
+    assert result.code == 2
+    assert "usage:" in result.err
+
+
+TUNE = ("tune", "--recipe", "word")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code", "contains"),
+    [
+        (None, (), 1, "no such file"),
+        (b"", (), 1, "is empty"),
+        (b"\n \n", (), 1, "is empty"),
+        (b"\x7fELF\x02\x01\x01\0\0\0\n", (), 1, "a NUL byte; this is not a text file"),
+        (b"caf\xe9\n", (), 1, "line 1: not UTF-8 (byte 0xe9 at position 3)"),
+        (
+            b"a\nb\nc\n",
+            (),
+            1,
+            "3 different strings, fewer than one batch of 200: pass --batch-size",
+        ),
+        (b"one\n", (), 1, "give at least 2"),
+        (b"a\nb\nc\n", ("--batch-size", 1), 2, "batch_size must be at least 2"),
+        (b"a\nb\nc\n", ("--batch-size", 2, "--temperature", 0), 2, "temperature must be greater"),
+        (
+            b"a\nb\nc\n",
+            ("--batch-size", 2, "--pooling", "cls", "--device", "tpu"),
+            2,
+            "device must be",
+        ),
+        (b"a|b\n", ("--data-format", "pairs"), 1, "line 1: expected two texts"),
+    ],
+)
+def test_bad_training_data(cli, tiny_bert, tmp_path, content, options, code, contains):
+    path = tmp_path / "data.txt"
+    if content is not None:
+        path.write_bytes(content)
+    before = sorted(tmp_path.iterdir())
+    result = cli(*TUNE, "--model", tiny_bert, "--data", path, "--out", tmp_path / "out", *options)
+    one_line_error(result, code=code, contains=contains)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_options_of_the_other_source_are_refused(cli, words_file, tmp_path):
+    out = ("--out", tmp_path / "out")
+    result = cli(*TUNE, "--data", words_file, "--top", 5, *out)
+    one_line_error(result, code=2, contains="--top goes with --words")
+    result = cli(*TUNE, "--words", "en", "--language", "en", *out)
+    one_line_error(result, code=2, contains="go with --data, not with --words")
+
+
+def test_bad_models(cli, words_file, tmp_path):
+    def run(model):
+        return cli(*TUNE, "--model", model, "--data", words_file, "--out", tmp_path / "out")
+
+    one_line_error(run(tmp_path / "none"), code=1, contains="no such folder")
+    one_line_error(run(tmp_path), code=1, contains="it has no config.json")
+    one_line_error(run(words_file), code=1, contains="is not a folder")
+    one_line_error(
+        cli("export", tmp_path, "--out", tmp_path / "out"), code=1, contains="no config.json"
+    )
+    one_line_error(cli("info", tmp_path), code=1, contains="it has no mirror.json")
+
+
+def test_existing_outputs(cli, tiny_bert, bundle, words_file, texts_file, tmp_path):
+    tuned = cli(*TUNE, "--model", tiny_bert, "--data", words_file, "--out", bundle)
+    one_line_error(
+        tuned, code=1, contains="already exists: choose another output, or pass --overwrite"
+    )
+    one_line_error(cli("export", tiny_bert, "--out", bundle), code=1, contains="already exists")
+    out = tmp_path / "v.npy"
+    out.write_bytes(b"precious")
+    options = ("encode", "--model", bundle, "--input", texts_file, "--output", out)
+    one_line_error(cli(*options), code=1, contains="already exists")
+    assert out.read_bytes() == b"precious"
+    assert cli(*options, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code", "contains"),
+    [
+        (None, (), 1, "no such file"),
+        (b"", (), 1, "holds no texts"),
+        (b"fine\n\nfine\n", (), 1, "text 2: the string is empty; pass --errors nan"),
+        (b"fine\n\0\n", (), 1, "a NUL byte"),
+        (b"\xff\xfe", (), 1, "not UTF-8"),
+        (b"fine\n", ("--batch-size", 0), 2, "batch_size must be at least 1"),
+        (b"fine\n", ("--truncate-dim", 99), 2, "truncate_dim must be in 1 .. 32"),
+    ],
+)
+def test_bad_encode_input(cli, bundle, tmp_path, content, options, code, contains):
+    path = tmp_path / "in.txt"
+    if content is not None:
+        path.write_bytes(content)
+    before = sorted(tmp_path.iterdir())
+    result = cli(
+        "encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy", *options
+    )
+    one_line_error(result, code=code, contains=contains)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_lone_surrogate_in_json(cli, bundle, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "a\\ud800"}\n')
+    result = cli("encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy")
+    one_line_error(result, code=1, contains="lone surrogate U+D800 at character 1")
+
+
+def test_ten_megabytes_on_one_line(command, bundle, tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("river " * 1_700_000)
+    result = command("encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy")
+    assert result.returncode == 0
+    assert "longer than 128 tokens and were cut there" in result.stderr
+
+
+def test_output_that_cannot_be_written(cli, bundle, texts_file, tmp_path):
+    (tmp_path / "file").touch()
+    result = cli("encode", "--model", bundle, "--input", texts_file,
+                 "--output", tmp_path / "file" / "v.npy")  # fmt: skip
+    one_line_error(result, code=1, contains="is a file, not a folder")
+
+
+def test_a_reader_that_leaves_early(bundle, tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("river\n" * 30_000)
+    line = (f"{sys.executable} -m mirror_rt.cli encode --model {bundle} --input {path} --output - "
+            "| head -n 1")  # fmt: skip
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_version(cli):
+    from mirror_rt import __version__
+
+    assert cli("--version").out.strip() == f"mirror-rt {__version__}"

@@ -1,0 +1,88 @@
+"""The command `benchmark`: what it measures, and what it refuses."""
+
+import json
+import time
+
+import pytest
+
+from mirror_rt import ConfigError, Encoder
+from mirror_rt.diagnostics.benchmarking import measure, synthetic_texts
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_made_up_texts_have_the_length_asked_for(tiny_bundle, family):
+    encoder = Encoder.load(tiny_bundle(family))
+    for tokens in (4, 32, encoder.max_length):
+        texts = synthetic_texts(encoder, tokens, 20)
+        lengths = [len(ids) for ids in encoder.tokenize(texts)]
+        assert max(lengths) <= encoder.max_length
+        assert abs(sum(lengths) / 20 - tokens) <= 1
+        assert texts == synthetic_texts(encoder, tokens, 20)
+    for tokens in (2, encoder.max_length + 1):
+        with pytest.raises(ConfigError, match="are special tokens"):
+            synthetic_texts(encoder, tokens, 1)
+
+
+def test_figures_are_those_of_the_calls():
+    calls = []
+
+    def encode(texts):
+        calls.append(list(texts))
+        time.sleep(0.2 if len(calls) == 1 else 0.002)  # the first is slow, and not counted
+
+    cell = measure(encode, ["a", "b", "c"], batch=2, tokens=[1, 2, 3], seconds=0.7)
+    assert calls[:3] == [["a", "b"], ["c", "a"], ["b", "c"]]
+    assert cell.calls == len(calls) - 1 >= 100
+    assert cell.tokens == pytest.approx(2, abs=0.1)
+    assert 2 <= cell.p50_ms <= cell.p95_ms <= cell.p99_ms < 200
+    assert cell.texts_per_second == pytest.approx(1000 * 2 / cell.p50_ms, rel=0.5)
+    assert cell.tokens_per_second == pytest.approx(cell.tokens * cell.texts_per_second)
+
+
+def test_rare_delays_need_many_calls():
+    cell = measure(lambda _: time.sleep(0.01), ["a"], batch=1, tokens=[3], seconds=0.05)
+    assert (cell.p95_ms, cell.p99_ms) == (None, None)
+
+
+def test_complaint_4_the_benchmark_ships(cli, bundle, tmp_path):
+    files = tmp_path / "b.json", tmp_path / "b.png"
+    result = cli("benchmark", bundle, "--threads", 1, "--variant", "fp32", "--seconds", 0.5,
+                 "--lengths", 8, 64, "--batches", 1, 4, "--json", files[0],
+                 "--plot", files[1])  # fmt: skip
+    assert result.code == 0, result.err
+    assert files[1].read_bytes().startswith(PNG)
+    report = json.loads(files[0].read_text())
+    assert (report["threads"], report["variant"], report["texts"]) == (1, "fp32", "synthetic")
+    assert [(cell["texts"], round(cell["tokens"])) for cell in report["cells"]] == [
+        (1, 8), (4, 8), (1, 64), (4, 64)]  # fmt: skip
+    assert all(cell["texts_per_second"] > 0 for cell in report["cells"])
+    assert "p95 ms" in result.out
+
+
+def test_texts_of_a_file(cli, bundle, tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("the river\n\nold town\n")
+    result = cli("benchmark", bundle, "--texts", path, "--seconds", 0.1, "--batches", 2)
+    assert result.code == 0, result.err
+    path.write_text("\n")
+    assert "holds no texts" in cli("benchmark", bundle, "--texts", path).err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--batches", 0), "--batches must be at least 1, got 0"),
+        (("--lengths", 129), "a length of 129 tokens: expected 3 .. 128"),
+        (("--seconds", 0), "--seconds must be above 0"),
+        (("--plot", "x.pdf"), "expected a name in .png"),
+        (("--texts", "x", "--lengths", 8), "give --texts or --lengths"),
+        (("--threads", 0), "threads must be in 1 .. 1024"),
+        (("--batch-size", 0), "batch_size must be at least 1"),
+    ],
+)
+def test_refusals(cli, bundle, options, message):
+    result = cli("benchmark", bundle, *options)
+    assert result.code == 2
+    assert message in result.err

@@ -1,0 +1,335 @@
+"""Streams, threads and tasks."""
+
+import asyncio
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+from mirror_rt import ClosedError, ConfigError, Encoder, InvalidTextError
+from mirror_rt.tokens.windows import one_ahead, windows
+
+TEXTS = ["the river", "a", "the old town " * 9, "word", "人生"]
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle):
+    return Encoder.load(bundle)
+
+
+def test_windows_by_count_and_by_characters():
+    assert [(w.start, len(w.texts)) for w in windows("abcdefg", 3)] == [(0, 3), (3, 3), (6, 1)]
+    assert [len(w.texts) for w in windows(["x" * 6_000_000] * 7)] == [3, 3, 1]
+    assert list(windows([])) == []
+    assert [w.texts for w in windows([None, 3])] == [[None, 3]]
+
+
+def test_the_next_item_is_computed_while_one_is_used():
+    started = threading.Event()
+
+    def work(item):
+        if item == 1:
+            started.set()
+        return item * 10, threading.current_thread()
+
+    results = one_ahead(work, range(3))
+    assert next(results)[0] == 0
+    assert started.wait(10)  # without another next
+    assert [value for value, _ in results] == [10, 20]
+
+
+def test_a_single_item_starts_no_thread():
+    ((_, thread),) = one_ahead(lambda item: (item, threading.current_thread()), [1])
+    assert thread is threading.current_thread()
+    assert list(one_ahead(str, [])) == []
+
+
+def test_items_are_drawn_in_the_callers_thread():
+    drawn = []
+
+    def items():
+        for i in range(5):
+            drawn.append(threading.current_thread())
+            yield i
+
+    assert list(one_ahead(str, items())) == list("01234")
+    assert set(drawn) == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_errors_reach_the_caller_and_leave_no_thread(error):
+    before = threading.enumerate()
+
+    def fail(item):
+        if item == 2:
+            raise error("broken")
+        return item
+
+    seen = []
+    with pytest.raises(error, match="broken"):
+        for item in one_ahead(fail, range(5)):
+            seen.append(item)
+    assert seen == [0, 1]
+
+    def interrupted():
+        yield from range(2)
+        raise error("stopped")
+
+    with pytest.raises(error, match="stopped"):
+        list(one_ahead(str, interrupted()))
+    names = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert not [name for name in names if name.startswith("mirror_rt")]
+
+
+def test_encode_iter_is_in_order_and_lazy(encoder):
+    drawn = 0
+
+    def endless():
+        nonlocal drawn
+        for i in itertools.count():
+            drawn += 1
+            yield f"{TEXTS[i % 5]} {i % 11}"
+
+    stream = encoder.encode_iter(endless(), window=16)
+    found = list(itertools.islice(stream, 100))
+    stream.close()
+    assert drawn <= 100 + 3 * 16
+    expected = encoder.encode([f"{TEXTS[i % 5]} {i % 11}" for i in range(100)])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_encode_iter_takes_the_options_and_gives_vectors_of_their_own(encoder):
+    found = list(encoder.encode_iter(iter(TEXTS), window=2, precision="int8", truncate_dim=8))
+    np.testing.assert_array_equal(found, encoder.encode(TEXTS, precision="int8", truncate_dim=8))
+    assert all(vector.base is None for vector in found)
+    assert list(encoder.encode_iter([])) == []
+
+
+def test_encode_iter_names_the_item_of_the_stream(encoder):
+    with pytest.raises(InvalidTextError, match="item 7: the string is empty"):
+        list(encoder.encode_iter(["a"] * 7 + [""], window=3))
+    rows = list(encoder.encode_iter(["a", None, "b"], window=2, errors="nan"))
+    assert [bool(np.isnan(row).all()) for row in rows] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        ("text", {}, "expected an iterable of str, got str"),
+        (None, {}, "expected an iterable of str, got NoneType"),
+        (["a"], {"window": 0}, "window must be at least 1, got 0"),
+        (["a"], {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+    ],
+)
+def test_encode_iter_refuses_at_once(encoder, inputs, options, message):
+    with pytest.raises(ConfigError, match=message):
+        encoder.encode_iter(inputs, **options)
+
+
+COUNT_MEMORY = """
+import resource, sys
+from pathlib import Path
+from mirror_rt import Encoder
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+encoder, total = Encoder.load(sys.argv[1], threads=1), int(sys.argv[2])
+words = ["river", "road", "town", "word", "people", "house"]
+texts = (" ".join(words[(i + j) % 6] for j in range(1 + i % 7)) for i in range(total))
+seen, sizes = 0, {}
+for vector in encoder.encode_iter(texts, window=int(sys.argv[3])):
+    seen += 1
+    if seen in (total // 4, total):
+        sizes[seen] = resident()
+print(seen, sizes[total] - sizes[total // 4])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("total", "window", "limit"),
+    [
+        (40_000, 1024, 4),
+        pytest.param(
+            1_000_000,
+            8192,
+            16,
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(
+                    "MIRROR_RT_FULL" not in os.environ,
+                    reason="a million texts: set MIRROR_RT_FULL=1",
+                ),
+            ],
+        ),
+    ],
+)
+def test_complaint_2_memory_is_flat_over_a_stream(bundle, total, window, limit):
+    """Growth in MB from a quarter of the stream to its end; the vectors alone have 4 and 96."""
+    command = [sys.executable, "-c", COUNT_MEMORY, str(bundle), str(total), str(window)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=3600)
+    seen, growth = done.stdout.split()
+    assert int(seen) == total
+    assert float(growth) < limit
+
+
+def test_threads_share_an_encoder_and_agree(encoder):
+    texts = [f"{TEXTS[i % 5]} {i}" for i in range(60)]
+    calls = [
+        lambda: encoder.encode(texts),
+        lambda: encoder.encode(texts, batch_size=2),
+        lambda: np.stack(list(encoder.encode_iter(texts, window=7))),
+        lambda: np.stack([encoder.encode(text) for text in texts]),
+        lambda: encoder.encode([*texts, None], errors="nan")[:-1],
+    ]
+    expected, results = encoder.encode(texts), {}
+
+    def work(i):
+        for _ in range(3):
+            results.setdefault(i, []).append(calls[i]())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == list(range(len(calls)))
+    for found in itertools.chain.from_iterable(results.values()):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.fixture
+def slow_encoder(bundle, monkeypatch):
+    """One whose every batch takes 50 ms, and that counts them."""
+    encoder = Encoder.load(bundle)
+    run, encoder.batches = encoder._run_batch, 0
+
+    def slowly(batch, *, normalize):
+        encoder.batches += 1
+        time.sleep(0.05)
+        return run(batch, normalize=normalize)
+
+    monkeypatch.setattr(encoder, "_run_batch", slowly)
+    return encoder
+
+
+def test_complaint_13_the_event_loop_goes_on(slow_encoder):
+    async def main():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        vectors = await slow_encoder.aencode(["the old town " * 9] * 10, batch_size=1)
+        ticking.cancel()
+        return vectors, ticks
+
+    vectors, ticks = asyncio.run(main())
+    assert vectors.shape == (10, 32)
+    assert slow_encoder.batches == 5
+    assert ticks > 10
+
+
+def test_aencode_is_encode(encoder):
+    async def main():
+        return await asyncio.gather(
+            encoder.aencode("one string"),
+            encoder.aencode(TEXTS, truncate_dim=8, precision="float16"),
+            *(encoder.aencode(text) for text in TEXTS),
+        )
+
+    one, some, *each = asyncio.run(main())
+    np.testing.assert_allclose(one, encoder.encode("one string"), atol=1e-6)
+    assert some.dtype == np.float16
+    np.testing.assert_allclose(some, encoder.encode(TEXTS, truncate_dim=8), atol=1e-3)
+    np.testing.assert_allclose(each, encoder.encode(TEXTS), atol=1e-5)
+    with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
+        asyncio.run(encoder.aencode(["a", ""]))
+
+
+def test_tasks_share_batches(slow_encoder):
+    async def main(count):
+        return await asyncio.gather(*(slow_encoder.aencode(TEXTS[i % 5]) for i in range(count)))
+
+    found = asyncio.run(main(40))
+    assert slow_encoder.batches < 12
+    np.testing.assert_allclose(found, slow_encoder.encode(TEXTS * 8), atol=1e-5)
+    asyncio.run(main(2))  # in another event loop
+
+
+def test_a_call_of_many_texts_has_batches_of_its_own(encoder, monkeypatch):
+    from mirror_rt.scheduling import tasks
+
+    monkeypatch.setattr(tasks, "scheduler_of", None)
+    found = asyncio.run(encoder.aencode(iter(TEXTS * 60)))
+    np.testing.assert_allclose(found, encoder.encode(TEXTS * 60), atol=1e-6)
+    rows = asyncio.run(encoder.aencode(["a", ""] * 200, errors="nan"))
+    assert np.isnan(rows[1]).all()
+    with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
+        asyncio.run(encoder.aencode(["a", ""] * 200))
+    assert asyncio.run(encoder.aencode("a", batch_size=1)).shape == (32,)
+
+
+def device_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("mirror_rt-device")]
+
+
+def test_the_scheduler_of_tasks_ends_with_its_encoder(bundle):
+    before = set(device_threads())
+    encoder = Encoder.load(bundle)
+    asyncio.run(encoder.aencode("a"))
+    own = set(device_threads()) - before
+    assert own
+    alive = weakref.ref(encoder)
+    del encoder
+    gc.collect()
+    assert alive() is None
+    for thread in own:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_aencode_of_a_closed_encoder(bundle):
+    encoder = Encoder.load(bundle)
+    asyncio.run(encoder.aencode("a"))
+    encoder.close()
+    with pytest.raises(ClosedError, match=r"Encoder\.load"):
+        asyncio.run(encoder.aencode("a"))
+
+
+def test_a_cancelled_task_stops_its_work(slow_encoder):
+    async def main():
+        task = asyncio.create_task(slow_encoder.aencode(["word " * 60] * 100, batch_size=1))
+        while slow_encoder.batches < 2:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        began = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - began
+
+    assert asyncio.run(main()) < 2  # asyncio.run waits for the thread, too
+    assert slow_encoder.batches < 50
+
+
+def test_complaint_5_a_failing_batch_is_an_error_and_the_encoder_lives(slow_encoder, monkeypatch):
+    def broken(batch, *, normalize):
+        raise MemoryError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slow_encoder, "_run_batch", broken)
+        with pytest.raises(MemoryError):
+            list(slow_encoder.encode_iter(TEXTS * 10, window=4))
+    assert slow_encoder.encode(TEXTS).shape == (5, 32)

@@ -1,0 +1,427 @@
+"""`mirror-rt evaluate --suite`: sets found in a folder, models compared, a report."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from mirror_rt import DataError, ModelError
+from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.report import verdict
+from mirror_rt.evaluation.run import evaluate_sets
+from mirror_rt.evaluation.suites import SuiteOptions, find_sets
+from mirror_rt.evaluation.suites.base import evaluation_splits, language_of
+
+SUITES = ["words", "sentences", "linking", "qnli", "clws", "bli", "geometry"]
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, words):
+    """Tiny sets in the published formats, of real words."""
+    root = tmp_path_factory.mktemp("sets")
+    rng = np.random.default_rng(0)
+    words = [word for word in words if word.isalpha() and len(word) > 2]
+
+    def pairs(n):
+        return [(*rng.choice(words, 2), round(float(rng.random()) * 5, 2)) for _ in range(n)]
+
+    for tag in ("en", "fr"):
+        lines = [f"{i}\t{a}\t{b}\t{s}" for i, (a, b, s) in enumerate(pairs(40))]
+        write(root / "multisimlex" / f"{tag}.tsv", "pair_id\tword1\tword2\tscore", *lines)
+        write(root / "words" / f"{tag}.txt", *words[:150])
+    for year in range(12, 17):
+        sts = root / "STS" / f"STS{year}-en-test"
+        for subset in ("MSRpar", "OnWN"):
+            some = pairs(25)
+            write(sts / f"STS.input.{subset}.txt", *(f"the {a}\tsome {b}" for a, b, _ in some))
+            write(sts / f"STS.gs.{subset}.txt", *("" if s < 0.2 else str(s) for *_, s in some))
+    genre = "main\tMSRvid\t2012\t1"
+    write(
+        root / "STS/STSBenchmark/sts-test.csv",
+        *(f"{genre}\t{s}\t{a}\t{b}" for a, b, s in pairs(30)),
+    )
+    write(
+        root / "SICK/SICK_test_annotated.txt",
+        "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment",
+        *(f"1\t{a}\t{b}\t{s}\tNEUTRAL" for a, b, s in pairs(30)),
+    )
+    write(
+        root / "bel/ncbi-disease-dictionary.txt", *(f"D{i}||{w}" for i, w in enumerate(words[:60]))
+    )
+    write(
+        root / "bel/ncbi-disease-test.tsv",
+        "mention\tconcept_id",
+        *(f"{w}s\tD{i}|X" for i, w in enumerate(words[:20])),
+    )
+    labels = ("entailment", "not_entailment")
+    write(
+        root / "qnli/dev.tsv",
+        "index\tquestion\tsentence\tlabel",
+        *(f"{i}\t{a}?\t{b}\t{labels[i % 2]}" for i, (a, b, _) in enumerate(pairs(40))),
+    )
+    write(root / "bli/en-fr.train.tsv", *(f"{w}\t{w}s" for w in words[:100]))
+    write(root / "bli/en-fr.test.tsv", *(f"{w}\t{w}s" for w in words[100:140]))
+    return root
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, folder, bundle, tiny_bert):
+    """All suites on a bundle and on the Hugging Face folder that it was made from."""
+    from mirror_rt.cli import main
+
+    out = tmp_path_factory.mktemp("report") / "report"
+    code = main(
+        [
+            "evaluate",
+            "--suite",
+            "all",
+            "--model",
+            f"bundle={bundle}",
+            f"torch={tiny_bert}",
+            "--pooling",
+            "auto",
+            "--data",
+            str(folder),
+            "--out",
+            str(out),
+            "--samples",
+            "50",
+            "--geometry-texts",
+            "60",
+            "--allow-missing",
+            "--quiet",
+        ]
+    )
+    return code, json.loads((out / "report.json").read_text()), (out / "report.html").read_text()
+
+
+def test_all_suites_on_a_bundle_and_a_folder(report):
+    code, values, _ = report
+    assert code == 0
+    assert values["failures"] == []
+    assert {result["suite"] for result in values["results"]} == set(SUITES)
+    assert {result["model"] for result in values["results"]} == {"bundle", "torch"}
+    sets = {(result["set"], result["metric"]) for result in values["results"]}
+    assert {
+        ("multisimlex-en", "spearman"),
+        ("sts12", "spearman"),
+        ("sts12", "spearman, mean of subsets"),
+        ("stsb-en", "spearman"),
+        ("average of 7", "spearman"),
+        ("ncbi-disease", "accuracy @1"),
+        ("ncbi-disease", "accuracy @5"),
+        ("qnli", "ROC AUC"),
+        ("multisimlex-en-fr", "spearman"),
+        ("en-fr", "accuracy @1, procrustes"),
+        ("en-fr", "accuracy @1, vecmap"),
+        ("words-fr", "isotropy score"),
+    } <= sets
+    for result in values["results"]:
+        low, high = result["interval"] or (result["value"], result["value"])
+        assert low <= high
+        assert (result["interval"] is None) == (result["suite"] == "geometry")
+    assert any("bc5cdr-disease" in one for one in values["missing"])
+    assert not any("ncbi" in one for one in values["missing"])
+
+
+def test_average_is_of_the_seven_sets(report):
+    for model in ("bundle", "torch"):
+        found = {
+            result["set"]: result["value"]
+            for result in report[1]["results"]
+            if result["model"] == model and result["metric"] == "spearman"
+            if result["suite"] == "sentences"
+        }
+        average = found.pop("average of 7")
+        assert len(found) == 7
+        assert average == pytest.approx(np.mean(list(found.values())))
+
+
+def test_a_model_and_its_bundle_are_not_ranked(report):
+    """They give the same vectors to 1e-6, so nearly the same figures: nothing to rank."""
+    compared = [one for one in report[1]["comparisons"] if one["suite"] != "geometry"]
+    assert compared
+    assert [one for one in compared if abs(one["difference"]) > 0.1] == []
+    assert not all(one["shown"] for one in compared)
+    for one in compared:
+        low, high = one["interval"]
+        assert one["shown"] == (not low <= 0 <= high)
+
+
+def test_the_page_needs_no_other_file(report):
+    page = report[2]
+    assert "no difference shown" in page
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+    assert page.count("data:image/svg+xml;base64,") >= 8
+    assert "Sets that are not in the folder" in page
+
+
+def test_missing_sets_end_with_1_unless_allowed(cli, folder, bundle, tmp_path):
+    line = ["evaluate", "--suite", "linking", "--model", bundle, "--data", folder, "--samples", 0]
+    done = cli(*line, "--out", tmp_path / "a", "--no-plots")
+    assert done.code == 1
+    assert "missing: linking/cometa: " in done.err
+    assert "4 sets are missing: add them, or pass --allow-missing" in done.err
+    assert "accuracy @1" in done.out
+    assert (tmp_path / "a" / "report.html").is_file()
+    done = cli(*line, "--out", tmp_path / "b", "--no-plots", "--allow-missing")
+    assert (done.code, "error" in done.err) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ({"--suite": ["wordz"]}, 2, "unknown suite 'wordz': expected words,"),
+        ({"--data": ["nowhere"]}, 1, "nowhere is no folder"),
+        ({"--out": ["."]}, 1, "already exists"),
+        ({"--model": ["x", "x"]}, 2, "two models have the same label"),
+        ({"--samples": [-1]}, 2, "--samples must be at least 0, got -1"),
+        ({"--model": []}, 2, "expected at least one argument"),
+        ({"--data": None}, 2, "evaluate needs --data"),
+        ({"--suite": None}, 2, "evaluate needs --suite"),
+    ],
+)
+def test_bad_options(cli, folder, bundle, tmp_path, monkeypatch, change, code, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").write_text("")
+    options = {"--suite": ["words"], "--model": [bundle], "--data": [folder], "--out": ["o"]}
+    line = [
+        part
+        for name, values in (options | change).items()
+        if values is not None
+        for part in (name, *values)
+    ]
+    done = cli("evaluate", *line)
+    assert (done.code, message in done.err) == (code, True), done.err
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_folder_without_sets(cli, bundle, tmp_path):
+    done = cli(
+        "evaluate", "--suite", "bli", "--model", bundle, "--data", tmp_path, "--out", tmp_path / "o"
+    )
+    assert done.code == 1
+    assert "has no set of bli" in done.err
+
+
+class Encoder:
+    """Stands in for an encoder: a vector follows from the letters of a text."""
+
+    mask_token = "[MASK]"
+
+    def __init__(self, seed=0):
+        self.letters = np.random.default_rng(seed).standard_normal((128, 16))
+        self.encoded = []
+
+    def encode(self, texts, *, normalize_embeddings, show_progress_bar):
+        assert normalize_embeddings is False
+        self.encoded += texts
+        return np.array(
+            [sum(self.letters[ord(c) % 128] for c in text) for text in texts], dtype=np.float32
+        )
+
+
+def test_one_bad_set_does_not_stop_the_others(folder, tmp_path):
+    write(tmp_path / "multisimlex/de.tsv", "word1\tword2\tscore", "a\tb\t3", "c\td\t3")
+    write(tmp_path / "multisimlex/en.tsv", "word1\tword2\tscore", "a\tb\t3", "c\td\t1")
+    write(tmp_path / "wordsim/x.tsv", "word1\tword2", "a\tb")
+    write(tmp_path / "bli/en-de.train.tsv", "a\tb")
+    write(tmp_path / "bli/en-de.test.tsv", "a\tb")
+    write(tmp_path / "words/de.txt", "ein", "zwei")
+    write(tmp_path / "bel/ncbi-disease-test.tsv", "mention\tconcept_id", "a\tD1")
+    found = find_sets(tmp_path, ["words", "linking", "bli"], SuiteOptions())
+    kept = []
+    model = EvaluatedModel("m", lambda language: Encoder())
+    evaluation = evaluate_sets(
+        [model], found.sets, samples=10, after=lambda e: kept.append(len(e.results))
+    )
+    assert [result.measure.set for result in evaluation.results] == ["multisimlex-en"]
+    reasons = {failure.set: failure.reason for failure in evaluation.failures}
+    assert (
+        "Spearman's rho is undefined: all values of one side are equal" in reasons["multisimlex-de"]
+    )
+    assert "has no scores: expected a column 'score'" in reasons["x"]
+    assert "no word of the dictionary (the first is 'b') is in" in reasons["en-de"]
+    assert "has no dictionary for ncbi-disease" in reasons["ncbi-disease"]
+    assert len(kept) == len(found.sets)
+
+
+def test_a_model_that_cannot_be_loaded_spares_the_others(folder):
+    def broken(language):
+        raise ModelError("no weights")
+
+    found = find_sets(folder, ["words", "clws"], SuiteOptions())
+    models = [EvaluatedModel("bad", broken), EvaluatedModel("good", lambda language: Encoder())]
+    evaluation = evaluate_sets(models, found.sets, samples=0)
+    assert [(f.model, f.reason) for f in evaluation.failures] == [("bad", "no weights")] * 3
+    assert {result.model for result in evaluation.results} == {"good"}
+
+
+def test_languages_have_their_own_encoders(folder):
+    """Texts are encoded once each by the encoder of their language; others are skipped."""
+    loaded = {}
+
+    def load(language):
+        return loaded.setdefault(language, Encoder(seed=len(loaded)))
+
+    def model(languages):
+        return EvaluatedModel("m", load, key=lambda tag: tag, languages=frozenset(languages))
+
+    sets = find_sets(folder, ["words", "clws"], SuiteOptions()).sets
+    evaluation = evaluate_sets([model({"en"})], sets, samples=0)
+    assert [(f.set, f.reason, f.skipped) for f in evaluation.failures] == [
+        ("multisimlex-fr", "no model for fr", True),
+        ("multisimlex-en-fr", "no model for fr", True),
+    ]
+    loaded.clear()
+    evaluation = evaluate_sets([model({"en", "fr"})], sets, samples=0)
+    assert len(evaluation.results) == 3
+    assert set(loaded) == {"en", "fr"}
+    for encoder in loaded.values():
+        assert len(encoder.encoded) == len(set(encoder.encoded))
+
+
+def test_ranking_is_refused_inside_the_interval(folder):
+    found = find_sets(folder, ["words"], SuiteOptions())
+    models = [
+        EvaluatedModel(name, lambda language, seed=seed: Encoder(seed))
+        for name, seed in (("a", 0), ("b", 1), ("c", 2))
+    ]
+    evaluation = evaluate_sets(models, found.sets, samples=200)
+    for measure, row in evaluation.by_measure().items():
+        best = max(row.values(), key=lambda result: result.outcome.value)
+        close = [
+            one
+            for one in evaluation.comparisons()
+            if one.measure == measure and best.model in (one.first, one.second)
+            if not one.difference.shown
+        ]
+        words = verdict(row)
+        assert ("no difference shown" in words) == bool(close)
+        assert ("is best" in words) == (not close)
+
+
+def test_splits_and_languages_from_names(tmp_path):
+    from pathlib import Path
+
+    names = ["a-test.tsv", "a-dev.tsv", "a-train.tsv", "b-dev.tsv", "c.tsv"]
+    taken = evaluation_splits(Path(name) for name in names)
+    assert [path.name for path in taken] == ["a-test.tsv", "b-dev.tsv", "c.tsv"]
+    assert language_of(Path("stsb-ru-test.tsv")) == "ru"
+    assert language_of(Path("quora-dev.csv")) is None
+
+
+def test_a_pack_by_language_folder(cli, folder, tiny_bert, tmp_path):
+    """A folder of Hugging Face folders by language, as `tune` leaves them."""
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "en").symlink_to(tiny_bert, target_is_directory=True)
+    done = cli(
+        "evaluate",
+        "--suite",
+        "words",
+        "--model",
+        f"t={tmp_path / 'tuned'}",
+        "--data",
+        folder,
+        "--out",
+        tmp_path / "o",
+        "--samples",
+        0,
+        "--allow-missing",
+        "--no-plots",
+    )
+    assert done.code == 0, done.err
+    assert "skipped: words/multisimlex-fr with t: no model for fr" in done.err
+    assert "multisimlex-en" in done.out
+    (tmp_path / "empty").mkdir()
+    done = cli(
+        "evaluate",
+        "--suite",
+        "words",
+        "--model",
+        tmp_path / "empty",
+        "--data",
+        folder,
+        "--out",
+        tmp_path / "p",
+        "--no-plots",
+    )
+    assert (done.code, "nor a folder of models by language" in done.err) == (1, True)
+
+
+def test_a_pack_has_an_encoder_for_each_language(cli, folder, bundle, tmp_path):
+    from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+
+    pack = tmp_path / "pack"
+    shutil.copytree(bundle, pack / "fr")
+    PackIndex({"fr": PackedBundle.describe(pack, "fr", {})}, default="fr").write(pack)
+    line = ["evaluate", "--suite", "words", "clws", "--model", pack, "--data", folder]
+    done = cli(*line, "--out", tmp_path / "o", "--samples", 0, "--allow-missing", "--no-plots")
+    assert done.code == 0, done.err
+    values = json.loads((tmp_path / "o/report.json").read_text())
+    assert [result["set"] for result in values["results"]] == ["multisimlex-fr"]
+    assert {f["set"]: f["reason"] for f in values["failures"]} == {
+        "multisimlex-en": "no model for en",
+        "multisimlex-en-fr": "no model for en",
+    }
+
+
+def test_what_was_measured_survives_an_interruption(cli, folder, tmp_path, monkeypatch):
+    class Interrupted(Encoder):
+        def encode(self, texts, **options):
+            if self.encoded:
+                raise KeyboardInterrupt
+            return super().encode(texts, **options)
+
+    encoder = Interrupted()
+    monkeypatch.setattr("mirror_rt.cli.evaluate_suite.load_named", lambda *_: encoder)
+    line = ["evaluate", "--suite", "words", "--model", "x", "--data", folder, "--no-plots"]
+    done = cli(*line, "--out", tmp_path / "o")
+    assert done.code == 130
+    (result,) = json.loads((tmp_path / "o/report.json").read_text())["results"]
+    assert result["set"] == "multisimlex-en"
+    assert "multisimlex-en" in (tmp_path / "o/report.html").read_text()
+    assert cli(*line, "--out", tmp_path / "o").code == 1  # never over an earlier report
+    assert cli(*line, "--out", tmp_path / "o", "--overwrite").code == 130
+
+
+def test_the_earlier_forms_still_work(cli, bundle, folder):
+    pairs = folder / "multisimlex" / "en.tsv"
+    done = cli("evaluate", "similarity", "--model", bundle, "--pairs", pairs, "--json")
+    assert (done.code, json.loads(done.out)["n"]) == (0, 40)
+
+
+def test_similarity_of_real_words(cli, default_model, data, tmp_path):
+    """The embedded default on one real set: the figure of docs/evaluation.md, and its interval."""
+    folder = tmp_path / "data"
+    write(folder / "multisimlex/en.tsv", (data / "multisimlex/en.tsv").read_text().rstrip("\n"))
+    done = cli(
+        "evaluate",
+        "--suite",
+        "words",
+        "--model",
+        f"default={default_model}",
+        "--data",
+        folder,
+        "--out",
+        tmp_path / "o",
+        "--allow-missing",
+        "--no-plots",
+    )
+    assert done.code == 0, done.err
+    (result,) = json.loads((tmp_path / "o/report.json").read_text())["results"]
+    assert result["value"] == pytest.approx(0.486, abs=0.002)
+    low, high = result["interval"]
+    assert 0.43 < low < 0.486 < high < 0.53
+
+
+def test_unknown_suite_in_python(folder):
+    with pytest.raises(DataError, match="is no folder"):
+        find_sets(folder / "none", ["words"], SuiteOptions())

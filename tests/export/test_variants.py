@@ -1,0 +1,398 @@
+"""Precisions and targets: every variant of a bundle against PyTorch."""
+
+import functools
+import importlib.util
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from safetensors.torch import load_file, save_file
+
+from mirror_export import ExportConfig, export_bundle
+from mirror_export.graph.graph_edit import is_dense, read_graph
+from mirror_export.graph.padding_free import check_packed
+from mirror_export.pack.sources import fingerprint
+from mirror_export.parity import GATES, ParityReport
+from mirror_rt import BundleError, ConfigError, Encoder, Manifest, ModelError, ParityError
+from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_train import TorchEncoder
+from ort_reference import evaluator
+from paths import ROOT
+from tiny_models import TINY
+
+WORDS = (ROOT / "tests" / "support" / "words_en.txt").read_text(encoding="utf-8").split()
+TEXTS = [" ".join(WORDS[:k]) for k in (1, 2, 3, 11, 60)]
+ALL = {"precisions": ("fp32", "fp16", "int8"), "targets": ("cpu", "cuda")}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, tiny_model):
+    """A tiny model's bundle with every variant, made once."""
+    root = tmp_path_factory.mktemp("variants")
+
+    def export(family):
+        pooling = TINY[family].pooling
+        export_bundle(ExportConfig(str(tiny_model(family)), root / family, pooling=pooling, **ALL))
+        return root / family
+
+    return functools.cache(export)
+
+
+def batch(encoder, texts):
+    tokens = encoder._tokenizer(texts).tokens
+    return tokens.pad(np.arange(len(texts)), pad_id=encoder.manifest.pad_id)._asdict()
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_float16_in_every_family(family, exported, tiny_model):
+    encoder = Encoder.load(exported(family), variant="fp16", threads=1)
+    reference = TorchEncoder.load(tiny_model(family), pooling=TINY[family].pooling, device="cpu")
+    cosine = (encoder.encode(TEXTS) * reference.encode(TEXTS)).sum(1)
+    assert cosine.min() > 0.9999
+    types = {node.type for node in encoder._session.session().get_outputs()}
+    assert types == {"tensor(float)"}
+
+
+@pytest.mark.parametrize("variant", ["fp32-cuda", "fp16-cuda"])
+@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert"])
+def test_without_padding(variant, family, exported):
+    """CUDA's operators, run by numpy: right for texts of different lengths in one batch."""
+    folder = exported(family)
+    encoder = Encoder.load(folder, threads=1)
+    found = evaluator(folder / Manifest.read(folder).variant(variant).file)
+    arrays = batch(encoder, TEXTS)
+    feeds = {name: arrays[name] for name in found.input_names}
+    with np.errstate(all="ignore"):  # MPNet takes the logarithm of 0, XLM-RoBERTa
+        vectors, _, hidden = found.run(None, feeds)
+    np.testing.assert_allclose(
+        vectors, encoder.encode(TEXTS), atol=1e-5 if variant == "fp32-cuda" else 2e-3
+    )
+    assert hidden.shape == (*arrays["input_ids"].shape, 32)
+
+
+def test_the_packed_graphs_hold_no_weights_of_their_own(exported):
+    folder = exported("distilbert")
+    for name in ("fp32", "fp16"):
+        variants = Manifest.read(folder).variants
+        whole, packed = (folder / variants[n].file for n in (name, f"{name}-cuda"))
+        assert packed.stat().st_size < whole.stat().st_size / 4
+        stored = onnx.load(packed, load_external_data=False).graph.initializer
+        files = {
+            entry.value for t in stored for entry in t.external_data if entry.key == "location"
+        }
+        assert files == {whole.name}
+        needed = Manifest.read(folder).files_for([variants[f"{name}-cuda"]])
+        assert variants[f"{name}-cuda"].weights in needed
+        assert (variants["int8"].file in needed, "mirror.json" in needed) == (False, False)
+
+
+def test_what_cannot_be_checked_here_says_so(exported):
+    from onnxruntime import get_available_providers
+
+    if "CUDAExecutionProvider" in get_available_providers():
+        pytest.skip("CUDA is here: it is checked")
+    variants = Manifest.read(exported("bert")).variants
+    for name in ("fp32-cuda", "fp16-cuda"):
+        assert variants[name].parity is None
+        assert variants[name].unchecked == "needs CUDAExecutionProvider, which is not here"
+
+
+def test_a_family_without_packed_attention_runs_its_graph_on_cuda(exported):
+    variants = Manifest.read(exported("deberta-v2")).variants
+    assert variants["fp16-cuda"].file == variants["fp16"].file
+    assert variants["fp16-cuda"].parity["passed"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["fp32-cuda", "fp16-cuda"])
+def test_on_cuda(variant, exported):
+    from onnxruntime import get_available_providers
+
+    if "CUDAExecutionProvider" not in get_available_providers() or not nvidia_cards():
+        pytest.skip("needs an NVIDIA card and onnxruntime-gpu")
+    parity = Manifest.read(exported("bert")).variant(variant).parity
+    assert parity["passed"]
+    assert parity["provider"] == "CUDAExecutionProvider"
+
+
+def test_a_packed_graph_of_other_counts_is_refused(exported):
+    with pytest.raises(ModelError, match=r"holds 0 RemovePadding \(expected 1\), 0 PackedAtt"):
+        check_packed(read_graph(exported("bert") / "onnx" / "model.onnx"), 2)
+
+
+def scaled(model, folder, factors):
+    """A copy of a model with some weights multiplied."""
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
+    for name, weight in weights.items():
+        for part, factor in factors.items():
+            if part in name:
+                weights[name] = weight * factor
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+LARGE = {
+    "the sum of the pooling": {"layer.1.output.LayerNorm": 2e4},
+    "inside a layer and its norm": {"layer.0.intermediate.dense": 3e3, "layer.0.output.dense": 50},
+    "queries and keys": {"layer.1.attention.self.query": 3e5, "layer.1.attention.self.key": 1e-5},
+    "a weight": {"layer.0.output.dense.weight": 1e6},
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_float16_of_large_numbers(what, tiny_bert, tmp_path):
+    """Beyond 65,504 they stay in float32: no infinity, no NaN, on the longest texts either."""
+    model = scaled(tiny_bert, tmp_path / "model", LARGE[what])
+    config = ExportConfig(str(model), tmp_path / "b", pooling="mean", precisions=("fp32", "fp16"))
+    variant = export_bundle(config).variant("fp16")
+    assert variant.parity["max_tokens"] > 100
+    assert variant.parity["mean_cosine"] > 0.9999
+    assert bool(variant.graph["float32_layers"]) == (what != "the sum of the pooling")
+    graph = read_graph(tmp_path / "b" / "onnx" / "model_fp16.onnx")
+    for value in graph.graph.initializers.values():
+        assert np.isfinite(value.const_value.numpy()).all()
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_int8_in_every_family(family, exported, tiny_model):
+    manifest = Manifest.read(exported(family))
+    assert manifest.variant("int8").graph["float32_layers"] == []
+    encoder = Encoder.load(exported(family), variant="int8", threads=1)
+    reference = TorchEncoder.load(tiny_model(family), pooling=TINY[family].pooling, device="cpu")
+    found = encoder.encode(TEXTS)
+    cosine = (found * reference.encode(TEXTS)).sum(1)
+    assert cosine.min() > 0.99
+    alone = np.stack([encoder.encode(text) for text in TEXTS])
+    np.testing.assert_allclose(found, alone, atol=1e-5)  # whatever is beside a text in a batch
+    graph = read_graph(exported(family) / "onnx" / "model_int8.onnx").graph
+    matrices = [v for v in graph.initializers.values() if v.shape.rank() == 2 and v.dtype == 1]
+    assert not any(v for v in matrices if v.shape[0] > 200 and v.shape[1] > 1)  # the word table
+    assert not any(is_dense(node) for node in graph)
+
+
+def test_weights_leave_room_for_sums_of_sixteen_bits(exported):
+    """Without VNNI, two products of uint8 and int8 are added in an int16."""
+    graph = read_graph(exported("bert") / "onnx" / "model_int8.onnx").graph
+    dense = [node.inputs[1] for node in graph if node.op_type == "MatMulIntegerToFloat"]
+    assert len(dense) == 8
+    for weight in dense:
+        assert 2 * 255 * np.abs(weight.const_value.numpy().astype(int)).max() < 2**15
+
+
+def test_layers_that_lose_too_much_stay_float32(tiny_bert, tmp_path):
+    """One layer whose numbers 8 bits cannot hold: it is found, and the others are int8."""
+    model = tmp_path / "model"
+    shutil.copytree(tiny_bert, model)
+    weights = load_file(model / "model.safetensors")
+    hidden = weights["encoder.layer.0.intermediate.dense.weight"]
+    hidden[5], weights["encoder.layer.0.output.dense.weight"][:, 5] = 800, 1e-5
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    config = ExportConfig(str(model), tmp_path / "b", pooling="mean", precisions=("int8",))
+    variant = export_bundle(config).variant("int8")
+    assert variant.parity["passed"]
+    assert variant.graph["float32_layers"] == ["encoder.layer.0.output.dense"]
+    assert variant.graph["fused"]["MatMulIntegerToFloat"] == 7
+    assert not (tmp_path / "b" / "onnx" / "model.onnx").exists()
+
+
+def test_islands(exported):
+    """Norms, pooling and normalisation are float32; products and tables of embeddings float16."""
+    graph = read_graph(exported("bert") / "onnx" / "model_fp16.onnx").graph
+    kinds = {}
+    for node in graph:
+        floats = [v for v in node.inputs if v is not None and v.dtype in (1, 10)]
+        kinds.setdefault(node.op_type, set()).update(int(v.dtype) for v in floats)
+    for single in ("SkipLayerNormalization", "LayerNormalization", "ReduceSum", "ReduceL2", "Div"):
+        assert kinds[single] == {1}
+    for half in ("MatMul", "Attention", "BiasGelu", "Gather"):
+        assert kinds[half] == {10}
+
+
+@functools.cache
+def families():
+    spec = importlib.util.spec_from_file_location("families", ROOT / "benchmarks" / "families.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def documented():
+    begin, end = families().MARKERS
+    text = (ROOT / "docs" / "bundle.md").read_text(encoding="utf-8")
+    lines = text.split(begin)[1].split(end)[0].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_table_of_families_is_that_of_the_command():
+    header, _, *rows = documented()
+    assert tuple(header) == families().HEADER
+    assert [row[0] for row in rows] == [families().LABELS[family] for family in TINY]
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_the_table_of_families_is_true(family, exported):
+    made = families().row(family, Manifest.read(exported(family)))
+    (told,) = [row for row in documented() if row[0] == made[0]]
+    assert told[:6] == made[:6]
+    assert float(told[6]) < 1e-5
+    assert float(told[7]) == pytest.approx(float(made[7]), abs=1e-5)
+    for said, found in zip(told[8].split(", "), made[8].split(", "), strict=True):
+        assert float(said) == pytest.approx(float(found), abs=2e-3)
+
+
+REPORT = {"texts": 3, "min_tokens": 1, "max_tokens": 9, "max_difference": 0.0, "mean_cosine": 1.0,
+          "min_cosine": 1.0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("precision", "passing", "failing"),
+    [
+        ("fp32", {"max_difference": 9e-5}, {"max_difference": 2e-4}),
+        ("fp16", {"mean_cosine": 0.99995}, {"mean_cosine": 0.9998}),
+        ("int8", {"mean_cosine": 0.991, "min_cosine": 0.971}, {"mean_cosine": 0.989}),
+        ("int8", {}, {"min_cosine": 0.969}),
+        ("fp32", {}, {"max_difference": float("nan")}),
+        ("int8", {}, {"mean_cosine": float("nan"), "min_cosine": float("nan")}),
+    ],
+)
+def test_gates(precision, passing, failing):
+    ParityReport(**REPORT | passing, gate=GATES[precision]).check()
+    report = ParityReport(**REPORT | failing, gate=GATES[precision])
+    with pytest.raises(ParityError, match="variant x differs from PyTorch over 3 texts"):
+        report.check("x")
+    assert report.to_dict()["passed"] is False
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_force_writes_what_fails_and_says_so(tiny_bert, tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(GATES, "fp16", GATES["fp16"].__class__(max_difference=1e-9))
+    options = {"pooling": "mean", "precisions": ("fp32", "fp16")}
+    with pytest.raises(ParityError, match=r"variant fp16 .* \(--force writes it\)"):
+        export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", **options))
+    assert not (tmp_path / "b").exists()
+    manifest = export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", **options, force=True))
+    assert manifest.variant("fp32").parity["passed"]
+    assert not manifest.variant("fp16").parity["passed"]
+    assert "variant fp16 differs from PyTorch" in caplog.text
+
+
+def test_only_what_was_asked_for_is_left(tiny_bert, tmp_path):
+    options = {"pooling": "mean", "precisions": ("fp16",), "targets": ("cuda",)}
+    manifest = export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", **options))
+    assert list(manifest.variants) == ["fp16-cuda"]
+    files = {path.name for path in (tmp_path / "b" / "onnx").iterdir()}
+    assert files == {"model_fp16_packed.onnx", "model_fp16_packed_mapped.onnx"}
+    whole = onnx.load(tmp_path / "b" / "onnx" / "model_fp16_packed.onnx").graph.initializer
+    assert sum(len(weight.raw_data) for weight in whole) > 50_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precisions": ("int8",), "targets": ("cuda",)}, "int8 is for the CPU: add the target"),
+        ({"precisions": ()}, "at least one precision"),
+    ],
+)
+def test_impossible_wishes(options, message, tiny_bert, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", **options))
+
+
+def test_spearman_of_both(tiny_bert, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    rows = [("old", "town", 1), ("river", "sea", 5), ("doctor", "physician", 9), ("a", "b", 3)]
+    pairs.write_text("text1\ttext2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in rows))
+    config = ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", parity_pairs=pairs)
+    parity = export_bundle(config).variant().parity
+    assert parity["spearman_pairs"] == 4
+    assert parity["spearman_pytorch"] == pytest.approx(parity["spearman"])
+    assert parity["provider"] == "CPUExecutionProvider"
+    assert parity["load_seconds"] >= 0
+    assert parity["bytes"] == (tmp_path / "b" / "onnx" / "model.onnx").stat().st_size
+
+
+def test_pairs_by_language(words_file, tiny_bert, tmp_path):
+    from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+
+    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+    data = load_training_data(words_file, language="fr")
+    tune(data, TuneConfig(recipe=recipe, out=tmp_path / "tuned", model=str(tiny_bert)))
+    (tmp_path / "pairs").mkdir()
+    config = ExportConfig(str(tmp_path / "tuned"), tmp_path / "b", parity_pairs=tmp_path / "pairs")
+    with pytest.raises(ConfigError, match=r"the folder has no fr\.tsv"):
+        export_bundle(config)
+    before = fingerprint(tmp_path / "tuned", config)
+    rows = "text1\ttext2\tscore\na\tb\t1\nc\td\t2\nun\tune\t3\n"
+    (tmp_path / "pairs" / "fr.tsv").write_text(rows)
+    assert export_bundle(config).variant().parity["spearman_pairs"] == 3
+    assert fingerprint(tmp_path / "tuned", config) != before  # a pack is made again
+
+
+def test_models_over_two_gigabytes(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setattr("mirror_export.graph.onnx_file._LIMIT", 40_000)
+    manifest = export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", **ALL))
+    for name, variant in manifest.variants.items():
+        if variant.target == "cpu":
+            assert variant.parity["passed"], name
+            assert (tmp_path / "b" / f"{variant.file}_data").stat().st_size > 10_000
+    expected = Encoder.load(tmp_path / "b").encode(TEXTS)
+    assert (
+        np.abs(Encoder.load(tmp_path / "b", variant="fp16").encode(TEXTS) - expected).max() < 2e-3
+    )
+    reference = evaluator(tmp_path / "b" / manifest.variant("fp32-cuda").file)
+    arrays = batch(Encoder.load(tmp_path / "b"), TEXTS)
+    vectors = reference.run(None, {name: arrays[name] for name in reference.input_names})[0]
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("field", ["opset", "IR version"])
+def test_a_graph_too_new_for_onnxruntime(field, exported, tmp_path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(exported("bert"), folder)
+    path = folder / "onnx" / "model_int8_mapped.onnx"
+    model = onnx.load(path, load_external_data=False)
+    if field == "opset":
+        model.opset_import[0].version = 99
+    else:
+        model.ir_version = 99
+    onnx.save(model, path)
+    with pytest.raises(BundleError, match=r"needs a newer onnxruntime than .*: pip install -U"):
+        Encoder.load(folder, variant="int8", verify=False)
+
+
+def test_on_the_command_line(tiny_bert, tmp_path, cli, exported):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("text1\ttext2\tscore\nold\ttown\t1\nriver\tsea\t5\ndoctor\tman\t9\n")
+    out = tmp_path / "b"
+    options = ["--pooling", "mean", "--precision", "int8,fp32", "--target", "cuda, cpu"]
+    result = cli("export", tiny_bert, "--out", out, *options, "--parity-pairs", pairs)
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["fp32", "int8", "fp32-cuda"]
+    assert "MB, differs from PyTorch by" in lines[1]
+    assert "Spearman" in lines[1]
+    assert "not compared with PyTorch: needs CUDA" in lines[2]
+    assert lines[1].split(": ", 2)[2] in cli("info", out).out
+    similarity = ["evaluate", "similarity", "--pairs", pairs]
+    for graph in ("fp32", "int8"):
+        result = cli(*similarity, "--model", out, "--variant", graph)
+        rho = Manifest.read(out).variant(graph).parity["spearman"]
+        assert result.out.split()[1] == f"{rho:.4f}"
+    (tmp_path / "in.txt").write_text("one\ntwo\n")
+    arguments = ["encode", "--model", out, "--input", tmp_path / "in.txt", "--output"]
+    assert cli(*arguments, tmp_path / "v.npy", "--variant", "int8").code == 0
+    found = Encoder.load(out, variant="int8").encode(["one", "two"])
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), found)
+    for name, code, message in (
+        ("fp32-cuda", 2, "runs under CUDA alone"),
+        ("x", 1, "no variant 'x'"),
+    ):
+        result = cli(*arguments, tmp_path / "w.npy", "--variant", name)
+        assert result.code == code
+        assert message in result.err
+    assert cli(*similarity, "--model", tiny_bert, "--variant", "x").code == 2
+    assert cli("export", tiny_bert, "--out", tmp_path / "c", "--precision", "fp8").code == 2

@@ -1,0 +1,299 @@
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from damage import add_variant, spoil_token
+from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, NonFiniteError, Scheduler
+from mirror_rt.inference.cpus import CpuBudget
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.tokens.padding import RaggedTokens
+
+TEXTS = ["the river", "a", "the old town hall by the river", "word"] * 8
+
+
+@pytest.fixture(scope="module")
+def onnxruntime():
+    import onnxruntime
+
+    return onnxruntime
+
+
+@pytest.fixture
+def quota(monkeypatch):
+    """Let the process find a CPU quota of two processors, of eight."""
+    budget = CpuBudget(8, 2.0, "cpu.max")
+    monkeypatch.setattr("mirror_rt.inference.load_options.cpu_budget", lambda: budget)
+
+
+def spinning(options):
+    try:
+        return options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
+    except RuntimeError:  # the entry is not set
+        return True
+
+
+def stops_after_the_run(options):
+    try:
+        return options.get_session_config_entry("session.force_spinning_stop") == "1"
+    except RuntimeError:
+        return False
+
+
+def test_complaint_1_threads_come_from_the_quota(onnxruntime, quota):
+    assert LoadOptions().session_options(onnxruntime).intra_op_num_threads == 2
+    assert LoadOptions(threads=5).session_options(onnxruntime).intra_op_num_threads == 5
+
+
+def test_spinning(onnxruntime, monkeypatch):
+    monkeypatch.setattr("mirror_rt.inference.load_options.cpu_budget", lambda: CpuBudget(8))
+    found = {
+        how: (spinning(options), stops_after_the_run(options))
+        for how in (None, "off", "run", "always")
+        if (options := LoadOptions(spinning=how).session_options(onnxruntime))
+    }
+    assert found == {
+        None: (True, True),
+        "off": (False, False),
+        "run": (True, True),
+        "always": (True, False),
+    }
+
+
+def test_no_spinning_under_a_quota(onnxruntime, quota):
+    assert not spinning(LoadOptions().session_options(onnxruntime))
+    assert spinning(LoadOptions(spinning="always").session_options(onnxruntime))
+
+
+@pytest.mark.parametrize("how", ["off", "run", "always"])
+def test_spinning_changes_no_vector(bundle, how):
+    expected = Encoder.load(bundle).encode(TEXTS)
+    found = Encoder.load(bundle, spinning=how, threads=2).encode(TEXTS)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+class Held:
+    """A session that says when it runs, and waits."""
+
+    def __init__(self, session):
+        self.began, self.free, self._session = threading.Event(), threading.Event(), session
+
+    def run(self, *arguments):
+        self.began.set()
+        assert self.free.wait(60)
+        return self._session.run(*arguments)
+
+
+def test_runs_beside_another_do_not_spin(bundle):
+    with Encoder.load(bundle, threads=2, spinning="run") as encoder:
+        expected = encoder.encode(TEXTS)
+        graph = encoder._session
+        assert graph._sleeping is None
+        with Scheduler(encoder) as scheduler:
+            awake, asleep = Held(graph._session), Held(graph._sleeping)
+            graph._session, graph._sleeping = awake, asleep
+            first = scheduler.submit(TEXTS[0])
+            assert awake.began.wait(60)
+            second = scheduler.submit(TEXTS)
+            assert asleep.began.wait(60)
+            asleep.free.set()
+            np.testing.assert_allclose(second.result(60).embeddings, expected, atol=1e-6)
+            awake.free.set()
+            np.testing.assert_allclose(first.result(60).embeddings, expected[:1], atol=1e-6)
+            asleep.began.clear()
+            scheduler.encode(TEXTS[0])  # alone
+            assert not asleep.began.is_set()
+        assert graph._in_flight == 0
+
+
+@pytest.mark.parametrize("options", [{"spinning": "off"}, {"spinning": "always"}, {"threads": 1}])
+def test_no_second_session_where_it_gains_nothing(bundle, options):
+    with Encoder.load(bundle, **{"threads": 2} | options) as encoder, Scheduler(encoder):
+        assert encoder._session._sleeping is None
+
+
+def test_no_second_session_where_weights_would_be_in_memory_twice(bundle_copy):
+    (bundle_copy / "onnx/model_mapped.onnx").unlink()
+    encoder = Encoder.load(bundle_copy, threads=2, spinning="run", verify=False)
+    with encoder, Scheduler(encoder):
+        assert encoder._session._sleeping is None
+
+
+def test_a_second_session_that_does_not_start_is_done_without(bundle, monkeypatch, caplog):
+    def fail(self, config):
+        raise BundleError("out of threads")
+
+    with Encoder.load(bundle, threads=2, spinning="run") as encoder:
+        monkeypatch.setattr(type(encoder._session), "_open", fail)
+        with Scheduler(encoder) as scheduler:
+            assert encoder._session._sleeping is None
+            assert scheduler.encode("a").shape == (32,)
+    assert "no second session for runs in parallel: out of threads" in caplog.text
+
+
+def test_no_second_session_of_another_model(bundle_copy):
+    """A file that was replaced since would give other vectors."""
+    with Encoder.load(bundle_copy, threads=2, spinning="run") as encoder:
+        expected = encoder.encode(TEXTS)
+        graph = encoder._session.graph
+        other = graph.with_name("other.onnx")
+        other.write_bytes(graph.read_bytes())
+        other.replace(graph)
+        with Scheduler(encoder) as scheduler:
+            assert encoder._session._sleeping is None
+            np.testing.assert_allclose(scheduler.encode(TEXTS), expected, atol=1e-6)
+
+
+def test_bad_spinning(bundle):
+    with pytest.raises(ConfigError, match="spinning must be 'off', 'run', 'always' or None"):
+        Encoder.load(bundle, spinning="sometimes")
+
+
+def test_a_closed_encoder_says_so(bundle):
+    with Encoder.load(bundle) as encoder:
+        vector = encoder.encode("a")
+    with pytest.raises(ClosedError, match=r"closed: load it again with Encoder\.load"):
+        encoder.encode("a")
+    with pytest.raises(ClosedError), Scheduler(encoder) as scheduler:
+        scheduler.encode("a")
+    encoder.close()
+    assert vector.shape == (32,)
+    assert encoder.providers == ["CPUExecutionProvider"]
+
+
+def test_a_run_in_flight_survives_close(bundle):
+    encoder = Encoder.load(bundle)
+
+    def texts():
+        for i, text in enumerate(TEXTS):
+            if i == 20:
+                encoder.close()
+            yield text
+
+    session = encoder._session.session()  # as a running batch holds it
+    with pytest.raises(ClosedError):
+        encoder.encode(texts())
+    assert session.get_inputs()
+
+
+def test_complaint_8_warmup_runs_the_shapes_of_use(bundle):
+    encoder = Encoder.load(bundle)
+    shapes = []
+    run = encoder._session.run
+    encoder._session.run = lambda batch, output: (shapes.append(batch.input_ids.shape),
+                                                  run(batch, output))[1]  # fmt: skip
+    encoder.warmup(lengths=(16, 500), batch_size=4)
+    assert shapes == [(1, 16), (16, 16), (1, 128), (2, 128)]  # 500 is more than the limit of 128
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_fork_after_load_works(command_in_child, bundle):
+    out = command_in_child(
+        "import multiprocessing, sys, os; import numpy as np; from mirror_rt import Encoder\n"
+        f"encoder = Encoder.load({str(bundle)!r}, threads=2)\n"
+        "expected = encoder.encode(['a river', 'the town'] * 20)\n"
+        "def work(_):\n"
+        "    return encoder.encode(['a river', 'the town'] * 20)\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+        "    for found in pool.map(work, range(4)):\n"
+        "        np.testing.assert_allclose(found, expected, atol=1e-6)\n"
+        "if os.fork() == 0:\n"
+        "    encoder.encode('a'); encoder.close(); sys.exit(0)\n"
+        "assert os.wait()[1] == 0\n"
+        "np.testing.assert_allclose(work(0), expected, atol=1e-6)\n"
+        "print('well')",
+        env=os.environ | {"TOKENIZERS_PARALLELISM": "true"},
+    )
+    assert out.strip() == "well"
+
+
+def test_a_large_run_gives_its_memory_back(bundle, onnxruntime):
+    encoder = Encoder.load(bundle)
+    session, options = encoder._session.session(), []
+
+    class Spy:
+        def run(self, outputs, feeds, run_options):
+            options.append(run_options)
+            return session.run(outputs, feeds, run_options)
+
+    encoder._session._session = Spy()
+    long = ["river " * 200] * 40
+    encoder.encode(long)
+    assert set(options) == {None}  # within the default budget memory is kept, which is faster
+    encoder.encode(long, batch_size=128)
+    entry = options[-1].get_run_config_entry("memory.enable_memory_arena_shrinkage")
+    assert entry == "cpu:0"
+
+
+@pytest.fixture
+def spoiled(bundle_copy, bundle):
+    """A bundle whose fp16 graph gives NaN for texts with `river`; and the same without fp32."""
+    encoder = Encoder.load(bundle)
+    river = encoder.tokenize("river")[0][1]
+    spoil_token(bundle / "onnx/model.onnx", bundle_copy / "onnx/model_fp16.onnx", river)
+    add_variant(bundle_copy, "fp16", "onnx/model_fp16.onnx", precision="fp16")
+    return bundle_copy
+
+
+def test_complaint_11_rows_that_are_not_finite_run_again_in_fp32(spoiled, bundle, caplog):
+    encoder = Encoder.load(spoiled, variant="fp16", verify=False)
+    expected = Encoder.load(bundle).encode(TEXTS)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    encoder.encode(TEXTS)
+    assert caplog.text.count("such texts run again in fp32 (said once)") == 1
+    encoder.close()
+    with pytest.raises(ClosedError):
+        encoder.encode(TEXTS)
+
+
+def test_where_fp32_fails_too_that_text_alone_fails(spoiled, bundle):
+    (spoiled / "onnx/model_fp16.onnx").replace(spoiled / "onnx/model.onnx")
+    (spoiled / "onnx/model_mapped.onnx").unlink(missing_ok=True)
+    encoder = Encoder.load(spoiled, variant="fp32", verify=False)
+    texts = ["a", "the river", "word", "river"]
+    with pytest.raises(NonFiniteError) as caught:
+        encoder.encode(texts)
+    assert [row for row, _ in caught.value.items] == [1, 3]
+    assert "no finite vector" in caught.value.items[0][1]
+    vectors = encoder.encode(texts, errors="nan")
+    assert np.isnan(vectors).all(axis=1).tolist() == [False, True, False, True]
+    expected = Encoder.load(bundle).encode(["a", "word"])
+    np.testing.assert_allclose(vectors[[0, 2]], expected, atol=1e-5)
+    with Scheduler(encoder) as scheduler:
+        futures = [scheduler.submit(text) for text in texts]
+        errors = [type(future.exception()) for future in futures]
+    assert errors == [type(None), NonFiniteError, type(None), NonFiniteError]
+
+
+def test_an_error_of_onnxruntime_is_a_bundle_error(bundle):
+    encoder = Encoder.load(bundle)
+    with pytest.raises(BundleError, match="failed on 1 texts of 3 tokens"):
+        encoder.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads /proc/self/smaps")
+def test_processes_share_the_weights(bundle, command_in_child):
+    """Pages of model.onnx are mapped and never written: another process has the same ones.
+
+    Not all of them: the kernel maps pages around those that were asked for, in each its own way.
+    """
+    here = Encoder.load(bundle)
+    expected = here.encode(TEXTS)
+    out = command_in_child(
+        "import json, re, sys; from mirror_rt import Encoder\n"
+        f"encoder = Encoder.load({str(bundle)!r}, threads=1)\n"
+        f"print(float(encoder.encode({TEXTS!r}).sum()))\n"
+        "text = open('/proc/self/smaps').read()\n"
+        "parts = re.split(r'^(?=[0-9a-f]+-[0-9a-f]+ )', text, flags=re.MULTILINE)\n"
+        f"mine = [p for p in parts if {str(bundle / 'onnx/model.onnx')!r} in p]\n"
+        "total = lambda name: sum(int(re.search(name + r': +(\\d+) kB', p)[1]) for p in mine)\n"
+        "shared = total('Shared_Clean') + total('Shared_Dirty')\n"  # dirty: not yet on the disk
+        "print(total('Rss'), shared, total('Anonymous'))"
+    )
+    value, sizes = out.splitlines()
+    resident, shared, written = map(int, sizes.split())
+    assert float(value) == pytest.approx(float(expected.sum()), abs=1e-3)
+    assert written == 0
+    assert shared > resident / 2 > 0

@@ -1,0 +1,265 @@
+"""Serving a pack: no torch here."""
+
+import json
+import logging
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from command_errors import one_line_error
+from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, InvalidTextError, LanguagePack
+from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+
+TAGS = ["en", "fr", "ru", "zh", "ar", "es", "pt", "de", "it", "pl", "fi", "he"]
+
+
+@pytest.fixture(scope="module")
+def languages(bundle, tmp_path_factory):
+    """A pack of twelve languages; a prompt of its own makes each give vectors of its own."""
+    return make_pack(tmp_path_factory.mktemp("packs") / "pack", bundle, {t: t for t in TAGS})
+
+
+def make_pack(folder, bundle, tags):
+    """A pack of copies of a bundle: name -> language, None for none."""
+    for name, tag in tags.items():
+        shutil.copytree(bundle, folder / name)
+        path = folder / name / "mirror.json"
+        values = json.loads(path.read_text())
+        changes = {"language": tag, "prompts": {"own": f"{name} "}, "default_prompt_name": "own"}
+        path.write_text(json.dumps(values | changes))
+    entries = {name: PackedBundle.describe(folder, name, {}) for name in tags}
+    PackIndex(entries, default=next(iter(tags))).write(folder)
+    return folder
+
+
+def size_of(pack):
+    """What a bundle counts for."""
+    with LanguagePack.load(pack) as loaded:
+        loaded.encode("a", lang="en")
+        return loaded.statistics.bytes
+
+
+def test_twelve_languages_in_the_memory_of_three(languages):
+    """What is loaded is what was used last, and vectors are those of the bundles."""
+    size = size_of(languages)
+    with LanguagePack.load(languages, memory_limit=3 * size) as pack:
+        assert pack.languages == TAGS
+        assert pack.statistics.loaded == ()
+        for tag in TAGS * 2:
+            got = pack.encode(["the river"], lang=tag)
+            expected = Encoder.load(languages / tag).encode(["the river"])
+            np.testing.assert_array_equal(got, expected)
+            assert pack.statistics.loaded[-1] == tag
+            assert pack.statistics.bytes <= 3 * size
+        stats = pack.statistics
+        assert stats.loaded == ("pl", "fi", "he")
+        assert (stats.hits, stats.loads, stats.evictions) == (0, 24, 21)
+        pack.encode(["the river"], lang="pl")
+        assert pack.statistics.hits == 1
+        assert pack.statistics.loaded == ("fi", "he", "pl")
+    with pytest.raises(ClosedError, match="this LanguagePack is closed"):
+        pack.encode("a", lang="fr")
+
+
+def test_a_language_for_each_text(languages):
+    texts = ["the river", "a doctor", "the river", "old town", "rain"]
+    tags = ["fr", "ru", "en", None, "fr"]
+    pack = LanguagePack.load(languages)
+    got = pack.encode(iter(texts), lang=tags)
+    each = [pack.encode(text, lang=tag) for text, tag in zip(texts, tags, strict=True)]
+    np.testing.assert_allclose(got, np.stack(each), atol=1e-6)
+    assert got.dtype == np.float32
+    assert each[0].shape == (32,)
+    assert np.abs(got[0] - got[2]).max() > 1e-3
+    assert set(pack.statistics.loaded) == {"fr", "ru", "en"}
+    info = pack.encode_with_info(texts, lang=tags)
+    np.testing.assert_array_equal(info.embeddings, got)
+    assert (info.token_counts > 3).all()
+    assert pack.encode(texts, lang=tags, truncate_dim=8, precision="int8").dtype == np.int8
+    assert pack.encode([], lang="fr").shape == (0, 32)
+
+
+def test_a_bad_text_has_its_place_and_leaves_its_neighbours_alone(languages):
+    texts, tags = ["rain", " ", "town", None, "river"], ["fr", "fr", "ru", "en", "not a tag"]
+    pack = LanguagePack.load(languages)
+    with pytest.raises(InvalidTextError) as caught:
+        pack.encode(texts, lang=tags)
+    assert [row for row, _ in caught.value.items] == [1, 3, 4]
+    assert "'not a tag' is not a language tag" in str(caught.value)
+    got = pack.encode(texts, lang=tags, errors="nan")
+    assert np.isnan(got).all(axis=1).tolist() == [False, True, False, True, True]
+    np.testing.assert_allclose(got[2], pack.encode("town", lang="ru"), atol=1e-6)
+    with pytest.raises(InvalidTextError, match="item 2: "):
+        pack.encode(["a", "a", "a " * 300], lang=["fr", "ru", "ru"], on_too_long="error")
+
+
+def test_what_a_bundle_counts_for(languages):
+    files = json.loads((languages / "en/mirror.json").read_text())["files"]
+    expected = sum(r["bytes"] for r in files.values()) + 16 * files["tokenizer.json"]["bytes"]
+    assert size_of(languages) == expected
+
+
+def test_fallbacks(languages, caplog):
+    pack = LanguagePack.load(languages)
+    assert [pack.route(tag) for tag in ("pt-BR", "PT_pt", "zh-Hant-TW", "iw", None)] == [
+        "pt", "pt", "zh", "he", "en"]  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        assert [pack.route("sw"), pack.route("sw")] == ["en", "en"]
+    assert [r.getMessage() for r in caplog.records] == [
+        f"{languages} has no bundle for 'sw', its default 'en' is used (said once)"
+    ]
+    with pytest.raises(ConfigError, match="'klingon!' is not a language tag"):
+        pack.encode("a", lang="klingon!")
+    with pytest.raises(ConfigError, match="lang has 1 tags for 2 texts"):
+        pack.encode(["a", "b"], lang=["fr"])
+
+
+def test_pinned_languages_are_loaded_and_stay(languages):
+    size = size_of(languages)
+    pack = LanguagePack.load(languages, memory_limit=2 * size, pinned=["pt-BR"])
+    assert pack.statistics.loaded == ("pt",)
+    for tag in TAGS:
+        pack.encode("a", lang=tag)
+    assert pack.statistics.loaded == ("pt", "he")
+    with pytest.raises(ConfigError, match="pinned: no bundle for 'sw'; this pack has en, fr"):
+        LanguagePack.load(languages, pinned=["sw"])
+
+
+@pytest.mark.parametrize(
+    ("limit", "pinned", "message"),
+    [
+        (0, (), "memory_limit must be a number of bytes above 0, got 0"),
+        (float("nan"), (), "above 0, got nan"),
+        ("1GB", (), "above 0, got '1GB'"),
+        (1000, (), r"memory_limit of 0\.0 MB is too low: en needs"),
+        (1.5, ("fr",), "is too low: en beside the pinned fr needs"),
+    ],
+)
+def test_limits_that_cannot_be_kept(languages, limit, pinned, message):
+    if limit == 1.5:
+        limit *= size_of(languages)
+    with pytest.raises(ConfigError, match=message):
+        LanguagePack.load(languages, memory_limit=limit, pinned=pinned)
+
+
+def test_two_bundles_of_one_language(bundle, tmp_path):
+    folder = make_pack(tmp_path / "pack", bundle, {"fr-word": "fr", "fr-sentence": "FR"})
+    with pytest.raises(BundleError, match="has two bundles of fr: fr-word and fr-sentence; export"):
+        LanguagePack.load(folder)
+
+
+def test_a_default_without_a_language(bundle, tmp_path):
+    folder = make_pack(tmp_path / "pack", bundle, {"multilingual": None, "fr": "fr"})
+    pack = LanguagePack.load(folder)
+    assert pack.languages == ["fr"]
+    np.testing.assert_array_equal(
+        pack.encode("rain", lang="de"), Encoder.load(folder / "multilingual").encode("rain")
+    )
+
+
+def test_bundles_that_are_not_those_of_the_index(bundle, tmp_path):
+    folder = make_pack(tmp_path / "pack", bundle, {"en": "en", "fr": "fr"})
+    path = folder / "fr" / "tokenizer.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    pack = LanguagePack.load(folder)
+    with pytest.raises(BundleError, match=r"fr is damaged: tokenizer\.json has"):
+        pack.encode("a", lang="fr")
+    assert pack.encode("a", lang="en").shape == (32,)  # the others go on
+    assert pack.statistics.loaded == ("en",)
+    path = folder / "en" / "mirror.json"
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(BundleError, match=r"is not the one that pack\.json names"):
+        LanguagePack.load(folder).encode("a", lang="en")
+    with pytest.raises(BundleError, match=r"is not a pack: it has no pack\.json"):
+        LanguagePack.load(bundle)
+
+
+def test_vectors_of_different_lengths(languages, tmp_path):
+    index = PackIndex.read(languages)
+    values = index.to_dict()
+    values["bundles"]["fr"]["dimension"] = 16
+    (languages / "other.json").write_text(json.dumps(values))
+    pack = LanguagePack(languages, PackIndex.read(languages, "other.json"))
+    with pytest.raises(ConfigError, match=r"vectors of different lengths \(fr 16, ru 32\)"):
+        pack.encode(["a", "b"], lang=["fr", "ru"])
+    assert pack.encode(["a", "b"], lang=["fr", "ru"], truncate_dim=8).shape == (2, 8)
+
+
+def test_threads_while_evicting(languages):
+    """Each thread gets the vectors of its language, whatever is closed meanwhile."""
+    expected = {tag: Encoder.load(languages / tag).encode(["rain", "town"]) for tag in TAGS}
+    failures = []
+    with LanguagePack.load(languages, memory_limit=2 * size_of(languages), threads=1) as pack:
+
+        def work(start):
+            try:
+                for i in range(12):
+                    tag = TAGS[(start + i) % len(TAGS)]
+                    got = pack.encode(["rain", "town"], lang=tag)
+                    np.testing.assert_allclose(got, expected[tag], atol=1e-5)
+            except BaseException as error:  # noqa: BLE001  # shown by the test
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(3 * i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not failures
+        assert pack.statistics.evictions > 0
+        assert len(pack.statistics.loaded) <= 2
+
+
+def test_a_lease_gives_the_encoder(languages):
+    pack = LanguagePack.load(languages, memory_limit=size_of(languages))
+    with pack.encoder("fr") as encoder:
+        assert encoder.folder == languages / "fr"
+        assert next(encoder.encode_iter(["rain"])).shape == (32,)
+    pack.encode("rain", lang="ru")
+    with pytest.raises(ClosedError):
+        encoder.encode("rain")
+
+
+def test_detection(languages):
+    pack = LanguagePack.load(
+        languages, detector=lambda texts: ["ru" if "р" in t else None for t in texts]
+    )
+    texts = ["река", "river", " "]
+    got = pack.encode(texts, lang="auto", errors="nan")
+    np.testing.assert_allclose(got[0], pack.encode("река", lang="ru"), atol=1e-6)
+    np.testing.assert_allclose(got[1], pack.encode("river"), atol=1e-6)
+    mixed = pack.encode(["река", "river"], lang=["auto", "fr"])
+    np.testing.assert_allclose(mixed[0], got[0], atol=1e-6)
+    np.testing.assert_allclose(mixed[1], pack.encode("river", lang="fr"), atol=1e-6)
+
+
+def test_detection_by_py3langid(languages):
+    pytest.importorskip("py3langid")
+    pack = LanguagePack.load(languages)
+    texts = [
+        "Tous les êtres humains naissent libres et égaux.",
+        "Её дом стоит на берегу реки.",
+        "42",
+    ]
+    got = pack.encode(texts, lang="auto")
+    np.testing.assert_allclose(got, pack.encode(texts, lang=["fr", "ru", None]), atol=1e-6)
+    from mirror_rt.languages.detection import language_detector
+
+    with pytest.raises(ConfigError, match="needs two languages that py3langid can tell apart"):
+        language_detector(["fr", "xx"])
+
+
+def test_encode_from_the_command_line(languages, cli, tmp_path):
+    (tmp_path / "in.txt").write_text("rain\n")
+    options = ("--input", tmp_path / "in.txt", "--output", tmp_path / "v.npy", "--quiet")
+    result = cli("encode", "--model", languages, "--lang", "pt-BR", *options)
+    assert result.code == 0, result.err
+    np.testing.assert_allclose(
+        np.load(tmp_path / "v.npy"), Encoder.load(languages / "pt").encode(["rain"]), atol=1e-6
+    )
+    result = cli("encode", "--model", languages / "pt", "--lang", "pt", *options, "--overwrite")
+    one_line_error(result, code=1, contains="is not a pack")
+    result = cli("encode", "--model", languages, "--lang", "auto", *options, "--overwrite")
+    one_line_error(result, code=2, contains="--lang auto: a file is encoded in one language")

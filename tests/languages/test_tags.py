@@ -1,0 +1,39 @@
+import pytest
+
+from mirror_rt import ConfigError
+from mirror_rt.languages.tags import lookup_chain, normalize_tag
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("FR", "fr"),
+        ("pt_br", "pt-BR"),
+        ("ZH-hant-tw", "zh-Hant-TW"),
+        ("sl-rozaj-biske-1994", "sl-rozaj-biske-1994"),
+        ("en-x-AB", "en-x-ab"),  # RFC 5646, 2.1.1: lower case after a singleton
+        ("iw", "he"),
+        ("fil", "fil"),
+        (" ru ", "ru"),
+    ],
+)
+def test_tags_are_written_as_rfc_5646_recommends(tag, expected):
+    assert normalize_tag(tag) == expected
+
+
+@pytest.mark.parametrize("tag", ["", "f", "français", "en-", "en--US", "123", None, 5])
+def test_what_is_no_tag(tag):
+    with pytest.raises(ConfigError, match="is not a language tag: expected 'fr' or 'pt-BR'"):
+        normalize_tag(tag)
+
+
+def test_fallbacks_are_those_of_rfc_4647():
+    """Section 3.4: its example, and a single letter goes with what follows it."""
+    assert lookup_chain("zh-Hant-CN-x-private1-private2") == [
+        "zh-Hant-CN-x-private1-private2",
+        "zh-Hant-CN-x-private1",
+        "zh-Hant-CN",
+        "zh-Hant",
+        "zh",
+    ]
+    assert lookup_chain("pt-br") == ["pt-BR", "pt"]

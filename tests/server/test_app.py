@@ -1,0 +1,356 @@
+"""The ASGI application, driven in this process with a model that runs when the test says so."""
+
+import asyncio
+import json
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from mirror_rt import BundleError, Encoder, InvalidTextError, Scheduler
+from mirror_rt.scheduling import BatchReport
+from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
+from mirror_rt.server.admission.api_keys import ApiKeys
+from mirror_rt.server.admission.waiting_forecast import Pace
+
+
+class HeldEncoder(Encoder):
+    """Runs while `free` is set; fails on two rows of one length where `fails` says so."""
+
+    fails = nan = False
+
+    def __init__(self, *arguments, **options):
+        self.free = threading.Event()
+        self.free.set()
+        self.began = threading.Event()
+        super().__init__(*arguments, **options)
+
+    def _run_batch(self, batch, *, normalize):
+        self.began.set()
+        assert self.free.wait(60)
+        if self.fails:
+            raise BundleError(f"{self.folder} fails on secret")
+        vectors = super()._run_batch(batch, normalize=normalize)
+        return np.full_like(vectors, np.nan) if self.nan else vectors
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle):
+    with HeldEncoder.load(bundle, threads=1) as encoder:
+        yield encoder
+
+
+@pytest.fixture
+def make(encoder):
+    """Make applications over the same encoder; each is ended with the test."""
+    registries = []
+
+    def make(**config):
+        models = Models([NamedEncoder("tiny", encoder, None, 0)], "tiny")
+        app = create_app(models, ServerConfig(**config))
+        registries.append(app.state.registry)
+        app.state.registry.warm.wait(60)
+        encoder.began.clear()
+        return app
+
+    encoder.free.set()
+    encoder.fails = encoder.nan = False
+    yield make
+    encoder.free.set()
+    for registry in registries:
+        registry.stop()
+        registry._warming.join()
+        for service in registry.services.values():
+            service.close()
+
+
+class Call:
+    """One request to an application; `hang_up` is the client going away."""
+
+    def __init__(self, app, path, body=None, *, headers=(), root_path=""):
+        scope = {
+            "type": "http", "method": "GET" if body is None else "POST", "path": path,
+            "root_path": root_path, "query_string": b"", "http_version": "1.1",
+            "headers": [(n.lower().encode(), v.encode()) for n, v in dict(headers).items()],
+        }  # fmt: skip
+        self.status, self.headers, self._parts = None, {}, []
+        self._gone = asyncio.Event()
+        self._body = [json.dumps(body).encode()] if body is not None else [b""]
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self):
+        if self._body:
+            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message):
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], dict(message["headers"])
+        else:
+            self._parts.append(message["body"])
+
+    def hang_up(self):
+        self._gone.set()
+
+    async def answer(self):
+        await self.task
+        return self.status, json.loads(b"".join(self._parts))
+
+
+def run(main):
+    """A loop of its own, which must be left with no task."""
+    return asyncio.run(asyncio.wait_for(main, 60))
+
+
+async def started(encoder):
+    await asyncio.to_thread(encoder.began.wait, 60)
+
+
+def test_too_much_waits(make, encoder):
+    """What is accepted is answered, the rest is refused at once, and room comes back."""
+    app = make(max_items=2, max_waiting_texts=4)
+
+    async def main():
+        encoder.free.clear()
+        accepted = [Call(app, "/embed", {"inputs": ["a", "b"]}) for _ in range(2)]
+        await started(encoder)
+        status, answer = await Call(app, "/v1/embeddings", {"input": "c"}).answer()
+        assert (status, answer["error"]["type"]) == (429, "rate_limit_error")
+        refused = Call(app, "/embed", {"inputs": "c"})
+        assert (await refused.answer())[1]["error_type"] == "Overloaded"
+        assert int(refused.headers[b"retry-after"]) >= 1
+        encoder.free.set()
+        assert [(await call.answer())[0] for call in accepted] == [200, 200]
+        assert (await Call(app, "/embed", {"inputs": "c"}).answer())[0] == 200
+
+    run(main())
+
+
+def test_a_long_wait_is_foretold(make, encoder):
+    app = make(max_wait=5.0)
+    service = app.state.registry.services["tiny"]
+
+    async def main():
+        encoder.free.clear()
+        calls = [Call(app, "/embed", {"inputs": "a"})]
+        await started(encoder)
+        calls.append(Call(app, "/embed", {"inputs": "river " * 10}))
+        while not service.scheduler.waiting_tokens:
+            await asyncio.sleep(0.001)
+        tokens = service.scheduler.waiting_tokens
+        report = BatchReport([tokens], tokens, [0.0], 4.0, failed=False)
+        service._pace = Pace(encoder.run_cost)
+        service._pace.add(report, time.monotonic())
+        # Four seconds are less than the server's limit, and more than this client has.
+        hurried = Call(app, "/embed", {"inputs": "a"}, headers={"X-Request-Timeout": "1"})
+        assert (await hurried.answer())[0] == 429
+        assert hurried.headers[b"retry-after"] == b"4"
+        calls.append(Call(app, "/embed", {"inputs": "a"}))
+        await asyncio.sleep(0.01)
+        encoder.free.set()
+        assert [(await call.answer())[0] for call in calls] == [200] * 3
+
+    run(main())
+
+
+def test_a_text_of_full_length_may_always_wait(make, encoder):
+    app = make(max_wait=1e-6)
+    service = app.state.registry.services["tiny"]
+
+    async def main():
+        assert (await Call(app, "/embed", {"inputs": "a"}).answer())[0] == 200
+        encoder.began.clear()
+        encoder.free.clear()
+        calls = [Call(app, "/embed", {"inputs": "a"})]
+        await started(encoder)
+        while service.scheduler.waiting_tokens <= encoder.max_length:
+            calls.append(Call(app, "/embed", {"inputs": "river " * 30}))
+            await asyncio.sleep(0.01)
+        status, _ = await Call(app, "/embed", {"inputs": "a"}).answer()
+        encoder.free.set()
+        assert [(await call.answer())[0] for call in calls] == [200] * len(calls)
+        assert status == 429
+        assert len(calls) > 3
+
+    run(main())
+
+
+def test_the_pace_counts_what_lies_between_runs():
+    pace = Pace(run_cost=10)
+    assert pace.seconds(100) == 0
+    # A text of 10 tokens came at 0, ran from .5 to 1; one that came at once, from 1.5 to 2.
+    pace.add(BatchReport([10], 10, [0.5], 0.5, failed=False), 1.0)
+    assert pace.seconds(10) == pytest.approx(1.0)
+    assert pace.seconds(190) == pytest.approx(10.0)  # in one run, not in nineteen
+    pace.add(BatchReport([10], 10, [0.5], 0.5, failed=False), 2.0)
+    assert pace.seconds(10) == pytest.approx(1.0)
+    # After an idle hour it is not slower.
+    pace.add(BatchReport([10], 10, [0.0], 1.0, failed=False), 3600.0)
+    assert pace.seconds(10) == pytest.approx(1.0)
+    pace.add(BatchReport([10, 10], 20, [0.0, 0.0], 30.0, failed=True), 3700.0)
+    assert pace.seconds(10) == pytest.approx(1.0)
+    assert pace.seconds(0) == 0
+
+
+def test_deadlines(make, encoder):
+    app = make()
+
+    async def main():
+        encoder.free.clear()
+        call = Call(app, "/embed", {"inputs": "a"}, headers={"X-Request-Timeout": "0.05"})
+        assert await call.answer() == (
+            408, {"error": "no vector within the time given: try again later",
+                  "error_type": "Timeout"})  # fmt: skip
+        for bad in ("0", "-1", "nan", "inf", "soon", ""):
+            call = Call(app, "/embed", {"inputs": "a"}, headers={"X-Request-Timeout": bad})
+            assert (await call.answer())[0] == 422
+        encoder.free.set()
+
+    run(main())
+
+
+@pytest.mark.parametrize("texts", [2, 300])
+def test_a_client_that_hangs_up_frees_its_room(texts, make, encoder):
+    app = make(max_items=300, max_waiting_texts=301)
+    registry = app.state.registry
+    service = registry.services["tiny"]
+
+    async def main():
+        encoder.free.clear()
+        first = Call(app, "/embed", {"inputs": "first"})
+        await started(encoder)
+        gone = Call(app, "/embed", {"inputs": ["second"] * texts})
+        while not service.scheduler.waiting_tokens:
+            await asyncio.sleep(0.001)
+        gone.hang_up()
+        await gone.task
+        assert gone.status is None
+        assert service._open_texts == 1
+        assert service.scheduler.waiting_tokens == 0
+        encoder.free.set()
+        assert (await first.answer())[0] == 200
+        assert (await Call(app, "/embed", {"inputs": ["a"] * 300}).answer())[0] == 200
+
+    run(main())
+    assert b"mirror_rt_hang_ups_total 1.0" in registry.metrics.text()
+
+
+def test_a_model_that_fails(make, encoder, caplog):
+    """424 without a word of the model's own, which has a path and may have a text."""
+    app = make()
+
+    async def main():
+        encoder.fails = True
+        for path, body in (("/v1/embeddings", {"input": "secret"}), ("/embed", {"inputs": "a"})):
+            status, answer = await Call(app, path, body).answer()
+            assert status == 424
+            assert "the model failed on this input" in json.dumps(answer)
+        assert (await Call(app, "/ready").answer())[0] == 503
+        assert (await Call(app, "/health").answer())[0] == 200
+        encoder.fails, encoder.nan = False, True
+        status, answer = await Call(app, "/embed", {"inputs": ["a", "b"]}).answer()
+        assert (status, answer["error_type"]) == (424, "Backend")
+        encoder.nan = False
+        await asyncio.sleep(0.6)  # the verdict of /ready is kept for half a second
+        assert (await Call(app, "/ready").answer())[0] == 200
+
+    run(main())
+    assert "secret" not in caplog.text
+    text = app.state.registry.metrics.text().decode()
+    for name in ("queue_seconds", "batch_texts", "text_tokens", "execution_seconds"):
+        count = re.search(rf'mirror_rt_{name}_count{{model="tiny",status="failed"}} (.*)', text)[1]
+        assert float(count) >= 2
+
+
+def test_an_error_that_nobody_foresaw(make, encoder, monkeypatch, caplog):
+    app = make()
+
+    def fail(*_, **__):
+        raise KeyError("secret")
+
+    monkeypatch.setattr(encoder, "prepare", fail)
+    status, answer = run(_one(app, "/embed", {"inputs": "a"}))
+    assert (status, answer["error"]) == (500, "an error of the server's own; its log has more")
+    assert "KeyError at fail:" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def _one(app, path, body=None, **options):
+    return await Call(app, path, body, **options).answer()
+
+
+def test_not_ready_before_it_is_warm(encoder):
+    encoder.free.clear()
+    started = threading.Event()
+    held = threading.Event()
+
+    class Slow(Models):
+        pass
+
+    original = encoder.warmup
+    encoder.warmup = lambda **_: (started.set(), held.wait(60))
+    try:
+        app = create_app(Slow([NamedEncoder("tiny", encoder, None, 0)], "tiny"))
+        assert started.wait(60)
+        assert run(_one(app, "/ready"))[0] == 503
+        status, answer = run(_one(app, "/v1/embeddings", {"input": "a"}))
+        assert (status, answer["error"]["code"]) == (503, "not_ready")
+        assert run(_one(app, "/health"))[0] == 200
+    finally:
+        held.set()
+        encoder.free.set()
+        encoder.warmup = original
+    app.state.registry._warming.join()
+    assert run(_one(app, "/ready"))[0] == 200
+    for service in app.state.registry.services.values():
+        service.close()
+    status, answer = run(_one(app, "/embed", {"inputs": "a"}))
+    assert (status, answer["error"]) == (503, "the server is stopping")
+
+
+def test_mounted_in_another_application(make, encoder):
+    app = Starlette(routes=[Mount("/vectors", make(api_keys=("key",)))])
+    status, answer = run(_one(app, "/vectors/embed", {"inputs": "a"},
+                              headers={"Authorization": "Bearer key"}))  # fmt: skip
+    assert status == 200
+    np.testing.assert_allclose(answer[0], encoder.encode("a"), atol=1e-6)
+    status, answer = run(_one(app, "/vectors/v1/embeddings", {"input": "a"}))
+    assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+    assert run(_one(app, "/vectors/health"))[0] == 200
+
+
+def test_a_keys_file_is_read_again(tmp_path, monkeypatch):
+    file = tmp_path / "keys"
+    file.write_text("one\n")
+    clock = [0.0]
+    monkeypatch.setattr("mirror_rt.server.admission.api_keys.time.monotonic", lambda: clock[0])
+    keys = ApiKeys(["given"], file)
+    assert keys.accepts("Bearer one")
+    assert keys.accepts("bearer given")
+    file.write_text("two\nthree\n")
+    clock[0] += 10
+    assert keys.accepts("Bearer three")
+    assert not keys.accepts("Bearer one")
+    file.write_text("")
+    clock[0] += 10
+    assert keys.accepts("Bearer two")
+    for bad in (None, "", "Bearer", "Bearer ", "two", "Bearer twö", "Bearer two three"):
+        assert not keys.accepts(bad)
+
+
+def test_the_scheduler_takes_token_ids(encoder):
+    ids = encoder.tokenize(["the river", "a"])
+    with Scheduler(encoder) as scheduler:
+        np.testing.assert_allclose(
+            scheduler.encode(ids), encoder.encode(["the river", "a"]), atol=1e-6
+        )
+        for bad, why in [([[]], "no tokens"), ([[1, -1]], "not all in 0"), ([[10**6]], "not all"),
+                         ([[1] * 129], "the model takes 128"), ([["a"]], "token ids"),
+                         ([[1], "a"], "expected a list")]:  # fmt: skip
+            with pytest.raises(InvalidTextError, match=why):
+                scheduler.encode(bad)

@@ -1,0 +1,163 @@
+"""The files of deploy/: they parse, and what they name exists."""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+
+from mirror_rt.cli import serve
+from mirror_rt.server.http.openapi import openapi_document
+from mirror_rt.server.monitoring.metrics import Metrics
+from paths import ROOT
+
+DEPLOY = ROOT / "deploy"
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
+KUBERNETES = DEPLOY / "kubernetes"
+
+
+def objects():
+    """The Kubernetes objects that the kustomization lists, by kind."""
+    resources = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    found = [yaml.safe_load((KUBERNETES / name).read_text()) for name in resources]
+    return {document["kind"]: document for document in found}
+
+
+def test_every_variable_is_an_option():
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    (command,) = parser._subparsers._group_actions[0].choices.values()
+    known = {f"MIRROR_RT_SERVE_{action.dest.upper()}" for action in command._actions}
+    known.add("MIRROR_RT_SERVE_API_KEYS")
+    for path in [*FILES, ROOT / "docs/deploy.md", ROOT / "docs/server.md"]:
+        text = path.read_text(encoding="utf-8")
+        named = set(re.findall(r"MIRROR_RT_SERVE_[A-Z_]*[A-Z]", text))
+        assert named <= known, path
+        assert named or path.suffix != ".service"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.suffix == ".yaml"], ids=lambda p: p.name)
+def test_yaml(path):
+    assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
+
+
+def test_kubernetes():
+    found = objects()
+    assert set(found) == {"Deployment", "Service", "PodDisruptionBudget", "PodMonitor",
+                          "HorizontalPodAutoscaler"}  # fmt: skip
+    deployment = found["Deployment"]["spec"]
+    pod = deployment["template"]["spec"]
+    (server,) = pod["containers"]
+    ports = {port["name"] for port in server["ports"]}
+    paths = openapi_document()["paths"]
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        probe = server[kind]["httpGet"]
+        assert "get" in paths[probe["path"]]
+        assert probe["port"] in ports
+    (service_port,) = found["Service"]["spec"]["ports"]
+    (endpoint,) = found["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert {service_port["targetPort"], endpoint["port"]} <= ports
+    assert "get" in paths[endpoint["path"]]
+    labels = deployment["template"]["metadata"]["labels"]
+    for kind in ("PodDisruptionBudget", "PodMonitor"):
+        assert found[kind]["spec"]["selector"]["matchLabels"] == labels
+    assert found["Service"]["spec"]["selector"] == labels == deployment["selector"]["matchLabels"]
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in server["volumeMounts"]} == volumes
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert server["securityContext"]["readOnlyRootFilesystem"]
+    drain = next(v["value"] for v in server["env"] if v["name"] == "MIRROR_RT_SERVE_DRAIN")
+    assert pod["terminationGracePeriodSeconds"] >= int(drain) + 5 + 10
+
+
+def test_autoscaler_has_its_metric():
+    scaler = objects()["HorizontalPodAutoscaler"]["spec"]
+    target = objects()["Deployment"]
+    assert scaler["scaleTargetRef"] == {
+        "apiVersion": target["apiVersion"], "kind": "Deployment",
+        "name": target["metadata"]["name"],
+    }  # fmt: skip
+    values = yaml.safe_load((KUBERNETES / "prometheus-adapter.values.yaml").read_text())
+    (rule,) = values["rules"]["custom"]
+    (metric,) = scaler["metrics"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+    metrics = Metrics()
+    metrics.of_model("a")
+    assert rule["seriesQuery"].split("{")[0] in generate_latest(metrics.registry).decode()
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+def test_kustomize():
+    line = ["kubectl", "kustomize", str(KUBERNETES)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list(yaml.safe_load_all(done.stdout))) == len(objects())
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
+def test_dockerfile(name):
+    text = (DEPLOY / name).read_text()
+    assert re.search(r"^ARG PYTHON=\d+\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"python:${PYTHON}"}
+    user = re.search(r"^USER (\d+):(\d+)$", text, re.MULTILINE)
+    assert user is not None
+    assert int(user[1]) > 0
+    assert user.start() < text.index("\nENTRYPOINT")
+    probe = re.search(r"HEALTHCHECK .*\\\n *CMD (\[.*\])", text)
+    assert probe is not None
+    path = re.search(r"'(/\w+)', timeout", probe[1])
+    assert path is not None
+    assert "get" in openapi_document()["paths"][path[1]]
+    ignored = (DEPLOY / f"{name}.dockerignore").read_text().split()
+    kept = [entry[1:] for entry in ignored if entry.startswith("!")]
+    assert all((ROOT / entry).exists() for entry in kept)
+    assert {"pyproject.toml", "CMakeLists.txt", "csrc", "mirror_rt", "constraints.txt"} <= set(kept)
+
+
+def test_the_cuda_image_has_the_tested_onnxruntime():
+    pinned = re.search(
+        r"^onnxruntime==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE
+    )
+    assert pinned is not None
+    assert f"onnxruntime-gpu[cuda,cudnn]=={pinned[1]}" in (DEPLOY / "Dockerfile.cuda").read_text()
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
+def test_docker_accepts_it(name):
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "info"], capture_output=True).returncode:
+        pytest.skip("there is no Docker daemon here")
+    if subprocess.run([docker, "buildx", "version"], capture_output=True).returncode:
+        pytest.skip("this Docker has no buildx, which checks files without building them")
+    line = [docker, "build", "--check", "-f", str(DEPLOY / name), str(ROOT)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+def test_systemd_unit(tmp_path):
+    text = (DEPLOY / "mirror-rt.service").read_text()
+    command = re.search(r"^ExecStart=(\S+) serve$", text, re.MULTILINE)
+    assert command is not None
+    unit = tmp_path / "mirror-rt.service"
+    unit.write_text(text.replace(command[1], sys.executable))
+    line = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    ours = [line for line in done.stderr.splitlines() if "mirror-rt" in line]
+    assert (done.returncode, ours) == (0, []), done.stderr
+
+
+def test_compose():
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for service in compose["services"].values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        build = service["build"]
+        assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
+        drain = int(service["environment"]["MIRROR_RT_SERVE_DRAIN"])
+        assert int(service["stop_grace_period"].rstrip("s")) >= drain + 10
+        assert set(service["secrets"]) <= set(compose["secrets"])

@@ -1,0 +1,427 @@
+"""The server as its clients see it, in a process of its own."""
+
+import base64
+import concurrent.futures
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from mirror_rt import Encoder
+from mirror_rt.vectors.search import cosine_similarity
+from server_process import ServerProcess, make_pack, read_all
+from tiny_models import SENTENCES
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle):
+    with Encoder.load(bundle, threads=1) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def server(bundle):
+    server = ServerProcess(
+        bundle, "--model-name", "tiny", "--max-body-bytes", 1_000_000, "--header-timeout", 1,
+        "--body-timeout", 1, "--keep-alive", 3,
+    )  # fmt: skip
+    server.wait_until_ready()
+    yield server
+    assert server.stop() == 0
+    assert not [line for line in server.lines if "Traceback" in line]
+
+
+def vectors(answer):
+    return np.array([row["embedding"] for row in answer["data"]], dtype=np.float32)
+
+
+def test_openai(server, encoder):
+    status, answer = server.post("/v1/embeddings", {"input": SENTENCES, "model": "tiny"})
+    assert status == 200
+    assert [row["index"] for row in answer["data"]] == list(range(len(SENTENCES)))
+    np.testing.assert_allclose(vectors(answer), encoder.encode(SENTENCES), atol=1e-6)
+    count = sum(map(len, encoder.tokenize(SENTENCES)))
+    assert answer["usage"] == {"prompt_tokens": count, "total_tokens": count}
+    assert (answer["object"], answer["model"]) == ("list", "tiny")
+
+
+def test_openai_forms_of_input_and_output(server, encoder):
+    ids = encoder.tokenize(SENTENCES[:2])
+    expected = encoder.encode(SENTENCES[:2])
+    for given, rows in ((SENTENCES[0], 1), (SENTENCES[:2], 2), (ids, 2), (ids[0], 1)):
+        status, answer = server.post("/v1/embeddings", {"input": given})
+        assert status == 200
+        np.testing.assert_allclose(vectors(answer), expected[:rows], atol=1e-6)
+    body = {"input": SENTENCES[0], "encoding_format": "base64", "dimensions": 8, "user": "me"}
+    row = server.post("/v1/embeddings", body)[1]["data"][0]["embedding"]
+    np.testing.assert_allclose(
+        np.frombuffer(base64.b64decode(row), "<f4"),
+        encoder.encode(SENTENCES[0], truncate_dim=8),
+        atol=1e-6,
+    )
+
+
+def test_a_large_request_keeps_its_order(server, encoder):
+    """Cut into pieces by length, and put together again; streamed, in both protocols."""
+    texts = [f"{'word ' * (i * 7 % 23)}{i}" for i in range(300)]
+    expected = encoder.encode(texts)
+    status, answer = server.post("/v1/embeddings", {"input": texts})
+    assert status == 200
+    np.testing.assert_allclose(vectors(answer), expected, atol=1e-5)
+    status, answer = server.post("/embed", {"inputs": texts})
+    assert status == 200
+    np.testing.assert_allclose(np.array(answer), expected, atol=1e-5)
+    texts[207] = "word " * 500
+    status, answer = server.post("/v1/embeddings", {"input": texts})
+    assert status == 413
+    assert answer["error"]["message"].startswith("item 207: it is longer than 128 tokens")
+
+
+def test_text_embeddings_inference(server, encoder):
+    texts = SENTENCES[:3]
+    status, answer = server.post("/embed", {"inputs": texts, "normalize": False})
+    assert status == 200
+    np.testing.assert_allclose(
+        np.array(answer), encoder.encode(texts, normalize_embeddings=False), atol=1e-5
+    )
+    inputs = {"source_sentence": texts[0], "sentences": texts[1:]}
+    status, answer = server.post("/similarity", {"inputs": inputs})
+    expected = cosine_similarity(encoder.encode(texts[:1]), encoder.encode(texts[1:]))[0]
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
+    status, answer = server.get("/info")
+    assert (answer["model_id"], answer["max_input_length"]) == ("tiny", 128)
+    assert answer["model_type"] == {"embedding": {"pooling": "mean"}}
+
+
+def test_token_vectors(server, encoder):
+    """Mean pooling of what /embed_all gives is what /embed gives."""
+    texts = [SENTENCES[1], "word", SENTENCES[3]]
+    status, answer = server.post("/embed_all", {"inputs": texts})
+    assert status == 200
+    assert [len(rows) for rows in answer] == [len(ids) for ids in encoder.tokenize(texts)]
+    pooled = np.array([np.mean(rows, axis=0) for rows in answer])
+    np.testing.assert_allclose(pooled, encoder.encode(texts, normalize_embeddings=False), atol=1e-5)
+
+
+def test_tokenize(server, encoder):
+    text = "word " * 200 + "river"
+    status, answer = server.post("/tokenize", {"inputs": [SENTENCES[0], text]})
+    assert status == 200
+    assert [piece["id"] for piece in answer[0]] == encoder.tokenize(SENTENCES[0])[0]
+    for piece in answer[1][1:-1]:
+        assert piece["text"] == text[piece["start"] : piece["stop"]]
+    assert (answer[1][0]["special"], answer[1][-1]["special"]) == (True, True)
+    assert sum(piece["special"] for piece in answer[1]) == 2  # though it is two windows
+    bare = server.post("/tokenize", {"inputs": text, "add_special_tokens": False})[1]
+    assert bare[0] == answer[1][1:-1]
+
+
+def test_long_texts(server, encoder):
+    long = "word " * 300
+    assert server.post("/embed", {"inputs": long})[0] == 413
+    answer = server.post("/embed", {"inputs": long, "truncate": True})[1]
+    np.testing.assert_allclose(answer[0], encoder.encode(long), atol=1e-5)
+    answer = server.post("/v1/embeddings", {"input": long, "on_too_long": "chunk"})[1]
+    np.testing.assert_allclose(vectors(answer)[0], encoder.encode(long, on_too_long="chunk"),
+                               atol=1e-5)  # fmt: skip
+    connection = server.connect()
+    connection.request("POST", "/embed", json.dumps({"inputs": [long, "a"], "truncate": True}))
+    assert connection.getresponse().getheader("x-truncated-items") == "1"
+    connection.close()
+
+
+def test_huggingface_client(server, encoder, monkeypatch):
+    from huggingface_hub import InferenceClient, constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # this is no hub
+    client = InferenceClient(f"http://127.0.0.1:{server.port}")
+    found = client.feature_extraction(SENTENCES[0], normalize=True, truncate=True)
+    np.testing.assert_allclose(found[0], encoder.encode(SENTENCES[0]), atol=1e-6)
+
+
+def test_curl(server):
+    line = ["curl", "--silent", "--fail", f"http://127.0.0.1:{server.port}/v1/embeddings",
+            "-d", '{"input": "one text"}']  # fmt: skip
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["data"][0]["embedding"]) == 32
+
+
+BAD = [
+    (400, b""), (400, b"{"), (400, b'{"input": "\xff"}'), (400, rb'{"input": "\ud800"}'),
+    (422, b'{"input": ' + b"[" * 100_000), (422, b'{"x": ' + b"[" * 100_000), (400, b"\x00"),
+    (400, b'{"input": ""}'),
+    (400, b'{"input": " \\n"}'), (400, b'{"input": []}'), (400, b'{"input": [[]]}'),
+    (400, b'{"input": ["a", ""]}'), (422, b"[]"), (422, b"null"), (422, b"{}"),
+    (422, b'{"input": 1}'), (422, b'{"input": null}'), (422, b'{"input": {"a": 1}}'),
+    (422, b'{"input": ["a", 1]}'), (422, b'{"input": [[1], "a"]}'), (422, b'{"input": [-1]}'),
+    (422, b'{"input": [999999]}'), (422, b'{"input": [1e400]}'), (422, b'{"input": [null]}'),
+    (422, b'{"input": "a", "dimensions": 33}'), (422, b'{"input": "a", "dimensions": 0}'),
+    (422, b'{"input": "a", "encoding_format": "hex"}'), (422, b'{"input": "a", "dimension": 8}'),
+    (422, b'{"input": "a", "prompt_name": "x"}'), (422, b'{"input": "a", "lang": "fr"}'),
+    (422, b'{"input": "a", "lang": "a' + b"-" * 900_000 + b'"}'),
+    (422, b'{"input": "a", "prompt_name": "' + b"x" * 900_000 + b'"}'),
+    (404, b'{"input": "a", "model": "text-embedding-3-small"}'),
+    (413, b'{"input": [' + b'"a",' * 100_000 + b'"a"]}'),
+    (413, b'{"input": [' + b"5," * 200 + b"5]}"), (413, b" " * 1_000_001),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body"), BAD, ids=range(len(BAD)))
+def test_bad_bodies(status, body, server):
+    found, answer = server.post("/v1/embeddings", body)
+    assert found == status, answer
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert "\n" not in answer["error"]["message"]
+    found, answer = server.post("/embed", body.replace(b'"input"', b'"inputs"'))
+    assert found == status or b"encoding_format" in body
+    assert set(answer) == {"error", "error_type"}
+
+
+def test_nul_is_a_character(server, encoder):
+    status, answer = server.post("/embed", {"inputs": "a\0b"})
+    assert status == 200
+    np.testing.assert_allclose(answer[0], encoder.encode("a\0b"), atol=1e-6)
+
+
+def test_other_paths_and_methods(server):
+    assert server.get("/nowhere")[0] == 404
+    assert server.get("/v1/nowhere")[1]["error"]["code"] == "not_found"
+    assert server.get("/v1/embeddings")[0] == 405
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("DELETE", "/")
+        response = connection.getresponse()
+        assert response.status == 405
+        assert set(response.getheader("allow").split(", ")) == {"GET", "HEAD", "POST"}
+    status, answer = server.get(f"/info?lang={'a-' * 10_000}")
+    assert (status, answer["error"]) == (422, "lang: expected a language tag, such as pt-BR")
+    assert server.get("/v1/models")[1]["data"][0]["id"] == "tiny"
+    assert server.get("/v1/models/tiny")[1]["id"] == "tiny"
+    assert server.get("/v1/models/other")[0] == 404
+    assert server.get("/health") == (200, {"status": "live"})
+    page = server.get("/docs")[1].decode()
+    assert "POST /v1/embeddings" in page
+    assert "http" not in page.replace("https://", "http") or "src=" not in page
+    assert set(server.get("/openapi.json")[1]["paths"]) >= {"/v1/embeddings", "/embed", "/ready"}
+
+
+def test_hostile_connections_harm_nobody(server, encoder):
+    """Each gets its status or is closed, while a neighbour gets the right vectors throughout."""
+    head = b"POST /embed HTTP/1.1\r\nHost: a\r\n"
+    body = b'{"inputs": "word"}'
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    expected = encoder.encode("word")
+    with server.socket() as silent, server.socket() as slow_head, server.socket() as slow_body:
+        slow_head.sendall(b"POST /embed HTTP/1.1\r\nHo")
+        slow_body.sendall(head + b"Content-Length: 100\r\n\r\n{")
+        with server.socket() as half:
+            half.sendall(request)
+            half.shutdown(socket.SHUT_WR)
+            assert b" 200 OK" in read_all(half)
+        with server.socket() as pipelined:
+            last = request.replace(b"Host: a", b"Connection: close")
+            pipelined.sendall(request * 3 + last)
+            assert read_all(pipelined).count(b" 200 OK") == 4
+        assert b" 400 " in server.send(b"\x16\x03\x01 what is this\r\n\r\n")
+        long = b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000
+        assert b" 431 " in server.send(long + b"\r\n\r\n")
+        assert b" 415 " in server.send(head + b"Content-Encoding: gzip\r\n\r\n")
+        huge = head + b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n"
+        assert b" 413 " in server.send(huge)
+        for two_lengths in (b"Content-Length: 1\r\nContent-Length: 2", b"Content-Length: -1",
+                            b"Content-Length: 3\r\nTransfer-Encoding: chunked"):  # fmt: skip
+            assert b" 400 " in server.send(head + two_lengths + b"\r\n\r\n0\r\n\r\n")
+        assert b" 400 " in server.send(b"GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert server.get("/%ff%00")[0] == 404
+        np.testing.assert_allclose(server.post("/embed", {"inputs": "word"})[1][0], expected,
+                                   atol=1e-6)  # fmt: skip
+        assert b" 408 " in read_all(slow_body)
+        assert b" 408 " in read_all(slow_head)
+        assert read_all(silent) == b""  # closed as one that is idle
+    np.testing.assert_allclose(server.post("/embed", {"inputs": "word"})[1][0], expected, atol=1e-6)
+
+
+def test_bad_bodies_harm_no_neighbour(server, encoder):
+    expected = encoder.encode("word")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        hostile = [pool.submit(server.post, "/v1/embeddings", body) for _, body in BAD]
+        while not all(future.done() for future in hostile):
+            status, answer = server.post("/embed", {"inputs": "word"})
+            assert status == 200
+            np.testing.assert_allclose(answer[0], expected, atol=1e-6)
+    assert [future.result()[0] for future in hostile] == [status for status, _ in BAD]
+
+
+def test_a_body_too_large_by_far(server):
+    """Sent whole before the answer is read, as most clients do; with a length, and without."""
+    assert server.post("/embed", b" " * 100_000_000)[0] == 413
+    with contextlib.closing(server.connect()) as connection:
+        pieces = (b" " * 1_000_000 for _ in range(100))
+        connection.request("POST", "/embed", pieces, encode_chunked=True,
+                           headers={"Transfer-Encoding": "chunked"})  # fmt: skip
+        assert connection.getresponse().status == 413
+
+
+def test_request_ids_and_the_log(server):
+    connection = server.connect()
+    secret = "a text that nobody else has"
+    connection.request("POST", "/embed?q=" + "secret", json.dumps({"inputs": secret}),
+                       {"X-Request-Id": "id-1", "Authorization": "Bearer secret"})  # fmt: skip
+    assert connection.getresponse().getheader("x-request-id") == "id-1"
+    connection.close()
+    until = time.monotonic() + 5
+    while not any("id-1" in line for line in server.lines) and time.monotonic() < until:
+        time.sleep(0.01)
+    line = next(json.loads(line) for line in server.lines if "id-1" in line)
+    assert (line["route"], line["status"], line["texts"]) == ("/embed", 200, 1)
+    assert not [line for line in server.lines if "secret" in line or secret in line]
+
+
+def test_metrics(server):
+    server.post("/embed", {"inputs": "a"})
+    text = server.get("/metrics")[1].decode()
+    for name in ("queue_seconds", "batch_texts", "text_tokens", "batch_padding_ratio",
+                 "execution_seconds"):  # fmt: skip
+        assert f'mirror_rt_{name}_count{{model="tiny",status="ok"}}' in text
+    assert "\nprocess_resident_memory_bytes " in text
+    assert 'mirror_rt_request_seconds_count{model="tiny",route="/embed",status="200"}' in text
+
+
+def test_a_pack_with_keys(bundle, tmp_path_factory, tmp_path):
+    """Languages by model name and by `lang`; keys from both sources, read again when changed."""
+    pack = make_pack(tmp_path_factory.mktemp("pack") / "p", {"fr": bundle, "en": bundle}, "en")
+    keys = tmp_path / "keys"
+    keys.write_text("# two\nfirst-key\nsecond-key\n")
+    server = ServerProcess(
+        pack, "--api-keys-file", keys, MIRROR_RT_SERVE_API_KEYS="third",
+        MIRROR_RT_SERVE_MAX_ITEMS="3", MIRROR_RT_SERVE_CORS_ORIGIN="https://page.example",
+    )  # fmt: skip
+    try:
+        server.wait_until_ready()
+        key = {"Authorization": "Bearer second-key"}
+        for model, lang, name in [
+            (None, None, "mirror-en"), (None, "fr", "mirror-fr"), ("mirror", "fr-CA", "mirror-fr"),
+            ("mirror-fr", None, "mirror-fr"), ("mirror-fr", "fr", "mirror-fr"),
+        ]:  # fmt: skip
+            body = {"input": "a", "model": model, "lang": lang}
+            assert server.post("/v1/embeddings", body, key)[1]["model"] == name
+        for model, lang, status in [("mirror-de", None, 404), (None, "de", 422),
+                                    ("mirror-fr", "en", 422)]:  # fmt: skip
+            body = {"input": "a", "model": model, "lang": lang}
+            assert server.post("/v1/embeddings", body, key)[0] == status
+        names = [model["id"] for model in server.get("/v1/models", key)[1]["data"]]
+        assert names == ["mirror-fr", "mirror-en", "mirror"]
+        assert server.post("/embed", {"inputs": ["a"] * 4}, key)[0] == 413  # the environment's
+
+        for bad in (None, "Bearer first", "second-key", "Basic second-key", "Bearer ", "é"):
+            headers = {} if bad is None else {"Authorization": bad}
+            status, answer = server.post("/v1/embeddings", {"input": "a"}, headers)
+            assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+        assert server.get("/metrics")[0] == 401
+        assert server.get("/health")[0] == 200
+        for good in ("first-key", "third"):
+            assert server.get("/info", {"Authorization": f"Bearer {good}"})[0] == 200
+
+        keys.write_text("fourth-key\n")
+        server.process.send_signal(signal.SIGHUP)
+        fourth, until = {"Authorization": "Bearer fourth-key"}, time.monotonic() + 10
+        while server.get("/info", fourth)[0] != 200 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert server.get("/info", fourth)[0] == 200
+        assert server.get("/info", key)[0] == 401
+        keys.unlink()  # and they stay
+        time.sleep(1.1)
+        assert server.get("/info", fourth)[0] == 200
+
+        connection = server.connect()
+        origin = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+        connection.request("OPTIONS", "/embed", headers=origin)
+        response = connection.getresponse()
+        assert response.getheader("access-control-allow-origin") == "https://page.example"
+        connection.close()
+    finally:
+        assert server.stop() == 0
+    assert not [line for line in server.lines if "-key" in line and "keys" not in line]
+
+
+def test_stop_under_load(bundle, start_server):
+    """After SIGTERM every request that was sent is answered, and the process ends with 0."""
+    server = start_server(bundle)
+    counts = {"answered": 0, "refused": 0, "lost": 0}
+
+    def client():
+        connection = server.connect()
+        while True:
+            try:
+                if connection.sock is None:
+                    connection.connect()
+            except OSError:
+                counts["refused"] += 1
+                return
+            try:
+                connection.request("POST", "/embed", '{"inputs": "some words of a text"}')
+                response = connection.getresponse()
+                assert (response.status, len(json.loads(response.read())[0])) == (200, 32)
+                counts["answered"] += 1
+            except (OSError, AssertionError):
+                counts["lost"] += 1
+                return
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        clients = [pool.submit(client) for _ in range(8)]
+        time.sleep(0.5)
+        assert server.stop() == 0
+        concurrent.futures.wait(clients)
+    assert counts["answered"] > 8
+    assert counts["lost"] == 0, counts
+    assert counts["refused"] == 8
+
+
+@contextlib.contextmanager
+def taken_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
+    monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
+    pack = make_pack(tmp_path / "pack", {"fr": bundle_copy}, "fr")
+    empty = tmp_path / "keys"
+    empty.write_text("\n")
+
+    def fails(code, message, *arguments):
+        done = cli("serve", "--port", 0, *arguments)
+        assert done.code == code
+        assert message in done.err
+        assert len(done.err.strip().splitlines()) == 1, done.err
+
+    fails(2, "no model: name a bundle or a pack")
+    fails(1, "is no folder: expected a bundle or a pack", tmp_path / "nowhere")
+    fails(2, "is one bundle, not a pack", bundle_copy, "--lang", "fr")
+    fails(2, "no bundle 'de' in", pack, "--lang", "de")
+    fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path / "none")
+    fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path)
+    fails(2, "has no API key", bundle_copy, "--api-keys-file", empty)
+    fails(2, "TLS needs both", bundle_copy, "--tls-key", empty)
+    fails(2, "TLS: ", bundle_copy, "--tls-key", empty, "--tls-certificate", empty)
+    fails(2, "max_wait must be above 0", bundle_copy, "--max-wait", 0)
+    fails(2, "is less than max_items", bundle_copy, "--max-waiting-texts", 1)
+    fails(2, "cannot listen at '256.1.1.1'", bundle_copy, "--host", "256.1.1.1")
+    fails(1, "CUDA", bundle_copy, "--providers", "cuda")
+    with taken_port() as port:
+        fails(2, f"port {port}: it is taken", bundle_copy, "--port", port)
+    monkeypatch.setenv("MIRROR_RT_SERVE_ON_TOO_LONG", "maybe")
+    fails(2, "MIRROR_RT_SERVE_ON_TOO_LONG must be one of", bundle_copy)
+    monkeypatch.setenv("MIRROR_RT_SERVE_ON_TOO_LONG", "truncate")
+    with (bundle_copy / "tokenizer.json").open("a") as file:
+        file.write(" ")
+    fails(1, "is damaged: tokenizer.json", bundle_copy)
+    (pack / "fr" / "tokenizer.json").unlink()
+    fails(1, "tokenizer.json", pack)

@@ -1,0 +1,221 @@
+"""`mirror-rt serve --workers`: several processes at one port, killed, stopped and reloaded."""
+
+import collections
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirror_rt import Encoder
+from mirror_rt.io.atomic import replace_folder
+from mirror_rt.server import ServerConfig, create_app
+
+TEXT = "some words of a text"
+
+
+def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def processes(server):
+    """The workers' processes, as the log says, by number; the newest of each."""
+    found = re.findall(r"worker (\d+) listens, process (\d+)", "".join(server.lines))
+    return {int(number): int(process) for number, process in found}
+
+
+def alive(process):
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+class Clients:
+    """Threads that ask all the time, each on a connection that is kept alive while it can be."""
+
+    def __init__(self, server, count=6, check=lambda answer: None):
+        self.server, self.check = server, check
+        self.counts = collections.Counter()
+        self.ending = threading.Event()
+        self._pool = concurrent.futures.ThreadPoolExecutor(count)
+        self._futures = [self._pool.submit(self._run) for _ in range(count)]
+
+    def _run(self):
+        with contextlib.closing(self.server.connect()) as connection:
+            while not self.ending.is_set():
+                try:
+                    if connection.sock is None:
+                        connection.connect()
+                except OSError:
+                    self.counts["refused"] += 1
+                    return
+                try:
+                    connection.request("POST", "/embed", json.dumps({"inputs": TEXT}))
+                    response = connection.getresponse()
+                    answer = json.loads(response.read())
+                except (OSError, http.client.IncompleteRead):
+                    self.counts["lost"] += 1
+                    connection.close()
+                    continue
+                self.counts[response.status] += 1
+                self.check(answer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ending.set()
+        self._pool.shutdown()
+        for future in self._futures:
+            future.result()
+
+
+def test_a_worker_is_killed_and_then_all_are_stopped(bundle, start_server):
+    """The others go on, it comes back, counts stay; SIGTERM loses nothing that was accepted."""
+    server = start_server(bundle, "--workers", 2)
+    first = processes(server)
+    assert set(first) == {1, 2}
+    with Clients(server) as clients:
+        until(lambda: clients.counts[200] > 50)
+        os.kill(first[1], signal.SIGKILL)
+        until(lambda: processes(server)[1] != first[1])
+        count = clients.counts[200]
+        until(lambda: clients.counts[200] > count + 50)
+    unforeseen = [line for line in server.lines if "unforeseen" in line]
+    assert set(clients.counts) <= {200, "lost"}, (clients.counts, unforeseen)
+    assert clients.counts["lost"] <= 6  # one a connection, of those to the worker that died
+    second = processes(server)
+    assert second[2] == first[2]
+    assert any("was ended by SIGKILL" in line for line in server.lines)
+
+    text = server.get("/metrics")[1].decode()
+    line = 'mirror_rt_request_seconds_count{model="bert",route="/embed",status="200"} '
+    counted = float(text.split(line)[1].split("\n")[0])
+    assert abs(counted - clients.counts[200]) <= 6  # one a connection, when it died
+    assert "mirror_rt_ready 1.0" in text
+    assert "mirror_rt_open_requests 1.0" in text  # this one; none of the dead worker's
+
+    with Clients(server) as clients:
+        until(lambda: clients.counts[200] > 50)
+        assert server.stop() == 0
+    assert clients.counts["lost"] == 0, clients.counts
+    assert clients.counts["refused"] == 6
+    assert not any(map(alive, second.values()))
+    assert not [line for line in server.lines if "Traceback" in line]
+
+
+def test_no_worker_can_start(bundle_copy, command):
+    """One line, whichever of them says it."""
+    with (bundle_copy / "tokenizer.json").open("a") as file:
+        file.write(" ")
+    done = command("serve", bundle_copy, "--workers", 2, "--port", 0, "--log-level", "error")
+    assert done.returncode == 1
+    assert "is damaged: tokenizer.json" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def with_prompt(bundle, folder, prompt):
+    """A copy that gives other vectors: of texts with something before them."""
+    shutil.copytree(bundle, folder)
+    path = folder / "mirror.json"
+    values = {"prompts": {"query": prompt}, "default_prompt_name": "query"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    return folder
+
+
+def test_reload_under_load(bundle, tmp_path, start_server):
+    """Every answer is of the old model or of the new; one that is damaged never serves."""
+    served = shutil.copytree(bundle, tmp_path / "served")
+    other = with_prompt(bundle, tmp_path / "other", "river ")
+    damaged = with_prompt(bundle, tmp_path / "damaged", "happy ")
+    (damaged / "tokenizer.json").write_text("{}")
+    old, new = (Encoder.load(path, threads=1).encode(TEXT) for path in (bundle, other))
+    assert np.abs(old - new).max() > 1e-3
+    seen = collections.Counter()
+
+    def check(answer):
+        which = [i for i, v in enumerate((old, new)) if np.allclose(answer[0], v, atol=1e-5)]
+        seen.update(which or ["neither"])
+
+    server = start_server(served, "--workers", 2)
+
+    def said(words):
+        return sum(words in line for line in server.lines)
+
+    with Clients(server, 4, check) as clients:
+        until(lambda: seen[0] > 20)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: said("has not changed") == 2)
+        assert seen[1] == 0
+        replace_folder(other, served)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: said("was loaded again") == 2)
+        was = seen.copy()
+        until(lambda: seen[1] > was[1] + 20)
+        replace_folder(damaged, served)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: said("the models stay as they were") == 2)
+        was = seen.copy()
+        until(lambda: seen[1] > was[1] + 20)
+        assert seen[0] - was[0] == 0
+    found = processes(server).values()
+    assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    until(lambda: not any(map(alive, found)))  # they end with their parent
+    assert set(clients.counts) == {200}, clients.counts
+    assert set(seen) == {0, 1}, seen
+
+
+def test_reload_by_itself(bundle, tmp_path, caplog):
+    """Every so often it looks; the same complaint is made once; names may come and go."""
+    served = shutil.copytree(bundle, tmp_path / "served")
+    app = create_app(served, ServerConfig(reload_interval=0.02, threads=1))
+    registry = app.state.registry
+    try:
+        registry.wait_until_warm()
+        with registry.use() as in_use:
+            served.rename(tmp_path / "away")
+            until(lambda: "the models stay as they were" in caplog.text)
+            time.sleep(0.1)
+            with_prompt(bundle, served, "river ")
+            until(lambda: registry.models is not in_use.models)
+            assert registry.models.default.encoder.manifest.prompts == {"query": "river "}
+            assert len(in_use.models.default.encoder.encode("it is still open")) == 32
+        said = [record.message for record in caplog.records if "stay as" in record.message]
+        assert len(said) == len(set(said)) <= 2  # while it is looked at, the folder may go
+    finally:
+        registry.close()
+
+
+@pytest.mark.parametrize("port_is_free", [True, False])
+def test_check(port_is_free, bundle_copy, cli, monkeypatch):
+    import socket
+
+    monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        if port_is_free:
+            listener.close()
+        done = cli("serve", bundle_copy, "--check", "--port", port, "--workers", 2)
+    if not port_is_free:
+        assert (done.code, done.out) == (2, "")
+        assert f"port {port}: it is taken" in done.err
+        return
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"could serve bundle-copy at http://127.0.0.1:{port}\n"
+    (bundle_copy / "tokenizer.json").write_text("{}")
+    done = cli("serve", bundle_copy, "--check", "--port", port)
+    assert (done.code, done.out) == (1, "")
+    assert "is damaged: tokenizer.json" in done.err

@@ -1,0 +1,71 @@
+"""Compiles the CUDA kernels for the host, with the interface of mirror_train._cuda."""
+
+import hashlib
+import importlib.util
+import subprocess
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+from paths import ROOT
+
+_BINDINGS = ROOT / "csrc" / "bindings" / "cuda.cpp"
+_KERNELS = ROOT / "csrc" / "infonce" / "gpu" / "loss.cu"
+_WGMMA = ROOT / "csrc" / "infonce" / "gpu" / "wgmma.cu"
+_FLAGS = [
+    "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-DMIRROR_CUDA_EMULATION",
+    "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas",  # '#pragma unroll' is nvcc's
+]  # fmt: skip
+
+
+def build(compiler: str, folder: Path, *, architecture: int) -> ModuleType:
+    """The kernels as an extension whose addresses are of host memory; built once per content."""
+    folder = folder / _digest(compiler)
+    path = folder / str(architecture) / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _compile(compiler, folder, path, architecture)
+    # A name for each: pybind11 gives one module for one name.
+    spec = importlib.util.spec_from_file_location(f"emulated_sm_{architecture // 10}._cuda", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _digest(compiler: str) -> str:
+    digest = hashlib.sha256(repr((compiler, _FLAGS, sysconfig.get_config_var("SOABI"))).encode())
+    sources = [_BINDINGS, *(ROOT / "csrc" / "infonce" / "gpu").iterdir()]
+    for path in sorted([*sources, *Path(__file__).parent.glob("*.h")]):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _compile(compiler: str, folder: Path, out: Path, architecture: int) -> None:
+    import pybind11
+
+    includes = [
+        f"-I{Path(__file__).parent}",
+        f"-I{ROOT / 'csrc'}",
+        f"-isystem{pybind11.get_include()}",
+        f"-isystem{sysconfig.get_paths()['include']}",
+    ]
+    bindings, kernels = folder / "bindings.o", out.with_name("kernels.o")
+    flags = [f"-D__CUDA_ARCH__={architecture}"]
+    jobs = [(_KERNELS, kernels, flags)]
+    if architecture == 900:
+        flags.append("-DMIRROR_TRAIN_WGMMA")
+        jobs.append((_WGMMA, out.with_name("wgmma.o"), flags))
+    objects = [bindings, *(target for _, target, _ in jobs)]
+    if not bindings.exists():  # by far the slower, and the same for all architectures
+        jobs.insert(0, (_BINDINGS, bindings, ["-O0"]))
+    running = [
+        subprocess.Popen([compiler, *_FLAGS, *more, *includes, "-xc++", "-c", source, "-o", target])
+        for source, target, more in jobs
+    ]
+    codes = [process.wait() for process in running]
+    if any(codes):
+        raise RuntimeError("the emulation of the CUDA kernels does not compile")
+    # Renamed into place: another process may be building the same.
+    unfinished = out.with_suffix(".tmp")
+    subprocess.run([compiler, "-shared", *objects, "-o", unfinished], check=True)
+    unfinished.rename(out)

@@ -1,0 +1,172 @@
+// Runs the CUDA kernels on the host: stands in for csrc/infonce/gpu/ptx.cuh, function by function,
+// so that the code under test is the very code that nvcc compiles.
+//
+// Deliberately unkind: shared memory begins as NaN; an asynchronous copy poisons its target and
+// delivers at the wait alone; the tensor cores truncate; a misaligned or outlying access to shared
+// memory, a barrier that some threads miss and lanes that disagree are errors. The environment
+// variable MIRROR_CUDA_EMULATION_BACKWARDS runs the threads of a block in descending order: equal
+// results either way show that no barrier is missing.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "block.h"
+#include "half_types.h"
+#include "tensor_cores.h"
+
+#ifndef __CUDA_ARCH__
+#define __CUDA_ARCH__ 800
+#endif
+#define MIRROR_ASYNC_COPY (__CUDA_ARCH__ >= 800)
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+
+inline void __syncthreads() { emulation::block().barrier(); }
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  struct Exchange {
+    T value;
+    T result;
+    int mask;
+  } own{value, value, mask};
+  emulation::block().meet<emulation::kWarp>("shfl", own, [](Exchange** lanes) {
+    for (int i = 0; i < emulation::kWarp; ++i) {
+      lanes[i]->result = lanes[i ^ lanes[i]->mask]->value;
+    }
+  });
+  return own.result;
+}
+
+inline float __expf(float x) { return std::exp2(x * 1.44269504f); }
+
+namespace mirror_train {
+
+template <typename T>
+T& shared_memory() {
+  char* bytes = emulation::block().checked(emulation::block().shared(), 1);
+  static_cast<void>(emulation::block().checked(bytes + sizeof(T) - 1, 1));
+  return *reinterpret_cast<T*>(bytes);
+}
+
+inline void copy_chunk(void* to, const void* from) {
+  emulation::Block::check_alignment(to, 16);
+  emulation::Block::check_alignment(from, 16);
+  std::memcpy(to, from, 16);
+}
+
+class Copy16 {
+ public:
+  void start(void* shared, const void* global) {
+    to_ = emulation::block().checked(shared, 16);
+    emulation::Block::check_alignment(global, 16);
+    const auto* from = static_cast<const char*>(global);
+#if MIRROR_ASYNC_COPY
+    std::memset(to_, 0xff, 16);
+    emulation::block().copies().back().push_back({to_, from});
+#else
+    std::memcpy(value_, from, 16);
+#endif
+  }
+
+  void finish() {
+#if !MIRROR_ASYNC_COPY
+    std::memcpy(to_, value_, 16);
+#endif
+  }
+
+ private:
+  char* to_;
+  [[maybe_unused]] char value_[16];
+};
+
+inline void commit_copies() { emulation::block().copies().emplace_back(); }
+
+template <int kPending>
+void wait_copies() {
+  auto& groups = emulation::block().copies();
+  while (static_cast<int>(groups.size()) - 1 > kPending) {
+    for (const auto& copy : groups.front()) emulation::block().deliver(copy);
+    groups.erase(groups.begin());
+  }
+}
+
+inline void load_matrices(std::uint32_t (&r)[4], const void* shared) {
+  emulation::MatrixLoad own{r, emulation::block().checked(shared, 16)};
+  emulation::block().meet<emulation::kWarp>("ldmatrix", own, emulation::load_matrices<false>);
+}
+
+inline void load_matrices_transposed(std::uint32_t (&r)[4], const void* shared) {
+  emulation::MatrixLoad own{r, emulation::block().checked(shared, 16)};
+  emulation::block().meet<emulation::kWarp>("ldmatrix.trans", own, emulation::load_matrices<true>);
+}
+
+inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                         std::uint32_t b1) {
+#if MIRROR_ASYNC_COPY
+  emulation::Product own{c, a, {b0, b1}};
+  emulation::block().meet<emulation::kWarp>("mma", own, emulation::multiply_add<16>);
+#else
+  emulation::Product first{c, a, {b0, 0}}, second{c, a + 2, {b1, 0}};
+  emulation::block().meet<emulation::kWarp>("mma.k8", first, emulation::multiply_add<8>);
+  emulation::block().meet<emulation::kWarp>("mma.k8", second, emulation::multiply_add<8>);
+#endif
+}
+
+inline void fence_async_proxy() { emulation::block().fence(); }
+
+inline std::uint64_t wgmma_descriptor(const void* start, unsigned beside, unsigned after) {
+  const char* checked = emulation::block().checked(start, 16);
+  const auto address = static_cast<std::uint64_t>(checked - emulation::block().shared());
+  return address >> 4 | std::uint64_t{beside >> 4} << 16 | std::uint64_t{after >> 4} << 32 |
+         std::uint64_t{1} << 62;
+}
+
+inline void wgmma_begin(float (&)[64]) {}
+
+template <bool kLeftTransposed, bool kRightTransposed>
+void wgmma(float (&d)[64], std::uint64_t left, std::uint64_t right) {
+  emulation::block().products().push_back({d, left, right, kLeftTransposed, kRightTransposed});
+}
+
+inline void wgmma_end(float (&)[64]) {
+  auto& own = emulation::block().products();
+  emulation::block().meet<emulation::kWarpgroup>("wgmma", own, emulation::run_products);
+  own.clear();
+}
+
+inline void choose_device(int) {}
+
+inline int compute_capability() { return 90; }
+
+inline std::uint16_t half_bits(float x) { return emulation::half_of_float(x); }
+
+inline std::uint32_t half_pair(float x, float y) {
+  return half_bits(x) | static_cast<std::uint32_t>(half_bits(y)) << 16;
+}
+
+inline float half_value(std::uint16_t bits) { return emulation::float_of_half(bits); }
+
+template <typename Params>
+void launch(const char* name, void (*kernel)(Params), dim3 grid, int threads,
+            std::size_t shared_bytes, void*, const Params& params) {
+  try {
+    for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
+      for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
+        emulation::block().run([&] { kernel(params); }, threads, shared_bytes);
+      }
+    }
+  } catch (const std::exception& error) {
+    throw std::runtime_error(std::string(name) + ": " + error.what());
+  }
+}
+
+}  // namespace mirror_train

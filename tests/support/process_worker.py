@@ -1,0 +1,164 @@
+"""One of the processes of test_processes.py: runs every check, writes what it saw.
+
+python process_worker.py DEVICE MODEL PAIRS.txt FOLDER, with torchrun's variables in the
+environment. Without them it is the single process that the others are compared with.
+"""
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from mirror_rt import MirrorError
+from mirror_train import TuneConfig, infonce, load_recipe, load_training_data, tune
+from mirror_train.data.batches import Batches
+from mirror_train.loss import multi_similarity
+from mirror_train.model.pretrained import load_pretrained
+from mirror_train.training.checkpoint import CheckpointStore
+from mirror_train.training.processes import joined_processes
+from mirror_train.training.trainer import Trainer
+
+INFONCE = {
+    f"{variant}-{extra}": (variant, extra)
+    for variant in ("ntxent", "decoupled", "one_way")
+    for extra in ("plain", "hard", "ids", "hard-ids")
+} | {f"multi_similarity-{extra}": ("multi_similarity", extra) for extra in ("plain", "ids")}
+
+
+def check_infonce(processes):
+    """Loss, and gradients of all rows, of the joined batch: this process's share of them."""
+    results = {}
+    for name, (variant, extra) in INFONCE.items():
+        generator = torch.Generator().manual_seed(1)
+        z = torch.randn(3, 8, 5, generator=generator, dtype=torch.float64)
+        z[1] += 2 * z[0]
+        ids = torch.tensor([0, 1, 2, 0, 3, 1, 0, 4])
+        share = 8 // processes.count
+        own = slice(processes.rank * share, (processes.rank + 1) * share)
+        z1, z2, hard = (x[own].to(processes.device).requires_grad_() for x in z)
+        options = {
+            "group_ids": ids[own].to(processes.device) if "ids" in extra else None,
+            "process_group": processes.group,
+        }
+        if variant == "multi_similarity":
+            loss = multi_similarity(z1, z2, beta=5.0, **options)
+        else:
+            options |= {"hard_negatives": hard if "hard" in extra else None}
+            loss = infonce(z1, z2, temperature=0.1, variant=variant, **options)
+        loss.backward()
+        gradients = [x.grad for x in (z1, z2, hard) if x.grad is not None]
+        results[name] = (loss.detach(), torch.cat(gradients, dim=1))
+    return results
+
+
+def check_training(processes, model, data):
+    """Gradients of the first step and weights after the last, in float64 without dropout."""
+    results = {}
+    for name, batch_size, loss_batch, precision in [
+        ("whole", 40, 40, "fp32"),
+        ("cached", 12, 80, "fp32"),
+        ("scaled", 12, 80, "fp16"),
+    ]:
+        recipe = load_recipe("word").replace(
+            batch_size=batch_size, dropout=0.0, span_length=2, epochs=1, learning_rate=1e-3
+        )
+        pretrained = load_pretrained(model, dropout=0.0)
+        if precision == "fp32":
+            pretrained.model.double()
+        batches = Batches(data, recipe, loss_batch=loss_batch, seed=3, processes=processes,
+                          mask_token=pretrained.mask_token)  # fmt: skip
+        trainer = Trainer(pretrained, batches, recipe, precision=precision, processes=processes)
+        gradients = []
+
+        def keep(optimizer, *_, gradients=gradients):
+            parameters = optimizer.param_groups[0]["params"]
+            gradients.append(torch.cat([p.grad.flatten() for p in parameters]).cpu())
+
+        hook = register_optimizer_step_pre_hook(keep)
+        stats = trainer.run(CheckpointStore(Path("unused"), {}))
+        hook.remove()
+        weights = torch.cat([p.detach().flatten() for p in pretrained.model.parameters()])
+        tokens = (stats.real_tokens, len(stats.losses))
+        results[name] = (gradients[0], weights.cpu(), torch.tensor(stats.losses), tokens)
+    return results
+
+
+def outcome(work):
+    """Error that `work` raises, as text."""
+    try:
+        work()
+    except (MirrorError, ValueError, OSError, KeyboardInterrupt) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def check_errors(processes, config, data):
+    """What every process raises where one of them, or all, cannot go on."""
+    first, second = processes.rank == 0, processes.rank == 1
+    z = torch.randn(4 + second, 3, device=processes.device)
+    diverging = replace(config, recipe=config.recipe.replace(learning_rate=1e30))
+    odd = replace(config, loss_batch=81)
+    results = {
+        "shapes": outcome(lambda: infonce(z, z, temperature=0.1, process_group=processes.group)),
+        "seeds": outcome(lambda: tune(data, replace(config, seed=processes.rank))),
+        "odd": outcome(lambda: tune(data, odd)),
+        "diverging": outcome(lambda: tune(data, diverging)),
+    }
+    save = CheckpointStore.save
+    if first:
+        CheckpointStore.save = lambda *_: (_ for _ in ()).throw(OSError("the disk is full"))
+    results["disk"] = outcome(lambda: tune(data, replace(config, checkpoint_every=2)))
+    CheckpointStore.save = save
+    gradient = torch.nn.Parameter(torch.zeros(3, device=processes.device))
+    gradient.grad = torch.full_like(gradient, torch.inf if second else 1.0)
+    processes.average_gradients([gradient])
+    results["overflow"] = gradient.grad.cpu()
+    return results
+
+
+def check_interruption(processes, config, data):
+    """Ctrl-C reaches the second process alone; the run is resumed, and compared."""
+    step = Trainer._step
+
+    def interrupted(self, number):
+        if number == 3 and processes.rank == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, number)
+
+    whole = tune(data, replace(config, out=config.out / "whole"))
+    config = replace(config, out=config.out / "parts")
+    Trainer._step = interrupted
+    message = outcome(lambda: tune(data, config))
+    Trainer._step = step
+    resumed = tune(data, replace(config, resume=True))
+    return {"message": message, "whole": whole.stats.losses, "resumed": resumed.stats.losses,
+            "processes": resumed.manifest.training["processes"]}  # fmt: skip
+
+
+def main(device, model, pairs, folder):
+    folder = Path(folder)
+    data = load_training_data(Path(pairs))
+    recipe = load_recipe("word").replace(batch_size=20, epochs=1, learning_rate=1e-3)
+    config = TuneConfig(
+        recipe=recipe, out=folder / "runs", model=model, precision="fp32", loss_batch=80
+    )
+    with joined_processes(device) as processes:
+        seen = {
+            "infonce": check_infonce(processes),
+            "training": check_training(processes, model, data),
+        }
+        if processes.count > 1:
+            seen["errors"] = check_errors(processes, config, data)
+            seen["interruption"] = check_interruption(processes, config, data)
+        torch.save(seen, folder / f"{processes.rank}-of-{processes.count}.pt")
+        if processes.rank == 1:
+            os._exit(7)  # as a crash would
+        processes.total(1)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(outcome(lambda: main(*sys.argv[1:])))

@@ -1,0 +1,139 @@
+"""`mirror-rt serve` in a process of its own, and plain ways to talk to it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+
+class ServerProcess:
+    """A server at a free port; its log is kept, as it is what the operator sees.
+
+    With `log_to`, the log goes into that file instead.
+    """
+
+    def __init__(self, *arguments: object, log_to: str | None = None, **environment: str) -> None:
+        line = [sys.executable, "-m", "mirror_rt.cli", "serve", *map(str, arguments)]
+        self.port = 0 if log_to is None else _free_port()
+        with contextlib.ExitStack() as stack:
+            log = subprocess.PIPE if log_to is None else stack.enter_context(Path(log_to).open("w"))
+            self.process = subprocess.Popen(
+                [*line, "--port", str(self.port), "--log-format", "json", "--threads", "1"],
+                stderr=log, stdout=subprocess.DEVNULL, text=True, env=os.environ | environment,
+            )  # fmt: skip
+        self.log: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self._listening = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_until_ready(self) -> None:
+        assert self._listening.wait(60), self.lines
+        assert self.port, self.lines
+        until = time.monotonic() + 60
+        while not self._is_ready():
+            assert time.monotonic() < until, self.lines
+            time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(ConnectionRefusedError):  # where no log tells when it listens
+            return self.get("/ready")[0] == 200
+        return False
+
+    def _read(self) -> None:
+        for line in self.process.stderr or ():
+            self.lines.append(line)
+            if found := re.search(r"listening at https?://[^ ]*:(\d+)", line):
+                self.port = int(found[1])
+                self._listening.set()
+        self._listening.set()
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def socket(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        return self._exchange("GET", path, None, headers or {})
+
+    def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        """Status, and the JSON of the answer; bytes go as they are."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self._exchange("POST", path, data, headers or {})
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, Any]:
+        connection = self.connect()
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            content = response.read()
+        finally:
+            connection.close()
+        is_json = response.getheader("content-type", "").startswith("application/json")
+        return response.status, json.loads(content) if is_json else content
+
+    def send(self, data: bytes) -> bytes:
+        """What comes back for bytes, until the server closes."""
+        with self.socket() as connection:
+            connection.sendall(data)
+            return read_all(connection)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(30)
+        self._reader.join(10)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return code
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def read_all(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def make_pack(
+    folder: Path,
+    bundles: dict[str, Path],
+    default: str,
+    prompts: dict[str, dict[str, str]] | None = None,
+) -> Path:
+    """A pack of copies of bundles, each said to be of the language of its name."""
+    import shutil
+
+    from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+
+    entries = {}
+    for name, bundle in bundles.items():
+        shutil.copytree(bundle, folder / name)
+        path = folder / name / "mirror.json"
+        manifest = json.loads(path.read_text()) | {"language": name}
+        if prompts and name in prompts:
+            manifest["prompts"] = prompts[name]
+        path.write_text(json.dumps(manifest))
+        entries[name] = PackedBundle.describe(folder, name, {})
+    PackIndex(entries, default).write(folder)
+    return folder

@@ -1,0 +1,140 @@
+"""Texts of more tokens than the model takes: cut, refused or chunked, and never in silence."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from mirror_rt import ConfigError, Encoder, InvalidTextError
+from mirror_rt.tokens import chunking
+
+LIMIT = 128
+SHORT = ["the river", "a road"]
+LONG = "the river runs through the old town " * 40
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle):
+    return Encoder.load(bundle)
+
+
+@pytest.fixture(scope="module")
+def roberta(tiny_bundle):
+    return Encoder.load(tiny_bundle("roberta"))
+
+
+def run_ids(encoder, rows):
+    """Vectors of rows of token ids, straight from the model."""
+    from mirror_rt.tokens.padding import RaggedTokens
+
+    tokens = RaggedTokens.from_lists([list(row) for row in rows])
+    return np.concatenate(
+        [encoder._run_batch(tokens.pad(np.array([i]), pad_id=0), normalize=True)
+         for i in range(len(rows))]
+    )  # fmt: skip
+
+
+def chunked_by_hand(encoder, text, prompt=""):
+    """The definition: windows of the limit, then the mean weighted by length, renormalised."""
+    tokenizer = encoder._tokenizer._tokenizer
+    tokenizer.no_truncation()
+    whole = tokenizer.encode(prompt + text).ids
+    own = len(tokenizer.encode(prompt).ids) - 2 if prompt else 0
+    tokenizer.enable_truncation(LIMIT)
+    first, last, ids = whole[0], whole[-1], whole[1 + own : -1]
+    room = LIMIT - 2 - own
+    parts = [ids[i : i + room] for i in range(0, len(ids), room)]
+    rows = [[first, *whole[1 : 1 + own], *part, last] for part in parts]
+    mean = np.average(run_ids(encoder, rows), axis=0, weights=[len(part) for part in parts])
+    return mean / np.linalg.norm(mean), rows
+
+
+@pytest.mark.parametrize("family", ["encoder", "roberta"])
+@pytest.mark.parametrize("prompt", ["", "a word:"])
+def test_chunks_are_windows_and_their_weighted_mean(request, family, prompt):
+    encoder = request.getfixturevalue(family)
+    text = LONG * 8 + "the end"  # more characters than are tokenised at once
+    assert len(text) > encoder._tokenizer.clip_characters
+    expected, rows = chunked_by_hand(encoder, text, prompt)
+    found = encoder.encode_with_info([SHORT[0], text, SHORT[1]], on_too_long="chunk", prompt=prompt)
+    assert found.chunks.tolist() == [1, len(rows), 1]
+    assert found.token_counts[1] == sum(map(len, rows))
+    assert not found.truncated.any()
+    np.testing.assert_allclose(found.embeddings[1], expected, atol=1e-5)
+    neighbours = encoder.encode(SHORT, prompt=prompt)
+    np.testing.assert_allclose(found.embeddings[[0, 2]], neighbours, atol=1e-6)
+
+
+def test_a_text_that_fits_is_the_same_in_every_mode(encoder):
+    texts = [*SHORT, "word " * (LIMIT - 2)]
+    expected = encoder.encode(texts)
+    for mode in ("truncate", "error", "chunk"):
+        np.testing.assert_array_equal(encoder.encode(texts, on_too_long=mode), expected)
+
+
+def test_chunks_with_fewer_dimensions_and_without_normalising(encoder):
+    full = encoder.encode(LONG, on_too_long="chunk", normalize_embeddings=False)
+    cut = encoder.encode(LONG, on_too_long="chunk", normalize_embeddings=False, truncate_dim=8)
+    np.testing.assert_allclose(cut, full[:8], rtol=1e-6)
+    assert abs(np.linalg.norm(full) - 1) > 0.01
+    unit = encoder.encode(LONG, on_too_long="chunk", truncate_dim=8)
+    np.testing.assert_allclose(np.linalg.norm(unit), 1, atol=1e-6)
+    whole = encoder.encode(LONG, on_too_long="chunk")[:8]
+    np.testing.assert_allclose(unit, whole / np.linalg.norm(whole), atol=1e-6)
+
+
+def test_an_error_names_the_text(encoder):
+    with pytest.raises(InvalidTextError, match="item 1: it is longer than 128 tokens") as caught:
+        encoder.encode([SHORT[0], LONG, SHORT[1], LONG], on_too_long="error")
+    assert [i for i, _ in caught.value.items] == [1, 3]
+    vectors = encoder.encode([SHORT[0], LONG], on_too_long="error", errors="nan")
+    assert np.isnan(vectors).all(axis=1).tolist() == [False, True]
+
+
+def test_complaint_6_no_silent_truncation(bundle, caplog):
+    encoder = Encoder.load(bundle)
+    with caplog.at_level(logging.INFO, "mirror_rt"):
+        for _ in range(2):
+            info = encoder.encode_with_info([*SHORT, LONG], False)
+            encoder.encode([*SHORT, LONG], show_progress_bar=False, on_too_long="chunk")
+    assert info.truncated.tolist() == [False, False, True]
+    assert info.token_counts.tolist() == [4, 4, LIMIT]
+    assert caplog.messages == [
+        "1 of 3 texts are longer than 128 tokens and were cut there (said once)",
+        "1 of 3 texts are longer than 128 tokens and were encoded in 3 chunks (said once)",
+    ]
+
+
+def test_info_of_texts_that_cannot_be_encoded(encoder):
+    info = encoder.encode_with_info(["", SHORT[0], None], errors="nan")
+    assert info.token_counts.tolist() == [0, 4, 0]
+    assert info.chunks.tolist() == [0, 1, 0]
+    assert np.isnan(info.embeddings[:, 0]).tolist() == [True, False, True]
+    assert encoder.encode_with_info(SHORT[0]).embeddings.shape == (1, 32)
+
+
+def test_chunks_beside_texts_that_cannot_be_encoded(encoder):
+    texts = [None, LONG, "", SHORT[0], LONG]
+    vectors = encoder.encode(texts, on_too_long="chunk", errors="nan")
+    assert np.isnan(vectors[:, 0]).tolist() == [True, False, True, False, False]
+    np.testing.assert_allclose(vectors[1], encoder.encode(LONG, on_too_long="chunk"), atol=1e-6)
+    np.testing.assert_allclose(vectors[4], vectors[1], atol=1e-6)
+
+
+def test_chunks_are_bounded(encoder, monkeypatch):
+    monkeypatch.setattr(chunking, "_MOST_CHARACTERS", 1000)
+    with pytest.raises(InvalidTextError, match="item 1: it has 1,440 characters, more than the 1"):
+        encoder.encode([SHORT[0], LONG], on_too_long="chunk")
+
+
+def test_white_space_alone_makes_no_chunks(encoder):
+    text = "the river" + " " * 300_000 + "runs"
+    found = encoder.encode_with_info([text], on_too_long="chunk")
+    assert found.chunks.tolist() == [1]
+    assert not found.truncated[0]
+    np.testing.assert_allclose(found.embeddings[0], encoder.encode("the river runs"), atol=1e-6)
+
+
+def test_bad_mode(encoder):
+    with pytest.raises(ConfigError, match="must be 'truncate', 'error' or 'chunk', got 'cut'"):
+        encoder.encode(SHORT, on_too_long="cut")

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_rt.masking import mask_span
+
+
+@given(st.text(max_size=60), st.integers(0, 20), st.integers(0, 99))
+def test_one_span_is_replaced_and_at_most_half(text, length, seed):
+    masked = mask_span(text, length=length, mask_token="\0", rng=np.random.default_rng(seed))
+    expected = min(length, len(text) // 2)
+    if expected == 0:
+        assert masked == text
+        return
+    assert len(masked) == len(text) - expected + 1
+    starts = range(len(text) - expected + 1)
+    assert masked in {text[:s] + "\0" + text[s + expected :] for s in starts}
+
+
+def test_every_position_is_drawn(rng):
+    seen = {mask_span("abcd", length=2, mask_token="_", rng=rng) for _ in range(200)}
+    assert seen == {"_cd", "a_d", "ab_"}
+
+
+def test_reference_skips_short_strings_and_writes_a_literal(rng):
+    short = "x" * 29
+    assert mask_span(short, length=5, mask_token="<mask>", rng=rng, method="reference") == short
+    text = "abcdefghijklmnopqrstuvwxyz0123456789"
+    masked = mask_span(text, length=5, mask_token="<mask>", rng=rng, method="reference")
+    left, right = masked.split(" [MASK] ")
+    assert text.startswith(left)
+    assert text.endswith(right)
+    assert len(left) + len(right) == len(text) - 5
+
+
+@pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
+def test_the_mask_becomes_one_mask_token_of_each_tokenizer(fixture, request, rng):
+    from mirror_train.model.pretrained import load_pretrained
+
+    pretrained = load_pretrained(request.getfixturevalue(fixture))
+    tokenizer = pretrained.text_tokenizer(64)
+    mask_id = pretrained.hf_tokenizer.mask_token_id
+    for text in ("river", "the old town", "on"):
+        masked = mask_span(text, length=2, mask_token=pretrained.mask_token, rng=rng)
+        assert tokenizer([masked]).tokens.ids.tolist().count(mask_id) == 1

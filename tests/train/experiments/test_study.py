@@ -1,0 +1,237 @@
+"""Studies: each from end to end at small size, and what their tables say."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mirror_rt import ConfigError
+from mirror_rt.cli.study import STUDIES as LISTED
+from mirror_train import load_recipe, load_training_data
+from mirror_train.experiments import study_run as study_module
+from mirror_train.experiments.studies import STUDIES, find_study
+from mirror_train.experiments.study_report import markdown_table, summarize, t_interval
+from mirror_train.experiments.study_run import Run, StudyConfig, random_strings, run_study
+
+TINY_RECIPE = """
+level = "word"
+temperature = 0.2
+span_length = 0
+span_mask = "mask-token"
+dropout = 0.1
+pooling = "cls"
+loss = "ntxent"
+max_length = 25
+epochs = 1
+batch_size = 20
+learning_rate = 1e-3
+weight_decay = 0.01
+"""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory, words, tiny_bert):
+    """Options of a study that takes a second: 60 words, 300 scored pairs, a tiny model.
+
+    A rank correlation over 40 pairs takes few values: two runs had the same one every now and then.
+    """
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "words").mkdir()
+    (folder / "multisimlex").mkdir()
+    (folder / "words" / "en.txt").write_text("\n".join(words[:60]))
+    pairs = itertools.islice(itertools.combinations(words[:40], 2), 300)
+    scores = np.random.default_rng(1).random(300)
+    lines = [f"{a}\t{b}\t{score:.6f}" for (a, b), score in zip(pairs, scores, strict=True)]
+    (folder / "multisimlex" / "en.tsv").write_text("\n".join(["word1\tword2\tscore", *lines]))
+    (folder / "tiny.toml").write_text(TINY_RECIPE)
+    return folder, ["--data", folder, "--recipe", folder / "tiny.toml", "--model", tiny_bert,
+                    "--precision", "fp32", "--device", "cpu"]  # fmt: skip
+
+
+@pytest.fixture
+def configure(inputs, tiny_bert, tmp_path):
+    folder, _ = inputs
+
+    def make(name, **options):
+        values = {"out": tmp_path / "out", "seeds": 1} | options
+        return StudyConfig(
+            study=find_study(name),
+            recipe=load_recipe(folder / "tiny.toml"),
+            data=load_training_data(folder / "words" / "en.txt"),
+            pairs=folder / "multisimlex" / "en.tsv",
+            model=str(tiny_bert),
+            precision="fp32",
+            device="cpu",
+            **values,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def shared_out(tmp_path_factory):
+    """One folder for all studies: they share the runs that they have in common."""
+    return tmp_path_factory.mktemp("studies") / "out"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_from_end_to_end(name, inputs, shared_out, cli):
+    done = cli("study", name, *inputs[1], "--seeds", 1, "--out", shared_out)
+    assert done.code == 0, done.err
+    setups = STUDIES[name].setups(load_recipe(inputs[0] / "tiny.toml"), 60)
+    report = json.loads((shared_out / f"{name}.json").read_text())
+    assert [row["label"] for row in report["rows"]] == [setup.label for setup in setups]
+    assert (report["precision"], report["device"]) == ("fp32", "cpu")
+    assert sum(row["verdict"] == "reference" for row in report["rows"]) == 1
+    assert all(-1 <= row["mean"] <= 1 and len(row["values"]) == 1 for row in report["rows"])
+    table = (shared_out / f"{name}.md").read_text()
+    assert markdown_rows(table) == [setup.label for setup in setups]
+    assert STUDIES[name].source in table
+    assert "One seed: nothing tells a difference" in table
+    assert (shared_out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    progress = re.findall(r"^\[(\d+)/(\d+)\] .*: rho -?0\.\d{4} \(\d+\.\d s\)", done.out, re.M)
+    assert progress == [(str(i + 1), str(len(setups))) for i in range(len(setups))]
+    assert not (shared_out / "work").exists()
+
+
+def markdown_rows(text):
+    return [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][1:]
+
+
+def test_the_list_of_the_command_line_is_that_of_the_studies(cli):
+    assert {name: f"{s.title} ({s.source})" for name, s in STUDIES.items()} == LISTED
+    text = cli("study", "--help").out
+    for name, line in LISTED.items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", text, re.M)
+
+
+def test_the_setups_are_the_papers():
+    """Tables 7, 8, 10, 12, 13, Figure 5, appendix B, as fields of the recipes."""
+    sentence, word = load_recipe("sentence"), load_recipe("word")
+
+    def rows(name, recipe, *fields, count=10_000):
+        setups = STUDIES[name].setups(recipe, count)
+        changed = [recipe.replace(**setup.changes) for setup in setups if setup.tuned]
+        return [tuple(getattr(r, field) for field in fields) for r in changed]
+
+    assert rows("ablation", sentence, "dropout", "span_length") == [
+        (0.1, 5), (0, 5), (0.1, 0), (0, 0)]  # fmt: skip
+    assert rows("ablation", word, "dropout", "span_length")[0] == (0.1, 2)
+    assert rows("drophead", sentence, "dropout", "drophead", "span_length") == [
+        (0.1, 0, 5), (0, 0, 5), (0, 0.05, 5), (0, 0.2, 5)]  # fmt: skip
+    assert rows("controlled-dropout", sentence, "dropout", "same_dropout", "span_length") == [
+        (0, False, 0), (0.1, False, 0), (0.1, True, 0)]  # fmt: skip
+    rates = [rate for (rate,) in rows("dropout-rate", sentence, "dropout")]
+    assert rates == [0.1, 0.05, 0.2, 0.3, 0.4]
+    spans = [span for (span,) in rows("masking-rate", sentence, "span_length")]
+    assert spans == [5, 2, 10, 15, 20]
+    assert rows("random-strings", word, "learning_rate") == [(2e-5,), (2e-5,), (5e-5,)]
+    assert rows("pooling", word, "pooling") == [("cls",), ("mean",), ("mean-without-special",)]
+    sizes = [setup.top for setup in STUDIES["data-size"].setups(word, 100_000)]
+    assert sizes == [None, 10_000, 1_000, 2_000, 5_000, 20_000, 50_000, 100_000]
+    assert [s.top for s in STUDIES["data-size"].setups(word, 1_500)] == [None, 1_000, 200, 500]
+
+
+def test_an_interrupted_study_goes_on(configure, monkeypatch):
+    whole = run_study(configure("controlled-dropout", seeds=2))
+    assert [run.seed for run in whole] == [None, 42, 42, 42, 43, 43, 43]
+    check_rows(summarize(configure("controlled-dropout", seeds=2), whole), whole)
+    tuned = []
+    original = study_module.tune
+
+    def tune(data, config):
+        if len(tuned) == 3:
+            raise KeyboardInterrupt
+        tuned.append(config.seed)
+        return original(data, config)
+
+    other = configure("controlled-dropout", out=configure("pooling").out.parent / "other", seeds=2)
+    monkeypatch.setattr(study_module, "tune", tune)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(other)
+    monkeypatch.setattr(study_module, "tune", lambda *args: tuned.append(0) or original(*args))
+    lefts = []
+    again = run_study(other, on_run=lambda run, done, total, left: lefts.append(left))
+    assert tuned == [42, 42, 42, 0, 0, 0]
+    assert [(r.label, r.seed, r.spearman) for r in again] == [
+        (r.label, r.seed, r.spearman) for r in whole
+    ]
+    assert lefts[0] > lefts[-1] == 0
+    assert run_study(other) == again
+    assert len(tuned) == 6
+
+
+def check_rows(rows, runs):
+    assert len({run.spearman for run in runs}) == len(runs)  # seeds differ, and so do setups
+    assert rows[0].low == rows[0].mean == rows[0].high  # the base model has no randomness
+    for row in rows[1:]:
+        assert row.low < row.mean < row.high
+        assert set(row.values) == {run.spearman for run in runs if run.label == row.label}
+
+
+def test_random_strings(words):
+    like = [*words[:50], "a", "i", "人"]
+    strings = random_strings(like, seed=1)
+    assert len(set(strings)) == len(like)
+    assert [len(s) for s in strings] == [len(s) for s in like]
+    assert set("".join(strings)) <= set("abcdefghijklmnopqrstuvwxyz0123456789")
+    assert random_strings(like, seed=1) == strings
+    assert not set(random_strings(like, seed=2)) & {s for s in strings if len(s) > 3}
+    assert len(set(random_strings(["x"] * 50, seed=1))) == 50  # 36 of one character, then longer
+
+
+def test_the_interval_is_students():
+    assert t_interval([0.5]) is None
+    assert t_interval([1, 2, 3]) == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4)
+    values = [0.51, 0.55, 0.52, 0.56]
+    low, high = t_interval(values, level=0.9)
+    mean = np.mean(values)
+    assert (low + high) / 2 == pytest.approx(mean)
+    assert stats.ttest_1samp(values, low).pvalue == pytest.approx(0.1)
+    assert stats.ttest_1samp(values, high).pvalue == pytest.approx(0.1)
+
+
+def test_overlapping_intervals_are_no_difference(configure):
+    config = configure("controlled-dropout", seeds=3)
+
+    def verdicts(*values):
+        labels = [setup.label for setup in config.study.setups(config.recipe, 60)]
+        runs = [Run("untuned", None, 0.2, 1.0)]
+        for label, rhos in zip(labels[1:], values, strict=True):
+            runs += [Run(label, 42 + i, rho, 1.0) for i, rho in enumerate(rhos)]
+        rows = summarize(config, runs)
+        return [row.verdict for row in rows], markdown_table(rows)
+
+    found, table = verdicts([0.50, 0.51, 0.52], [0.60, 0.61, 0.62], [0.51, 0.53, 0.55])
+    assert found == ["lower", "reference", "higher", "intervals overlap: no difference shown"]
+    assert "| untuned | 0.2000 | - | - | lower |" in table
+    assert "| dropout | 0.6100 | 0.5852 .. 0.6348 | 3 | higher |" in table
+    found, _ = verdicts([0.5], [0.9], [0.1])
+    assert found[2] == "one seed: no interval, no verdict"
+
+
+def test_what_cannot_be_used(inputs, configure, cli, tmp_path, monkeypatch):
+    folder, options = inputs
+    for arguments, code, message in [
+        (["ablation", "--out", tmp_path], 2, "pass --data DIR, or --strings FILE"),
+        (["ablation", *options, "--lang", "xx", "--out", tmp_path], 2, "words/xx.txt does not"),
+        (["ablation", "--data", folder, "--out", tmp_path], 2, "'sentence' needs it: pass --str"),
+        (["ablations", *options, "--out", tmp_path], 2, "invalid choice: 'ablations'"),
+        (["ablation", *options, "--top", 0, "--out", tmp_path], 2, "--top must be at least 1"),
+        (["ablation", *options, "--seeds", 0, "--out", tmp_path], 2, "seeds must be at least 1"),
+        (["ablation", *options, "--top", 5, "--out", tmp_path], 1, "fewer than one batch of 20"),
+    ]:
+        done = cli("study", *arguments)
+        assert (done.code, message in done.err) == (code, True), done.err
+    config = configure("pooling")
+    run_study(config)
+    path = next((config.out / "runs").iterdir())
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(Exception, match=f"{path.name} is not the result of a run"):
+        run_study(config)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="a study runs in one process"):
+        configure("pooling")

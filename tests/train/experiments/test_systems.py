@@ -1,0 +1,342 @@
+"""The study of systems: what is tuned on what, what is kept, what is claimed."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import mirror_export
+from mirror_rt import ConfigError, DataError, Encoder
+from mirror_rt.cli import study_systems
+from mirror_rt.evaluation.bootstrap import Interval
+from mirror_rt.evaluation.run import Measure, Result
+from mirror_rt.evaluation.similarity import ScoredPairs
+from mirror_rt.evaluation.suites import Outcome
+from mirror_train.experiments.systems import (
+    SYSTEMS,
+    SystemsConfig,
+    open_with_torch,
+    run_systems,
+    worker,
+)
+from mirror_train.experiments.systems import run as run_module
+from mirror_train.experiments.systems.claims import Claim, judge
+from mirror_train.experiments.systems.inputs import Inputs, without
+from mirror_train.experiments.systems.job import Job
+from mirror_train.experiments.systems.table import find_systems
+from mirror_train.pairs.examples import Examples
+from mirror_train.training.precision import resolve_device
+
+SENTIMENTS = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, words):
+    """Every input and set, tiny: 60 sentences, 40 labelled pairs."""
+    data = tmp_path_factory.mktemp("systems") / "data"
+    rng = np.random.default_rng(0)
+    sentences = [" ".join(rng.choice(words, 5)) for _ in range(60)]
+
+    def write(name, lines):
+        path = data / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+
+    def scored(header, pairs):
+        return [header, *(f"{a}\t{b}\t{i % 11 / 2}" for i, (a, b) in enumerate(pairs))]
+
+    def numbered(header, rows):
+        return [f"\tid\t{header}", *(f"{i}\tx{i}\t" + "\t".join(row) for i, row in enumerate(rows))]
+
+    pairs = list(zip(sentences[:40], sentences[20:], strict=True))
+    write("sentences/en.txt", sentences)
+    write("words/en.txt", words[:60])
+    word_pairs = zip(words[:40], words[40:80], strict=True)
+    write("multisimlex/en.tsv", scored("word1\tword2\tscore", word_pairs))
+    write("sts/stsb-en-test.tsv", scored("sentence1\tsentence2\tscore", pairs[:30]))
+    labels = ("entailment", "contradiction", "neutral")
+    nli = [(sentences[i // 3], sentences[59 - i], labels[i % 3]) for i in range(60)]
+    write("pairs/snli-dev.tsv", ["premise\thypothesis\tlabel", *map("\t".join, nli)])
+    mentions = [f"{words[i]} {words[i + 1]}\tD{i // 3}" for i in range(60)]
+    write("bel/ncbi-disease-train.tsv", ["mention\tconcept_id", *mentions])
+    write("bel/ncbi-disease-test.tsv", ["mention\tconcept_id", *mentions[::5]])
+    sentiments = [(s, str(i % SENTIMENTS)) for i, s in enumerate(sentences)]
+    write("pairs/ids-sst-train.csv", numbered("sentence\tsentiment", sentiments))
+    write("pairs/ids-sst-dev.csv", numbered("sentence\tsentiment", sentiments[:10]))
+    duplicates = [(a, b, str(i % 2)) for i, (a, b) in enumerate(pairs)]
+    write("pairs/quora-dev.csv", numbered("sentence1\tsentence2\tis_duplicate", duplicates))
+    similar = [(a.upper(), f"{b}!", str(i % 6)) for i, (a, b) in enumerate(pairs)]
+    write("pairs/sts-train.csv", numbered("sentence1\tsentence2\tsimilarity", similar))
+    write("pairs/sts-dev.csv", numbered("sentence1\tsentence2\tsimilarity", similar[30:]))
+    return data
+
+
+@pytest.fixture
+def configure(folder, tiny_bert, tmp_path):
+    def make(**options):
+        values = {"samples": 20, "max_steps": 2, "top": 48} | options
+        return SystemsConfig(
+            data=values.pop("data", folder),
+            out=values.pop("out", tmp_path / "out"),
+            model=str(tiny_bert),
+            precision="fp32",
+            device="cpu",
+            show_progress_bar=False,
+            **values,
+        )
+
+    return make
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Tune in this process, and say what was tuned."""
+    tuned = []
+
+    def tune(job):
+        tuned.append(job.system)
+        return worker.Tuned(**worker.tune_here(job))
+
+    monkeypatch.setattr(run_module, "tune_in_process", tune)
+    return tuned
+
+
+def test_the_list_of_the_command_line_is_that_of_the_systems():
+    listed = {name: f"{one.title} ({one.source})" for name, one in SYSTEMS.items()}
+    assert listed == study_systems.SYSTEMS
+    for system in SYSTEMS.values():
+        assert json.loads(json.dumps(system.options()))
+        assert all(claim.against in {"untuned", *SYSTEMS} for claim in system.claims)
+
+
+def test_every_system_from_one_folder(configure, here):
+    config = configure()
+    rows, left_out = run_systems(config, open_with_torch(config))
+    assert left_out == {}
+    assert here == list(SYSTEMS)
+    assert [row.system for row in rows] == ["untuned", *SYSTEMS]
+    errors = {row.system: row.tuned.error for row in rows if row.tuned.error}
+    assert errors == {}
+    measures = [[result.measure for result in row.results] for row in rows]
+    assert all(found == measures[0] for found in measures)
+    assert {one.suite for one in measures[0]} == {"sentences", "words", "linking", "geometry"}
+    values = {tuple(result.outcome.value for result in row.results) for row in rows}
+    assert len(values) == len(rows)  # no two models are the same
+    sts = [next(r for r in row.results if r.measure.set == "stsb-en") for row in rows]
+    assert all(result.interval.low <= result.interval.high for result in sts)
+    data = {row.system: row.tuned.data for row in rows}
+    assert data["mirror"] == "en.txt, 48"
+    assert data["synonyms"] == "ncbi-disease-train.tsv, 48"
+    assert "without 30 pairs that are evaluated on" in data["multitask"]
+    for row in rows[1:]:
+        assert (config.out / "models" / row.system / "mirror.json").is_file()
+
+
+def test_what_is_finished_is_kept(configure, here):
+    config = configure(systems=["mirror", "simcse"])
+    first, _ = run_systems(config, open_with_torch(config))
+    assert here == ["mirror", "simcse"]
+    again, _ = run_systems(config, open_with_torch(config))
+    assert here == ["mirror", "simcse"]
+    for a, b in zip(first, again, strict=True):
+        assert dataclasses.replace(a, results=[]) == dataclasses.replace(b, results=[])
+        for x, y in zip(a.results, b.results, strict=True):
+            assert (x.measure, x.outcome.value, x.interval) == (y.measure, y.outcome.value,
+                                                                y.interval)  # fmt: skip
+            np.testing.assert_allclose(x.replicates, y.replicates, atol=1e-6)
+    other = configure(systems=["mirror", "simcse"], top=40)
+    run_systems(other, open_with_torch(other))
+    assert here == ["mirror", "simcse"] * 2
+    kept = next((config.out / "runs").glob("simcse-*.json"))
+    for path in (config.out / "runs").glob("simcse-*.json"):
+        path.write_text(kept.read_text()[:-9])
+    with pytest.raises(DataError, match=r"simcse-.* is not the result of a run"):
+        run_systems(config, open_with_torch(config))
+
+
+def test_a_system_that_fails_is_a_row(configure, folder, here, tmp_path, monkeypatch):
+    data = tmp_path / "data"
+    for name in ("sentences", "sts", "bel"):
+        (data / name).mkdir(parents=True)
+        for path in (folder / name).iterdir():
+            (data / name / path.name).write_bytes(path.read_bytes())
+    (data / "bel" / "ncbi-disease-train.tsv").write_text("mention\tconcept_id\nfever\tD1\n")
+    config = configure(data=data, systems=["mirror", "mirror-words", "synonyms", "multitask"])
+    rows, left_out = run_systems(config, open_with_torch(config))
+    assert [row.system for row in rows] == ["untuned", "mirror", "synonyms"]
+    assert [row.tuned.error is None for row in rows] == [True, True, False]
+    assert "no concept has two different names" in rows[2].tuned.error
+    assert left_out == {
+        "mirror-words": f"{data} has no words/en.txt",
+        "multitask": f"{data} has no pairs/ids-sst-train.csv or pairs/ids-sst-dev.csv",
+    }
+    run_systems(config, open_with_torch(config))
+    assert here == ["mirror", "synonyms", "synonyms"]  # a failure is not kept
+
+
+def test_the_command_in_processes_of_their_own(folder, tiny_bert, tmp_path, cli):
+    """With a report; the second run finds everything."""
+    line = ["study", "systems", "--data", folder, "--systems", "mirror", "--model", tiny_bert,
+            "--out", tmp_path / "out", "--top", 40, "--samples", 20, "--precision", "fp32",
+            "--no-export"]  # fmt: skip
+    done = cli(*line)
+    assert done.code == 0, done.err
+    assert "mirror ...\n" in done.out
+    report = json.loads((tmp_path / "out" / "systems.json").read_text())
+    assert report["device"] == str(resolve_device("auto"))  # what it was measured on
+    base, mirror = report["rows"]
+    assert (base["system"], mirror["system"]) == ("untuned", "mirror")
+    assert mirror["tuned"]["memory_mb"] > 100
+    assert mirror["tuned"]["seconds"] > 0
+    assert {one["verdict"].split(":")[0] for one in report["claims"]} <= {
+        "holds", "not shown", "does not hold"}  # fmt: skip
+    text = (tmp_path / "out" / "systems.md").read_text()
+    assert "| untuned | - | " in text
+    assert "| mirror | en.txt, 40 | " in text
+    assert "| mirror | higher than untuned | stsb-en spearman | " in text
+    again = cli(*line)
+    assert "mirror ...\n" not in again.out
+    assert again.code == 0
+
+
+def test_systems_are_evaluated_as_they_are_used(configure, tiny_bert, bundle, monkeypatch):
+    """Through bundles that were compared with PyTorch; a base without a pooling by its mean."""
+    asked = []
+
+    def export(config):
+        asked.append((config.model, config.pooling, config.overwrite))
+        shutil.copytree(bundle, config.out)
+
+    monkeypatch.setattr(mirror_export, "export_bundle", export)
+    opened = study_systems.open_bundles(configure())("untuned", str(tiny_bert))
+    assert asked == [(str(tiny_bert), "mean", True)]
+    assert isinstance(opened.encoder, Encoder)
+    assert "differs from PyTorch by" in opened.about
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--systems", "simsce"], 2, "no system 'simsce' (did you mean 'simcse'?); there are"),
+        (["--seeds", 3], 2, "--seeds does not go with the study 'systems'"),
+        (["--strings", "x.txt"], 2, "--strings does not go with the study 'systems'"),
+        (["--small"], 2, "--small does not go with the study 'systems'"),
+        (["--top", 1], 2, "top must be at least 2, got 1"),
+        (["--max-steps", 0], 2, "max_steps must be at least 1, got 0"),
+        (["--learning-rate", 0], 2, "learning_rate must be above 0, got 0.0"),
+        (["--learning-rate", "nan"], 2, "learning_rate must be above 0, got nan"),
+        (["--lang", "xx"], 1, "has no set in 'xx' to evaluate on"),
+    ],
+)
+def test_what_cannot_be_used(folder, tiny_bert, tmp_path, cli, arguments, code, message):
+    done = cli("study", "systems", "--data", folder, "--model", tiny_bert, "--no-export",
+               "--out", tmp_path / "out", *arguments)  # fmt: skip
+    assert (done.code, message in done.err) == (code, True), done.err
+
+
+def test_options_of_systems_go_with_them_alone(folder, tmp_path, cli):
+    for option in (["--systems", "mirror"], ["--max-steps", 3], ["--no-export"], ["--seed", 1],
+                   ["--learning-rate", 2]):  # fmt: skip
+        done = cli("study", "ablation", "--data", folder, "--out", tmp_path / "out", *option)
+        assert done.code == 2
+        assert f"{option[0]} does not go with the study 'ablation'" in done.err
+    done = cli("study", "systems", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "study systems needs --data DIR" in done.err
+
+
+@pytest.mark.parametrize("system", ["mirror", "cf", "burt", "multitask", "flow"])
+def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_bert, tmp_path):
+    """Not that of a flow, which learns vectors, however large the encoder is."""
+    inputs, model = Inputs(folder, top=48), str(tiny_bert)
+    job = Job(system=system, inputs=inputs, out=tmp_path / "out", model=model, max_steps=1,
+              learning_rate=8e-4, precision="fp32", device="cpu",
+              show_progress_bar=False)  # fmt: skip
+    own = SYSTEMS[system].options()
+    tuned = SYSTEMS[system].tune(job).manifest.recipe
+    assert tuned["learning_rate"] == (own["learning_rate"] if system == "flow" else 8e-4)
+    assert tuned.get("flow_learning_rate") == own.get("flow_learning_rate")
+
+
+def test_recipes_are_cut_to_what_the_base_has_positions_for(configure, here, tiny_bert, tmp_path):
+    base = shutil.copytree(tiny_bert, tmp_path / "short")
+    limits = json.loads((base / "tokenizer_config.json").read_text()) | {"model_max_length": 24}
+    (base / "tokenizer_config.json").write_text(json.dumps(limits))
+    systems = ["mirror", "cf", "burt", "multitask"]
+    config = dataclasses.replace(configure(systems=systems), model=str(base))
+    rows, _ = run_systems(config, open_with_torch(config))
+    assert [row.tuned.error for row in rows] == [None] * 5
+    for system in systems:
+        manifest = json.loads((config.out / "models" / system / "mirror.json").read_text())
+        assert manifest["recipe"]["max_length"] == 24
+
+
+def test_find_systems():
+    assert [one.name for one in find_systems(["simcse", "mirror"])] == ["mirror", "simcse"]
+    assert len(find_systems(None)) == len(SYSTEMS)
+    with pytest.raises(ConfigError, match="no system 'bert'"):
+        find_systems(["bert"])
+
+
+def test_pairs_that_are_evaluated_on_are_left_out():
+    examples = Examples(
+        ["A man plays.", "It rains", "Dogs run", "None"],
+        ["Someone plays", "it is wet", "Cats sit.", "left"],
+        np.array([5.0, 4.0, 0.0, 1.0]),
+        (),
+        "sts-train.csv",
+    )
+    evaluated = ScoredPairs(["a man plays", "cats sit"], ["someone PLAYS!", "dogs run"], np.ones(2))
+    found = without(examples, [evaluated])
+    assert found.items() == [("It rains", "it is wet"), ("None", "left")]
+    assert found.targets.tolist() == [4.0, 1.0]
+    assert found.source == "sts-train.csv without 2 pairs that are evaluated on"
+    assert without(found, [evaluated]).source == found.source
+    with pytest.raises(DataError, match="all of its pairs are evaluated on"):
+        without(examples.take([0, 2]), [evaluated])
+
+
+def test_the_real_training_pairs_hold_test_pairs(data):
+    """CS224N's split of the STS benchmark is not that of the benchmark."""
+    similarity = Inputs(data).tasks(42).tasks["similarity"]
+    assert similarity.train.source == "sts-train.csv without 1059 pairs that are evaluated on"
+    assert len(similarity.train) == 6040 - 1059
+
+
+def result(model, suite, name, value, replicates):
+    low, high = np.quantile(replicates, [0.025, 0.975])
+    return Result(Measure(suite, name, "spearman"), model, Outcome("spearman", 10, value),
+                  Interval(low, high), np.array(replicates), 0.0)  # fmt: skip
+
+
+def test_claims_are_judged_by_paired_intervals():
+    noise = np.random.default_rng(0).normal(0, 0.02, 200)
+    small = np.random.default_rng(1).normal(0, 0.001, 200)
+    results = [
+        result("a", "sentences", "sts", 0.6, 0.6 + noise),
+        result("b", "sentences", "sts", 0.59, 0.59 + noise + small),
+        result("a", "sentences", "other", 0.6, 0.6 + noise),
+        result("b", "sentences", "other", 0.5999, 0.5999 + noise + small),
+        result("a", "words", "words", 0.1, 0.1 + noise),
+        result("b", "words", "words", 0.9, 0.9 + noise),
+    ]
+
+    def verdicts(system, claim):
+        return {one.set: one.verdict for one in judge(system, claim, results)}
+
+    assert verdicts("a", Claim("b", ("sentences",))) == {
+        "other spearman": "not shown: the interval holds 0", "sts spearman": "holds"}  # fmt: skip
+    assert verdicts("a", Claim("b", ("words",))) == {
+        "words spearman": "does not hold: it is lower"}  # fmt: skip
+    assert verdicts("a", Claim("b", ("sentences",), "on par")) == {
+        "other spearman": "no difference shown",
+        "sts spearman": "does not hold: it is higher",
+    }
+    assert verdicts("a", Claim("absent", ("sentences",))) == {}
+
+
+def test_a_worker_that_is_killed_says_so():
+    assert worker.Tuned(**worker._crash(-9)).error.endswith("out of memory, most likely")
+    assert worker.Tuned(**worker._crash(3)).error == "its process ended with code 3"

@@ -1,0 +1,50 @@
+"""The C++ of the loss without Python: under sanitizers, and on another processor."""
+
+import platform
+import shutil
+import subprocess
+
+import pytest
+
+from paths import ROOT, TESTS
+
+PORTABLE = ["loss", "isa", "packing", "tile_portable", "rows"]
+X86 = [*PORTABLE, "tile_avx2", "tile_avx512", "tile_avx512_bf16"]
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+FLAGS = ["-std=c++17", "-O1", "-g", "-ffp-contract=fast", "-pthread", *WARNINGS]
+
+
+def build(compiler, parts, flags, binary):
+    names = [*(f"infonce/cpu/{part}" for part in parts), "parallel"]
+    sources = [ROOT / "csrc" / f"{name}.cpp" for name in names]
+    check = TESTS / "support" / "native" / "infonce_check.cpp"
+    include = f"-I{ROOT / 'csrc'}"
+    subprocess.run([compiler, *FLAGS, *flags, include, *sources, check, "-o", binary], check=True)
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_under_sanitizers(tmp_path, sanitizer):
+    x86 = platform.machine() == "x86_64"
+    # Every geometry, lowered to what the processor has, whichever that is.
+    flags = ["-DMIRROR_RT_X86", "-DMIRROR_RT_EMULATE"] if x86 else []
+    parts = X86 if x86 else PORTABLE
+    build("g++", parts, [f"-fsanitize={sanitizer}", "-Wno-psabi", *flags], tmp_path / "check")
+    assert "portable: 401 pairs" in run(tmp_path / "check")
+
+
+@pytest.mark.skipif(
+    shutil.which("aarch64-linux-gnu-g++") is None, reason="needs a compiler for aarch64"
+)
+def test_on_aarch64(tmp_path):
+    build("aarch64-linux-gnu-g++", PORTABLE, ["-static"], tmp_path / "check")
+    emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if emulator is None:
+        pytest.skip("compiled; needs qemu-aarch64 to run")
+    assert "portable: 401 pairs" in run(emulator, tmp_path / "check")

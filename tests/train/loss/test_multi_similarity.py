@@ -1,0 +1,225 @@
+"""Multi-similarity on hard triplets: against its formula, and against the library of its field."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from pytorch_metric_learning import losses, miners
+from torch.nn import functional
+
+from mirror_rt import ConfigError, DataError
+from mirror_rt.bundle.manifest import Manifest
+from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+from mirror_train.loss import multi_similarity
+
+DEFAULTS = {"alpha": 1.0, "beta": 60.0, "base": 0.5, "margin": 0.2}
+GROUPS = torch.tensor([0, 1, 0, 2, 1, 3, 4, 4])
+
+
+def views(n, d, *, noise=0.8, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(2, n, d, generator=generator, dtype=torch.float64)
+    z[1] = z[0] + noise * z[1]
+    return z[0].to(dtype), z[1].to(dtype)
+
+
+def oracle(z1, z2, groups, *, alpha, beta, base, margin):
+    """SapBERT's Eq. 1 and 2 as they read: every triplet, one by one, in float64."""
+    rows = functional.normalize(torch.cat([z1, z2]).double(), dim=1)
+    labels = torch.cat([groups, groups]).tolist()
+    s, n = rows @ rows.T, len(rows)
+    distance = [[(rows[i] - rows[j]).norm().item() for j in range(n)] for i in range(n)]
+    positives, negatives = [set() for _ in range(n)], [set() for _ in range(n)]
+    for a, p, q in itertools.product(range(n), repeat=3):
+        triplet = a != p and labels[a] == labels[p] and labels[a] != labels[q]
+        if triplet and distance[a][q] - distance[a][p] <= margin:
+            positives[a].add(p)
+            negatives[a].add(q)
+    total = 0.0
+    for a in range(n):
+        near = sum(math.exp(alpha * (base - s[a, p])) for p in positives[a])
+        far = sum(math.exp(beta * (s[a, q] - base)) for q in negatives[a])
+        total += math.log1p(near) / alpha + math.log1p(far) / beta
+    return total / n, sum(map(len, positives)), sum(map(len, negatives))
+
+
+@pytest.mark.parametrize("options", [{}, {"alpha": 2.0, "beta": 50.0, "base": 0.4, "margin": 0.0}])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_it_is_its_formula_over_every_triplet(options, grouped):
+    z1, z2 = views(8, 5)
+    groups = GROUPS if grouped else torch.arange(8)
+    expected, positives, negatives = oracle(z1, z2, groups, **(DEFAULTS | options))
+    assert positives > 0
+    assert 0 < negatives < (groups[:, None] != groups).sum() * 4  # some are hard, some are not
+    got = multi_similarity(z1, z2, group_ids=groups if grouped else None, **options)
+    assert got.dtype == torch.float64
+    assert got.item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2])
+def test_loss_and_gradient_are_those_of_pytorch_metric_learning(margin):
+    """Of the library that SapBERT's code takes, with the options that it takes."""
+    z1, z2 = views(40, 16)
+    groups = torch.arange(40) // 3
+    ours, theirs = (torch.cat([z1, z2]).requires_grad_() for _ in range(2))
+    labels = torch.cat([groups, groups])
+    miner = miners.TripletMarginMiner(margin=margin, type_of_triplets="all")
+    expected = losses.MultiSimilarityLoss(alpha=1, beta=60, base=0.5)(
+        theirs, labels, miner(theirs, labels)
+    )
+    got = multi_similarity(*ours.chunk(2), margin=margin, group_ids=groups)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
+    got.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_without_a_hard_triplet_there_is_nothing_to_learn():
+    z = torch.eye(6, dtype=torch.float64).requires_grad_()  # views alike, strings at right angles
+    loss = multi_similarity(z, z)
+    loss.backward()
+    assert loss == 0
+    assert z.grad.abs().max() == 0
+
+
+def test_lower_precisions_are_computed_in_float32():
+    z1, z2 = views(50, 64)
+    exact = multi_similarity(z1, z2)
+    for dtype, tolerance in [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)]:
+        halves = [z.to(dtype).requires_grad_() for z in (z1, z2)]
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not torch.float32):
+            loss = multi_similarity(*halves)
+        loss.backward()
+        assert (loss.dtype, halves[0].grad.dtype) == (torch.float32, dtype)
+        torch.testing.assert_close(loss.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 0}, "alpha must be greater than 0, got 0"),
+        ({"beta": -1}, "beta must be greater than 0, got -1"),
+        ({"base": math.nan}, "base must be a finite number, got nan"),
+        ({"group_ids": torch.zeros(4, dtype=torch.int64)}, "all pairs have one group id"),
+    ],
+)
+def test_what_cannot_be_used(options, message):
+    with pytest.raises(ValueError, match=message):
+        multi_similarity(*views(4, 3), **options)
+
+
+def test_recipes_keep_the_fields_of_other_losses_apart():
+    recipe = load_recipe("mirror-ms")
+    assert (recipe.ms_alpha, recipe.ms_beta, recipe.ms_base, recipe.triplet_margin) == tuple(
+        DEFAULTS.values()
+    )
+    for changes, message in [
+        ({"temperature": 0.04}, "temperature must be 1 with the loss multi_similarity"),
+        ({"loss": "ntxent", "ms_beta": 50.0}, "ms_beta goes with the loss multi_similarity"),
+        ({"ms_beta": 0}, "ms_beta must be greater than 0"),
+        ({"ms_base": 2}, "ms_base must be a cosine"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            recipe.replace(**changes)
+
+
+SYNONYMS = """D1\theart attack
+D1\tmyocardial infarction
+D1\tcardiac infarction
+D2\tfever
+D2\tpyrexia
+D3\tstroke
+D3\tapoplexy
+D4\talone
+D1\theart attack
+"""
+
+
+def write(tmp_path, text, name="synonyms.tsv"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_synonyms_become_pairs_of_a_concept(tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        data = load_training_data(write(tmp_path, SYNONYMS), data_format="synonyms")
+    pairs = list(zip(data.first, data.second, strict=True))
+    assert pairs[:3] == [("heart attack", "myocardial infarction"),
+                         ("heart attack", "cardiac infarction"),
+                         ("myocardial infarction", "cardiac infarction")]  # fmt: skip
+    assert pairs[3:] == [("fever", "pyrexia"), ("stroke", "apoplexy")]
+    assert data.group_ids == [0, 0, 0, 1, 2]
+    assert data.duplicates == 1
+    assert "5 pairs of 3 concepts; left out: 1 concepts with one name" in caplog.text
+
+
+def test_the_forms_of_a_synonym_list(tmp_path):
+    expected = load_training_data(write(tmp_path, SYNONYMS), data_format="synonyms").sha256()
+    rows = [line.split("\t") for line in SYNONYMS.splitlines()]
+    bars = "".join(f"{a}||{b}\n" for a, b in rows)
+    table = "mention\tconcept_id\n" + "".join(f"{b}\t{a}\n" for a, b in rows) + "both\tD1|D2\n"
+    for name, text in [("bars.txt", bars), ("table.tsv", table)]:
+        data = load_training_data(write(tmp_path, text, name), data_format="synonyms")
+        assert data.sha256() == expected
+    many = "".join(f"D{i // 20}\tname {i}\n" for i in range(40))  # 190 pairs of each concept
+    data = load_training_data(write(tmp_path, many), data_format="synonyms")
+    assert len(data) == 100
+    assert data.group_ids == [0] * 50 + [1] * 50
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("D1 heart attack\n", "line 1: 1 cells, expected at least 2"),
+        ("D1\tfever\nD2\t\n", "line 2: expected a concept id, a tab and a name"),
+        ("\tfever\n", "line 1: expected a concept id"),
+        ("D1\tfever\thigh\n", "line 1: expected a concept id"),
+        ("D1||fever\nD2\n", r"line 2: expected ID\|\|name"),
+        ("mention\tconcept_id\nfever\t\n", "line 2: no concept id"),
+        ("name of it\tconcept_id\nfever\tD1\n", "has no mentions"),
+        ("D1\tfever\nD2\tcough\n", "no concept has two different names"),
+        ("D1\tfever\nD1\tfever\n", "no concept has two different names"),
+    ],
+)
+def test_unusable_synonym_lists(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        load_training_data(write(tmp_path, text), data_format="synonyms")
+
+
+def test_tuning_on_synonyms(tiny_bert, words, tmp_path, cli):
+    """From a list to a folder; names of one concept share a word, which is soon found out."""
+    names = [f"{words[i // 4]} {words[100 + i]} {words[i // 4]}" for i in range(120)]
+    lines = [f"D{i // 4}\t{name}\n" for i, name in enumerate(names)]
+    path = write(tmp_path, "".join(lines))
+    options = ["--span-length", 0, "--epochs", 13, "--batch-size", 60, "--learning-rate", 2e-3]
+    done = cli("tune", "--recipe", "mirror-ms", "--data", path, "--data-format", "synonyms",
+               "--model", tiny_bert, "--out", tmp_path / "out", "--precision", "fp32",
+               "--pooling", "mean", *options)  # fmt: skip
+    assert done.code == 0, done.err
+    assert "180 strings (0 blank and 0 repeated lines dropped)" in done.out
+    manifest = Manifest.read(tmp_path / "out", "mirror_rt encoder")
+    assert manifest.recipe["loss"] == "multi_similarity"
+    assert manifest.training["loss_last"] < 0.5 * manifest.training["loss_first"]
+
+
+def test_raw_strings_and_large_batches(tiny_bert, words_file, tmp_path):
+    """Each string is its own concept; gradient caching gives the same run."""
+    recipe = load_recipe("mirror-ms").replace(
+        batch_size=20, epochs=1, learning_rate=1e-3, dropout=0.0
+    )
+    data = load_training_data(words_file)
+    config = TuneConfig(
+        recipe=recipe, out=tmp_path / "a", model=str(tiny_bert), precision="fp32", loss_batch=80
+    )
+    cached = tune(data, config).stats.losses
+    whole = TuneConfig(
+        recipe=recipe.replace(batch_size=80),
+        out=tmp_path / "b",
+        model=str(tiny_bert),
+        precision="fp32",
+    )
+    assert cached == pytest.approx(tune(data, whole).stats.losses, rel=1e-4)
+    assert cached[-1] < cached[0]

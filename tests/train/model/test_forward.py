@@ -1,0 +1,91 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_train.model.forward import Forward, length_groups
+from mirror_train.model.pooling import pool
+from mirror_train.model.pretrained import load_pretrained
+
+
+def cost(lengths, groups, pass_cost):
+    return sum(len(rows) * lengths[rows].max() + pass_cost for rows in groups)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=7), st.integers(0, 60))
+def test_the_split_is_the_cheapest(lengths, pass_cost):
+    lengths = np.array(lengths, dtype=np.int64)
+    groups = length_groups(lengths, pass_cost=pass_cost)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(len(lengths)))
+    ordered = np.argsort(lengths, kind="stable")
+    best = min(
+        cost(lengths, np.split(ordered, list(cuts)), pass_cost)
+        for k in range(len(lengths))
+        for cuts in combinations(range(1, len(lengths)), k)
+    )
+    assert cost(lengths, groups, pass_cost) == best
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "mean-without-special", "mean-with-padding"])
+@pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
+def test_groups_give_what_one_text_at_a_time_gives(fixture, pooling, request, words):
+    pretrained = load_pretrained(request.getfixturevalue(fixture))
+    texts = words[:40] + [" ".join(words[:k]) for k in (5, 9, 16)]
+    tokens = pretrained.text_tokenizer(25).__call__(texts).tokens
+    pad_to = 25 if pooling == "mean-with-padding" else None
+    options = {"pooling": pooling, "pad_id": pretrained.pad_id, "pad_to": pad_to}
+    with torch.inference_mode():
+        forward = Forward(pretrained.model, device=torch.device("cpu"), **options)
+        chunks = forward.chunks(tokens)
+        embeddings = forward.embed(tokens, chunks)
+        for i in range(len(texts)):
+            batch = tokens.pad(np.array([i]), pad_id=pretrained.pad_id, length=pad_to)
+            ids, mask = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.attention_mask)
+            hidden = pretrained.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            if pooling == "cls":
+                expected = hidden[0, 0]
+            elif pooling == "mean":
+                expected = hidden[0, : int(mask.sum())].mean(0)
+            elif pooling == "mean-without-special":
+                tokenizer = pretrained.hf_tokenizer
+                special = [tokenizer.cls_token_id, tokenizer.sep_token_id]
+                words_only = [j for j, token in enumerate(ids[0].tolist()) if token not in special]
+                expected = hidden[0, words_only].mean(0)
+            else:
+                assert hidden.shape[1] == 25
+                expected = hidden[0].mean(0)
+            torch.testing.assert_close(embeddings[i], expected, atol=2e-6, rtol=1e-4)
+    assert tokens.lengths.sum() <= forward.padded_tokens(tokens, chunks)
+
+
+def test_mean_ignores_what_padding_holds(rng):
+    hidden = torch.from_numpy(rng.standard_normal((2, 4, 3)))
+    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
+    other = hidden.clone()
+    other[0, 2:] = 99
+    torch.testing.assert_close(pool(hidden, mask, "mean"), pool(other, mask, "mean"))
+    assert not torch.equal(
+        pool(hidden, mask, "mean-with-padding"), pool(other, mask, "mean-with-padding")
+    )
+
+
+@pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
+def test_the_rate_reaches_every_dropout(fixture, request):
+    pretrained = load_pretrained(request.getfixturevalue(fixture), dropout=0.37)
+    modules = [m for m in pretrained.model.modules() if isinstance(m, torch.nn.Dropout)]
+    assert len(modules) >= 5
+    assert {m.p for m in modules} == {0.37}
+    config = pretrained.model.config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.37, 0.37)
+
+
+def test_no_dropout_makes_both_views_equal(tiny_bert):
+    """Attention dropout too is off at rate 0, and on at another: the views show it."""
+    ids = torch.tensor([[2, 10, 11, 12, 3]])
+    for rate, equal in ((0.0, True), (0.3, False)):
+        model = load_pretrained(tiny_bert, dropout=rate).model.train()
+        one, two = (model(input_ids=ids).last_hidden_state for _ in range(2))
+        assert torch.equal(one, two) is equal

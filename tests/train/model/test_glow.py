@@ -1,0 +1,275 @@
+"""The flow: invertible, with an exact log-determinant, and the same in every form it takes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mirror_rt.errors import ConfigError, ModelError
+from mirror_train import TorchEncoder, load_training_data
+from mirror_train.flow.fitting import bits_per_dimension, fit_flow, initial_flow
+from mirror_train.flow.recipe import FlowRecipe
+from mirror_train.model.glow import Flow, load_flow, save_flow
+from mirror_train.model.glow_blocks import ActNorm, InvertibleLinear
+
+
+def vectors(n=300, size=8, *, seed=0):
+    """Vectors in a narrow cone, their dimensions correlated and of different scale."""
+    generator = np.random.default_rng(seed)
+    mixing = generator.normal(size=(size, size)) * np.geomspace(1, 0.1, size) / size**0.5
+    return (generator.normal(size=(n, size)) @ mixing + 1).astype(np.float32)
+
+
+def shaken(flow, *, seed=0):
+    """The same flow with no weight as it began: couplings and scales at work."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in flow.named_parameters():
+            # Triangular matrices soon cannot be inverted where all their entries are random.
+            scale = 0.05 / flow.size if name.endswith("triangles") else 0.05
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
+    return flow
+
+
+@pytest.fixture(scope="module")
+def real(tiny_bert, words_file):
+    """Vectors that a real encoder architecture gives real words, float32 [400, 32]."""
+    encoder = TorchEncoder.load(tiny_bert, pooling="mean")
+    return encoder.encode(load_training_data(words_file).first, normalize_embeddings=False)
+
+
+@pytest.fixture(scope="module")
+def trained(real):
+    """A flow fitted to them."""
+    recipe = FlowRecipe(steps=150, learning_rate=3e-3)
+    flow = initial_flow(32, recipe, seed=0, vectors=real)
+    fit_flow(flow, real, recipe, seed=0, device=torch.device("cpu"))
+    return flow
+
+
+@pytest.mark.parametrize("size", [8, 32, 384])
+def test_the_inverse_of_random_vectors(size):
+    x = torch.from_numpy(vectors(size=size))
+    flow = shaken(initial_flow(size, FlowRecipe(), seed=1, vectors=x.numpy()), seed=1).eval()
+    z = flow(x)
+    assert z.dtype == torch.float32
+    torch.testing.assert_close(flow.inverse(z), x, atol=1e-5, rtol=1e-5)
+    assert (z - x).abs().max() > 0.5
+
+
+def test_the_inverse_on_the_default_models_vectors(default_model, words):
+    """384 dimensions, trained weights on both sides."""
+    real = TorchEncoder.load(default_model).encode(words, normalize_embeddings=False)
+    recipe = FlowRecipe(steps=30, learning_rate=1e-3)
+    flow = initial_flow(384, recipe, seed=0, vectors=real)
+    fit_flow(flow, real, recipe, seed=0, device=torch.device("cpu"))
+    x = torch.from_numpy(real)
+    torch.testing.assert_close(flow.inverse(flow(x)), x, atol=1e-5, rtol=0)
+
+
+def test_the_inverse_of_a_trained_flow_on_real_vectors(trained, real):
+    x = torch.from_numpy(real)
+    torch.testing.assert_close(trained.inverse(trained(x)), x, atol=1e-5, rtol=0)
+    z = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(trained(trained.inverse(z)), z, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("size", [2, 6, 10])
+def test_the_log_determinant_is_that_of_autograds_jacobian(size):
+    flow = shaken(initial_flow(size, FlowRecipe(), seed=2, vectors=vectors(size=size))).double()
+    for x in torch.from_numpy(vectors(3, size, seed=5)).double():
+        jacobian = torch.autograd.functional.jacobian(lambda v: flow(v[None])[0], x)
+        expected = torch.linalg.slogdet(jacobian).logabsdet
+        torch.testing.assert_close(flow.log_determinant(), expected, atol=1e-9, rtol=0)
+
+
+def test_the_log_determinant_on_a_real_vector(trained, real):
+    flow = load_copy(trained).double()
+    x = torch.from_numpy(real[7]).double()
+    jacobian = torch.autograd.functional.jacobian(lambda v: flow(v[None])[0], x)
+    expected = torch.linalg.slogdet(jacobian).logabsdet
+    torch.testing.assert_close(flow.log_determinant(), expected, atol=1e-6, rtol=0)
+
+
+def load_copy(flow):
+    copy = Flow(flow.size, blocks=len(flow.blocks), hidden_size=flow.hidden_size)
+    copy.blocks.load_state_dict(flow.blocks.state_dict())
+    return copy
+
+
+@pytest.mark.parametrize("source", ["random", "real"])
+def test_actnorm_standardises_what_it_was_fitted_to(source, real):
+    x = torch.from_numpy(vectors() if source == "random" else real)
+    norm = ActNorm(x.shape[1])
+    y = norm.initialise(x)
+    torch.testing.assert_close(y, norm(x))
+    np.testing.assert_allclose(y.detach().mean(dim=0), 0, atol=1e-5)
+    np.testing.assert_allclose(y.detach().std(dim=0, correction=0), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", ["random", "real"])
+def test_every_actnorm_of_a_flow_is_fitted_to_what_reaches_it(source, real):
+    x = vectors() if source == "random" else real
+    flow = initial_flow(x.shape[1], FlowRecipe(), seed=0, vectors=x)
+    seen = []
+    for module in flow.modules():
+        if isinstance(module, ActNorm):
+            module.register_forward_hook(lambda _, __, y: seen.append(y.detach()))
+    flow(torch.from_numpy(x))
+    assert len(seen) == 9  # one a block, and two in each coupling
+    for y in seen:
+        np.testing.assert_allclose(y.mean(dim=0), 0, atol=1e-4)
+        np.testing.assert_allclose(y.std(dim=0, correction=0), 1, atol=1e-3)
+
+
+def test_actnorm_does_not_blow_up_a_dimension_without_signal():
+    x = torch.from_numpy(vectors())
+    x[:, 3] = 2.5
+    y = ActNorm(8).initialise(x)
+    assert torch.isfinite(y).all()
+    assert y[:, 3].abs().max() < 1e-2
+
+
+def test_equal_vectors_are_refused():
+    with pytest.raises(ModelError, match="every string has the same vector"):
+        initial_flow(8, FlowRecipe(), seed=0, vectors=np.ones((5, 8), np.float32))
+
+
+def test_the_matrix_begins_as_a_rotation_and_its_determinant_is_exact():
+    linear = InvertibleLinear(16, torch.Generator().manual_seed(0))
+    weight = linear.weight()
+    torch.testing.assert_close(weight @ weight.T, torch.eye(16).double(), atol=1e-6, rtol=0)
+    with torch.no_grad():
+        for parameter in linear.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    x = torch.randn(5, 16)
+    torch.testing.assert_close(linear(x), (x.double() @ linear.weight().T).float())
+    expected = torch.linalg.slogdet(linear.weight()).logabsdet
+    torch.testing.assert_close(linear.log_diagonal.double().sum(), expected, atol=1e-5, rtol=0)
+
+
+def test_the_loss_is_the_change_of_variables_in_float64():
+    """-ln p(x) by a density of torch's own and the Jacobian's determinant; bits a dimension."""
+    flow = shaken(initial_flow(6, FlowRecipe(), seed=3, vectors=vectors(size=6))).double()
+    x = torch.from_numpy(vectors(20, 6, seed=9)).double()
+    gaussian = torch.distributions.MultivariateNormal(
+        torch.zeros(6).double(), torch.eye(6).double()
+    )
+    nats = []
+    for row in x:
+        jacobian = torch.autograd.functional.jacobian(lambda v: flow(v[None])[0], row)
+        density = gaussian.log_prob(flow(row[None])[0]) + torch.linalg.slogdet(jacobian).logabsdet
+        nats.append(-density)
+    expected = torch.stack(nats).mean() / (6 * math.log(2))
+    found = bits_per_dimension(flow(x), flow.log_determinant())
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+
+
+def test_gradients_are_those_of_finite_differences():
+    flow = shaken(initial_flow(4, FlowRecipe(hidden_size=3), seed=3, vectors=vectors(size=4)))
+    flow, x = flow.double(), torch.from_numpy(vectors(7, 4, seed=9)).double()
+    names = [name for name, _ in flow.named_parameters()]
+
+    def loss(*values):
+        made = torch.func.functional_call(flow, dict(zip(names, values, strict=True)), (x,))
+        logs = [v.sum() for n, v in zip(names, values, strict=True)
+                if n.endswith(("log_diagonal", ".norm.log_scale"))]  # fmt: skip
+        return bits_per_dimension(made, torch.stack(logs).sum())
+
+    parameters = [p.detach().clone().requires_grad_() for p in flow.parameters()]
+    assert torch.autograd.gradcheck(loss, parameters, atol=1e-6)
+
+
+def test_fitting_makes_real_vectors_gaussian(trained, real):
+    z = trained(torch.from_numpy(real)).numpy()
+    cosines = z @ z.T / np.outer(*[np.linalg.norm(z, axis=1)] * 2)
+    raw = real @ real.T / np.outer(*[np.linalg.norm(real, axis=1)] * 2)
+    assert abs(cosines.mean()) < 0.05 < raw.mean()
+    covariance = np.cov(z, rowvar=False)
+    assert (
+        np.abs(covariance - np.eye(32)).mean()
+        < np.abs(np.corrcoef(real, rowvar=False) - np.eye(32)).mean()
+    )
+
+
+def test_the_loss_of_fitting_falls(real):
+    recipe = FlowRecipe(steps=100, learning_rate=1e-3)
+    flow = initial_flow(32, recipe, seed=0, vectors=real)
+    losses = fit_flow(flow, real, recipe, seed=0, device=torch.device("cpu")).losses
+    assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.05
+
+
+def test_evaluation_mode_is_the_same_function_in_linear_layers():
+    flow = shaken(initial_flow(8, FlowRecipe(), seed=4, vectors=vectors()))
+    x = torch.from_numpy(vectors(50, seed=8))
+    expected = flow(x)
+    torch.testing.assert_close(flow.eval()(x), expected, atol=1e-4, rtol=1e-4)
+    shaken(flow, seed=1)
+    changed = flow.eval()(x)
+    assert (changed - expected).abs().max() > 1e-2
+    torch.testing.assert_close(flow.train()(x), changed, atol=1e-4, rtol=1e-4)
+    layers = [m for m in flow.eval().folded.modules() if isinstance(m, nn.Linear)]
+    assert len(layers) == 4 * 3
+
+
+@pytest.mark.parametrize(("size", "options", "message"), [
+    (33, {}, "an even number of dimensions, got 33"),
+    (0, {}, "an even number of dimensions, got 0"),
+    (8, {"blocks": 0}, "at least 1 block and 1 hidden unit, got 0 and 32"),
+    (8, {"hidden_size": 0}, "at least 1 block and 1 hidden unit, got 3 and 0"),
+])  # fmt: skip
+def test_what_no_flow_can_have(size, options, message):
+    with pytest.raises(ConfigError, match=message):
+        Flow(size, **options)
+
+
+def test_files(tmp_path, trained, real):
+    save_flow(trained, tmp_path)
+    again = load_flow(tmp_path)
+    x = torch.from_numpy(real)
+    torch.testing.assert_close(again(x), trained(x), atol=0, rtol=0)
+    assert not any(parameter.requires_grad for parameter in again.parameters())
+
+
+def _no_config(folder):
+    (folder / "config.json").unlink()
+
+
+def _odd(folder):
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"in_features": 8', '"in_features": 9'))
+
+
+def _other_size(folder):
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"in_features": 8', '"in_features": 6'))
+
+
+def _no_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def _change(folder, name, value):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights[name][:] = value
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (_no_config, "cannot be read"),
+    (_odd, "is not a Flow module: .* even number of dimensions, got 9"),
+    (_other_size, "is not a Flow module: .* size mismatch"),
+    (_no_weights, "has no weights"),
+    (lambda f: _change(f, "0.norm.bias", math.nan), "0.norm.bias holds NaN"),
+    (lambda f: _change(f, "1.linear.permutation", 99), "permutation is not a permutation"),
+    (lambda f: _change(f, "1.linear.signs", 0), "signs holds other numbers"),
+])  # fmt: skip
+def test_damaged_files(tmp_path, damage, message):
+    save_flow(initial_flow(8, FlowRecipe(), seed=0), tmp_path)
+    damage(tmp_path)
+    with pytest.raises(ModelError, match=message):
+        load_flow(tmp_path)

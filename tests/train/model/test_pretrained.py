@@ -1,0 +1,243 @@
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mirror_rt import BundleError, Encoder, ModelError
+from mirror_rt.bundle.hub import is_hub_name
+from mirror_train.model.declared_modules import declared_pooling
+from mirror_train.model.default_model import default_model_folder
+from mirror_train.model.pretrained import load_pretrained
+
+
+@pytest.fixture
+def model(tiny_bert, tmp_path):
+    """A model folder to damage."""
+    return shutil.copytree(tiny_bert, tmp_path / "model")
+
+
+def rewrite(path, **changes):
+    values = json.loads(path.read_text())
+    values.update(changes)
+    path.write_text(json.dumps(values))
+
+
+def test_positions(tiny_bert, tiny_roberta):
+    assert load_pretrained(tiny_bert).max_length == 128
+    # 130 positions, the first two of which RoBERTa never uses for a token.
+    assert load_pretrained(tiny_roberta).max_length == 128
+
+
+def test_a_missing_weight_is_named(model):
+    weights = load_file(model / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"the weights lack encoder\.layer\.1\.output"):
+        load_pretrained(model)
+
+
+def test_a_weight_of_another_shape(model):
+    rewrite(model / "config.json", intermediate_size=48)
+    with pytest.raises(ModelError):
+        load_pretrained(model)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_numbers(model, value):
+    weights = load_file(model / "model.safetensors")
+    weights["encoder.layer.1.output.dense.bias"][3] = value
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ModelError, match=r"weight encoder\.layer\.1\.output\.dense\.bias holds NaN or an inf"
+    ):
+        load_pretrained(model)
+
+
+def test_code_of_its_own_is_not_run_unasked(model, tmp_path):
+    (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    code = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+    rewrite(model / "config.json", model_type="own", auto_map=code)
+    with pytest.raises(
+        ModelError,
+        match=r"\(own\) comes with code of its own: read it, and pass --trust-remote-code",
+    ):
+        load_pretrained(model)
+    rewrite(model / "config.json", model_type="bert")
+    assert load_pretrained(model).dimension == 32  # transformers' BERT, not the folder's
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_weights(model, tmp_path, caplog):
+    weights = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    torch.save(weights, model / "pytorch_model.bin")
+    assert load_pretrained(model).dimension == 32
+    assert "holds pickled weights: only tensors are read" in caplog.text
+
+    class Evil:
+        def __reduce__(self):
+            return open, (str(tmp_path / "ran"), "w")
+
+    torch.save(weights | {"evil": Evil()}, model / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_pretrained(model)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_truncated_weights(model):
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_pretrained(model)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_an_incomplete_folder(model, name):
+    (model / name).unlink()
+    expected = {"config.json": "no config.json", "model.safetensors": "no weights",
+                "tokenizer.json": "no tokenizer"}  # fmt: skip
+    with pytest.raises(ModelError, match=expected[name]):
+        load_pretrained(model)
+
+
+def test_what_is_not_a_model(tmp_path, model):
+    with pytest.raises(ModelError, match="no such folder"):
+        load_pretrained(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match=r"it has no config.json"):
+        load_pretrained(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match="is not a folder"):
+        load_pretrained(tmp_path / "file")
+    (model / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="names no model_type"):
+        load_pretrained(model)
+    (model / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="is not a model configuration"):
+        load_pretrained(model)
+
+
+def test_an_unknown_architecture(model):
+    rewrite(model / "config.json", model_type="no-such-architecture")
+    with pytest.raises(ModelError, match="no-such-architecture"):
+        load_pretrained(model)
+
+
+def test_a_tokenizer_of_another_model(model):
+    rewrite(model / "config.json", vocab_size=100)
+    with pytest.raises(ModelError):
+        load_pretrained(model)
+
+
+def test_what_is_no_encoder(model):
+    (model / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(ModelError, match=r"is an encoder-decoder \(t5\), not an encoder"):
+        load_pretrained(model)
+    (model / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.raises(ModelError, match=r"\(clip\) is not a text encoder"):
+        load_pretrained(model)
+
+
+def test_garbage_for_weights(model):
+    (model / "model.safetensors").unlink()
+    (model / "pytorch_model.bin").write_bytes(b"garbage")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_pretrained(model)
+
+
+@pytest.mark.parametrize("modules", ["5", "[null]", '[{"idx": 0}]', '{"a": 1}', "{"])
+def test_unreadable_modules(model, modules):
+    (model / "modules.json").write_text(modules)
+    with pytest.raises(ModelError, match=r"modules.json"):
+        declared_pooling(model)
+
+
+def declare(folder, *types, **pooling):
+    module = "sentence_transformers.models."
+    (folder / "modules.json").write_text(
+        json.dumps(
+            [{"type": module + t, "path": "1_Pooling" if t == "Pooling" else ""} for t in types]
+        )
+    )
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
+def test_declared_pooling(model):
+    assert declared_pooling(model) is None
+    declare(model, "Transformer", "Pooling", "Normalize",
+            pooling_mode_cls_token=False, pooling_mode_mean_tokens=True)  # fmt: skip
+    assert declared_pooling(model) == "mean"
+    declare(model, "Transformer", "Pooling", pooling_mode="cls")
+    assert declared_pooling(model) == "cls"
+    declare(model, "Transformer", "Pooling", pooling_mode_max_tokens=True)
+    with pytest.raises(ModelError, match="the pooling max, which cannot be tuned: pass --pooling"):
+        declared_pooling(model)
+
+
+def test_the_default_model_is_the_real_one(default_model):
+    pretrained = load_pretrained(offline=True)
+    assert (pretrained.dimension, pretrained.max_length) == (384, 512)
+    assert declared_pooling(default_model) == "mean"
+    assert load_pretrained("all-MiniLM-L6-v2", offline=True).folder == default_model
+
+
+def test_offline_without_a_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="--offline forbids fetching it"):
+        default_model_folder(offline=True)
+
+
+def test_a_damaged_cache_is_not_used(default_model, monkeypatch, tmp_path):
+    copy = tmp_path / "models" / "all-MiniLM-L6-v2"
+    shutil.copytree(default_model, copy)
+    monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path))
+    assert default_model_folder(offline=True) == copy
+    content = bytearray((copy / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match="is not in the cache"):
+        default_model_folder(offline=True)
+
+
+@pytest.fixture
+def hub_cache(monkeypatch, tmp_path):
+    """A model hub's local cache, as huggingface_hub lays it out."""
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+
+    def add(name, folder):
+        repository = tmp_path / ("models--" + name.replace("/", "--"))
+        commit = "0123456789abcdef0123456789abcdef01234567"
+        shutil.copytree(folder, repository / "snapshots" / commit)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text(commit)
+        return commit
+
+    return add
+
+
+def test_names_load_from_the_hub_cache(hub_cache, tiny_bert, bundle):
+    commit = hub_cache("someone/tiny", tiny_bert)
+    pretrained = load_pretrained("someone/tiny", offline=True)
+    assert pretrained.revision == commit
+    hub_cache("someone/bundle", bundle)
+    assert Encoder.load("someone/bundle", offline=True).dimension == 32
+
+
+def test_unknown_names(hub_cache):
+    with pytest.raises(
+        ModelError, match="neither a folder here nor found whole in the local cache"
+    ):
+        load_pretrained("someone/nothing", offline=True)
+    with pytest.raises(ModelError, match="neither a folder here nor found"):
+        load_pretrained("bert-base-nothing", offline=True)
+    with pytest.raises(BundleError, match="neither a folder here nor found"):
+        Encoder.load("someone/nothing", offline=True)
+
+
+def test_hub_names():
+    assert is_hub_name("owner/name")
+    assert not any(map(is_hub_name, ["name", "a/b/c", "/abs", "./here", "../up", "~/home", "a/"]))

@@ -1,0 +1,369 @@
+"""Folders of sentence-transformers, written by that library: a bundle gives the same vectors."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as st
+from torch import nn
+
+from mirror_export import ExportConfig, export_bundle
+from mirror_export.describe import choose_head, describe
+from mirror_rt import ConfigError, Encoder, Manifest, ModelError
+from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
+from mirror_train.model.declared_modules import declared_head
+from mirror_train.model.pretrained import load_pretrained
+from mirror_train.model.sentence_transformers import write_modules
+
+TEXTS = ["The old town", "a", "word " * 20, "Её дом стоит", "人人生而自由", "the the the"]
+MODES = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+@pytest.fixture
+def save(tiny_bert, tmp_path):
+    """Write a tiny BERT with further modules as sentence-transformers does."""
+
+    def build(*modules, **options) -> Path:
+        torch.manual_seed(0)
+        first = st.Transformer(str(tiny_bert))
+        folder = tmp_path / "sentence-transformer"
+        made = [first, *(make() for make in modules)]
+        SentenceTransformer(modules=made, device="cpu", **options).save(str(folder))
+        return folder
+
+    return build
+
+
+def export(folder, **options) -> Encoder:
+    out = folder.parent / "bundle"
+    config = ExportConfig(str(folder), out, parity_texts=TEXTS, overwrite=True, **options)
+    export_bundle(config)
+    return Encoder.load(out)
+
+
+def theirs(folder, texts=TEXTS, **options):
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(
+        texts, **options
+    )
+
+
+def change(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def pooling(mode):
+    return lambda: st.Pooling(32, pooling_mode=mode)
+
+
+def dense(i, o, activation=None, **options):
+    return lambda: st.Dense(i, o, activation_function=activation, **options)
+
+
+CHAINS = {
+    **{mode: [pooling(mode)] for mode in MODES},
+    "two poolings": [pooling(("cls", "mean")), st.Normalize],
+    "in another order": [pooling(("mean", "max", "cls")), st.Normalize],
+    "dense": [pooling("mean"), dense(32, 24, nn.Tanh())],
+    "dense, no bias": [pooling("cls"), dense(32, 24, bias=False), st.Normalize],
+    "two dense": [pooling("mean"), dense(32, 64, nn.GELU()), dense(64, 16), st.Normalize],
+    "normalised twice": [pooling("mean"), st.Normalize, dense(32, 16), st.Normalize],
+    "normalised before": [pooling("mean"), st.Normalize, dense(32, 16, nn.ReLU())],
+    "residual": [pooling("mean"), dense(32, 32, nn.Tanh(), use_residual=True)],
+    "residual, resized": [pooling("mean"), dense(32, 16, nn.Tanh(), use_residual=True)],
+    "learned activation": [pooling("mean"), dense(32, 16, nn.PReLU(init=0.3))],
+    "dropout": [pooling("mean"), lambda: st.Dropout(0.5), st.Normalize],
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_the_same_vectors(chain, save):
+    folder = save(*CHAINS[chain])
+    expected = theirs(folder)
+    encoder = TorchEncoder.load(folder, device="cpu")
+    assert encoder.dimension == expected.shape[1]
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    unit = theirs(folder, normalize_embeddings=True)
+    np.testing.assert_allclose(encoder.encode(TEXTS, normalize_embeddings=True), unit, atol=1e-5)
+
+
+GRAPHS = {
+    "all poolings": [pooling(tuple(MODES))],
+    "all modules": [
+        pooling("weightedmean"),
+        dense(32, 64, nn.PReLU(init=0.3)),
+        st.Normalize,
+        dense(64, 64, nn.Tanh(), use_residual=True),
+        dense(64, 24, bias=False, use_residual=True),
+        st.Normalize,
+    ],
+}
+
+
+@pytest.mark.parametrize("chain", GRAPHS)
+def test_the_graph(chain, save):
+    folder = save(*GRAPHS[chain])
+    encoder = export(folder)
+    expected = theirs(folder)
+    assert encoder.dimension == expected.shape[1]
+    assert encoder.manifest.normalize is (GRAPHS[chain][-1] is st.Normalize)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=1), expected, atol=1e-5)
+    unit = theirs(folder, normalize_embeddings=True)
+    np.testing.assert_allclose(encoder.encode(TEXTS, normalize_embeddings=True), unit, atol=1e-5)
+    # Read back, the modules that the bundle describes are those of the folder.
+    shutil.copy(folder / "model.safetensors", encoder.folder)
+    np.testing.assert_allclose(theirs(encoder.folder), expected, atol=1e-6)
+
+
+def test_one_order_of_poolings_is_that_of_the_older_layout(save, tmp_path):
+    for given in (("cls", "mean"), ("mean", "cls")):
+        head = declared_head(save(pooling(given)))
+        out = tmp_path / "-".join(given)
+        out.mkdir()
+        write_modules(out, head, Manifest(32, 128, 0, head.pooling), hidden_size=32)
+        written = json.loads((out / "1_Pooling" / "config.json").read_text())
+        assert ("pooling_mode" in written) is (given == ("mean", "cls"))
+        assert declared_head(out).poolings == given
+
+
+def test_the_layout_before_version_5(save):
+    folder = save(pooling(("cls", "mean")), dense(64, 24, nn.Tanh()), st.Normalize)
+    expected = theirs(folder)
+    names = ["Transformer", "Pooling", "Dense", "Normalize"]
+    modules = json.loads((folder / "modules.json").read_text())
+    for name, module in zip(names, modules, strict=True):
+        module["type"] = f"sentence_transformers.models.{name}"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    flags = {
+        "word_embedding_dimension": 32,
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    weights = folder / "2_Dense" / "model.safetensors"
+    torch.save(
+        st.Dense.load(str(folder), "2_Dense").state_dict(), weights.with_name("pytorch_model.bin")
+    )
+    weights.unlink()
+    encoder = TorchEncoder.load(folder, device="cpu")
+    assert encoder.head.pooling == "cls+mean"
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+
+
+def test_a_transformer_in_a_subfolder(save, words_file, tmp_path):
+    """Where the first versions put it."""
+    folder = save(pooling("mean"))
+    expected = theirs(folder)
+    below = folder / "0_Transformer"
+    below.mkdir()
+    for path in list(folder.iterdir()):
+        if path.is_file() and path.name not in (
+            "modules.json",
+            "config_sentence_transformers.json",
+        ):
+            path.rename(below / path.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = below.name
+    (folder / "modules.json").write_text(json.dumps(modules))
+    encoder = TorchEncoder.load(folder, device="cpu")
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+    tuned = tune(
+        load_training_data(words_file),
+        TuneConfig(recipe=recipe, out=tmp_path / "t", model=str(folder)),
+    )
+    assert len(tuned.manifest.base_model["weights_sha256"]) == 1
+
+
+def test_prompts_and_a_limit(save, caplog):
+    folder = save(pooling("mean"))
+    change(folder / "sentence_bert_config.json", max_seq_length=12)
+    prompts = {"query": "question: ", "passage": "", "none": None}
+    settings = {"prompts": prompts, "default_prompt_name": "passage", "similarity_fn_name": "dot"}
+    change(folder / "config_sentence_transformers.json", **settings)
+    encoder = export(folder, max_length=12)
+    assert encoder.max_length == 12
+    assert "with this folder" not in caplog.text
+    np.testing.assert_allclose(encoder.encode(TEXTS), theirs(folder), atol=1e-5)
+    assert encoder.manifest.prompts == {"query": "question: ", "passage": "", "none": ""}
+    assert encoder.manifest.default_prompt_name == "passage"
+    found = encoder.encode(["question: " + text for text in TEXTS])
+    np.testing.assert_allclose(found, theirs(folder, prompt_name="query"), atol=1e-5)
+    written = json.loads((encoder.folder / "config_sentence_transformers.json").read_text())
+    assert written["prompts"] == encoder.manifest.prompts
+    assert written["similarity_fn_name"] == "dot"
+    limits = json.loads((encoder.folder / "sentence_bert_config.json").read_text())
+    assert limits == {"max_seq_length": 12, "do_lower_case": False}
+
+
+def test_a_limit_that_is_not_kept_is_said(save, caplog):
+    folder = save(pooling("mean"))
+    change(folder / "sentence_bert_config.json", max_seq_length=12, model_args={"a": 1})
+    settings = folder / "sentence_bert_config.json"
+    settings.rename(settings.with_name("sentence_roberta_config.json"))
+    pretrained = load_pretrained(folder)
+    assert "model_args is not applied: {'a': 1}" in caplog.text
+    config = ExportConfig(str(folder), folder.parent / "bundle")
+    assert describe(pretrained, declared_head(folder), config).max_length == 128
+    assert "cuts texts at 12 tokens with this folder, the bundle at 128" in caplog.text
+    for limit, message in ((129, r"max_length must be in 1 .. 128"), (2, "no room for text")):
+        with pytest.raises(ConfigError, match=message):
+            export(folder, max_length=limit)
+
+
+def test_lower_casing_of_the_folder(tiny_model, tmp_path):
+    """That of sentence-transformers, where the tokenizer itself keeps case."""
+    first = st.Transformer(str(tiny_model("roberta")), do_lower_case=True)
+    folder = tmp_path / "sentence-transformer"
+    SentenceTransformer(modules=[first, st.Pooling(32)], device="cpu").save(str(folder))
+    change(folder / "sentence_bert_config.json", do_lower_case=True)
+    shutil.copy(tiny_model("roberta") / "tokenizer.json", folder / "tokenizer.json")
+    encoder = export(folder)
+    np.testing.assert_array_equal(
+        *(encoder.encode(text) for text in ("The OLD Town", "the old town"))
+    )
+    np.testing.assert_allclose(encoder.encode(TEXTS), theirs(folder), atol=1e-5)
+
+
+def test_truncated_dimensions(save):
+    folder = save(pooling("mean"), st.Normalize, truncate_dim=8)
+    encoder = export(folder, truncate_dim=10)
+    full = theirs(folder, truncate_dim=10, normalize_embeddings=True)
+    assert encoder.dimension == Manifest.read(encoder.folder).dimension == 10
+    np.testing.assert_allclose(encoder.encode(TEXTS), full, atol=1e-5)
+    cut = encoder.encode(TEXTS, truncate_dim=4)
+    np.testing.assert_allclose(np.linalg.norm(cut, axis=1), 1, atol=1e-6)
+    shutil.copy(folder / "model.safetensors", encoder.folder)  # the cut is one of its modules
+    np.testing.assert_allclose(theirs(encoder.folder), full, atol=1e-5)
+    for dimension in (0, -1, 33):
+        with pytest.raises(ConfigError, match=rf"truncate_dim must be in 1 .. 32, got {dimension}"):
+            export(folder, truncate_dim=dimension)
+    declares = choose_head(load_pretrained(folder), ExportConfig(str(folder), encoder.folder))
+    assert declares.truncate_dim == 8
+
+
+def test_a_given_pooling_replaces_all_modules(save):
+    folder = save(pooling("max"), dense(32, 16))
+    config = ExportConfig(str(folder), folder.parent / "bundle", pooling="cls")
+    head = choose_head(load_pretrained(folder), config)
+    assert (head.pooling, len(head.layers), head.normalize) == ("cls", 0, True)
+
+
+def test_more_than_a_pooling_is_not_tuned(save, words_file, tmp_path):
+    folder = save(pooling("mean"), dense(32, 16))
+    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+    config = TuneConfig(recipe=recipe, out=tmp_path / "tuned", model=str(folder))
+    with pytest.raises(ModelError, match="mean and further modules, which cannot be tuned: pass"):
+        tune(load_training_data(words_file), config)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named"),
+    [
+        (["Transformer", "Pooling", "LSTM"], "LSTM"),
+        (["Transformer", "CNN", "Pooling"], "CNN"),
+        (["WordEmbeddings", "Pooling"], "WordEmbeddings"),
+        (["StaticEmbedding"], "StaticEmbedding"),
+        (["Router"], "Router"),
+        (["Transformer", "Pooling", "SparseAutoEncoder"], "SparseAutoEncoder"),
+        (["Transformer", "Pooling", "LayerNorm"], "LayerNorm"),
+    ],
+)
+@pytest.mark.parametrize("library", ["sentence_transformers.models.", "sentence_transformers.x.y."])
+def test_unknown_modules_are_named(kinds, named, library, tiny_bert, tmp_path):
+    folder = shutil.copytree(tiny_bert, tmp_path / "model")
+    modules = [{"type": library + kind, "path": ""} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match=rf"the module {named} of modules.json is not supported"):
+        declared_head(folder)
+    (folder / "config.json").unlink()
+    if kinds[0] != "Transformer":
+        with pytest.raises(ModelError, match=rf"the module {named} of modules.json is not"):
+            export_bundle(ExportConfig(str(folder), tmp_path / "bundle"))
+
+
+def test_refusals(save, tmp_path):
+    folder = save(pooling("mean"), dense(32, 24))
+    modules, config = folder / "modules.json", folder / "2_Dense" / "config.json"
+    settings = folder / "config_sentence_transformers.json"
+
+    def refused(path, message, /, **changes):
+        before = path.read_text()
+        values = json.loads(before)
+        if isinstance(values, dict):
+            path.write_text(json.dumps(values | changes))
+        else:
+            path.write_text(json.dumps([*values, changes] if "type" in changes else []))
+        with pytest.raises(ModelError, match=message) as caught:
+            export(folder)
+        assert "\n" not in str(caught.value)
+        path.write_text(before)
+
+    code = {"type": "own_code.Transformer", "path": "3_Own"}
+    refused(modules, "the module own_code.Transformer of modules.json is not supported", **code)
+    second = {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}
+    refused(modules, "expected a Transformer and a Pooling, got Transformer, Pool", **second)
+    refused(modules, "is not a list of modules")
+    refused(folder / "1_Pooling" / "config.json", "include_prompt", include_prompt=False)
+    refused(folder / "1_Pooling" / "config.json", "the pooling own, which", pooling_mode="own")
+    refused(
+        config, r"activation 'os.system' is not one of torch.nn", activation_function="os.system"
+    )
+    refused(config, "is not one of torch.nn", activation_function="torch.nn.functional.gelu")
+    refused(config, "is not a Dense module: .*in_features", activation_function="torch.nn.Linear")
+    refused(config, "is not a Dense module: .*size mismatch", out_features=25)
+    refused(config, "'token_embeddings' is not supported", module_input_name="token_embeddings")
+    refused(settings, "is a SparseEncoder of sentence-transf", model_type="SparseEncoder")
+    refused(settings, "default_prompt_name 'x' is not one", default_prompt_name="x")
+    refused(settings, "expected names and texts", prompts={"x": 1})
+    refused(settings, "expected a number of dimensions", truncate_dim="x")
+    refused(folder / "sentence_bert_config.json", "expected a number of tok", max_seq_length="x")
+
+
+def test_a_dense_module_that_does_not_fit(save):
+    folder = save(pooling("mean"), dense(24, 24))
+    with pytest.raises(ModelError, match="takes 24 features, but 32 come out of what is before it"):
+        export(folder)
+
+
+def test_weights_of_a_dense_module(save, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = save(pooling("mean"), dense(32, 24))
+    path = folder / "2_Dense" / "model.safetensors"
+    weights = load_file(path)
+    weights["linear.bias"][3] = float("nan")
+    save_file(weights, path)
+    with pytest.raises(ModelError, match=r"the weight linear.bias holds NaN or an infinity"):
+        export(folder)
+    path.write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"model.safetensors cannot be read"):
+        export(folder)
+    path.unlink()
+    with pytest.raises(ModelError, match=r"has no weights: expected model.safetensors"):
+        export(folder)
+
+    class Evil:
+        def __reduce__(self):
+            return open, (str(tmp_path / "ran"), "w")
+
+    torch.save(weights | {"evil": Evil()}, path.with_name("pytorch_model.bin"))
+    with pytest.raises(ModelError, match=r"pytorch_model.bin cannot be read"):
+        export(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_default_model(default_model, tmp_path):
+    """all-MiniLM-L6-v2 as it was published: cut at 256 tokens there."""
+    out = tmp_path / "bundle"
+    export_bundle(ExportConfig(str(default_model), out, max_length=256, parity_texts=TEXTS))
+    texts = [*TEXTS, "word " * 300]
+    np.testing.assert_allclose(
+        Encoder.load(out).encode(texts), theirs(default_model, texts), atol=1e-5
+    )

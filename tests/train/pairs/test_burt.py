@@ -1,0 +1,243 @@
+"""BURT: whose turn it is, negatives, the schedule, and a run from pairs to a bundle."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from mirror_rt import ConfigError, DataError, Encoder, Predictor
+from mirror_rt.heads.task_heads import Heads
+from mirror_train import TorchEncoder
+from mirror_train.pairs import BurtConfig, BurtRecipe, BurtTasks, tune_burt
+from mirror_train.pairs.burt import CONCATENATIONS, _Batches
+from mirror_train.pairs.burt_data import NegativeSampling, turns
+from mirror_train.pairs.examples import Examples
+from mirror_train.pairs.training import warm_up_then_decay
+
+
+@pytest.fixture(scope="module")
+def tasks(words):
+    rng = np.random.default_rng(0)
+
+    def side(n):
+        return [" ".join(rng.choice(words, 3)) for _ in range(n)]
+
+    nli = Examples(
+        side(60), side(60), np.arange(60) % 3, ("entailment", "neutral", "contradiction"), "nli"
+    )
+    relations = Examples(
+        words[:30],
+        words[100:130],
+        np.arange(30) % 3,
+        ("equivalence", "entailment", "independent"),
+        "ppdb",
+    )
+    return BurtTasks(nli, relations, relations)
+
+
+@pytest.fixture
+def configure(tiny_bert, tmp_path):
+    def make(out="tuned", recipe=None, **options):
+        return BurtConfig(
+            out=tmp_path / out,
+            model=str(tiny_bert),
+            precision="fp32",
+            recipe=BurtRecipe(**({"steps": 6, "learning_rate": 1e-3} | (recipe or {}))),
+            **options,
+        )
+
+    return make
+
+
+def test_sentences_are_every_second_batch():
+    assert turns(["nli", "pi", "ptc"]) == ["nli", "pi", "nli", "ptc"]
+    assert turns(["ptc", "nli"]) == ["nli", "ptc"]
+    assert turns(["nli"]) == ["nli"]
+    assert turns(["pi", "ptc"]) == ["pi", "ptc"]
+
+
+def test_the_batches_of_a_run(tasks):
+    recipe = BurtRecipe(objectives=("nli", "pi", "ptc"), batch_size=4)
+    batches = _Batches(tasks, recipe, 1)
+    assert len(batches) == 15 * 2  # a pass over 60 pairs of sentences, every second batch
+    run = [batches(step)[0] for step in range(30)]
+    assert [batch.task for batch in run[:5]] == ["nli", "pi", "nli", "ptc", "nli"]
+    sentences = [text for batch in run if batch.task == "nli" for text in batch.texts[:4]]
+    assert sorted(sentences) == sorted(tasks.nli.first)
+    assert [len(batch.texts) for batch in run] == [8] * 30
+    alone = _Batches(tasks, BurtRecipe(objectives=("pi", "ptc"), negatives=3, batch_size=4), 1)
+    assert len(alone) == 30 * 4 // 4 * 2  # the largest task: 30 pairs and 90 negatives
+
+
+def test_negatives(words):
+    """Of n (1 + k) rows of a pass, n are the pairs, k for each are of its first with others."""
+    first = [words[i // 2] for i in range(40)]
+    pairs = Examples(first, words[100:140], np.ones(40, np.int64), (), "pairs")
+    sampling = NegativeSampling(pairs, 3, 16, seed=1)
+    assert len(sampling) == 160
+    rows = []
+    for number in range(10):
+        _, texts, targets = sampling[number]
+        rows += zip(texts[:16], texts[16:], targets.tolist(), strict=True)
+    positives = [(a, b) for a, b, target in rows if target]
+    assert sorted(positives) == sorted(pairs.items())
+    negatives = [(a, b) for a, b, target in rows if not target]
+    counts = {a: [x for x, _ in negatives].count(a) for a in first}
+    assert set(counts.values()) == {6}  # two pairs of each first phrase
+    assert not set(negatives) & set(pairs.items())
+    assert all(a != b for a, b in negatives)
+    assert len({b for _, b in negatives}) > 30
+    again = NegativeSampling(pairs, 3, 16, seed=1)[7]
+    assert again.texts == sampling[7].texts
+    with pytest.raises(DataError, match="there is no negative for it"):
+        NegativeSampling(Examples(["a"], ["b"], np.ones(1), (), "pairs"), 1, 4, seed=1)
+
+
+def test_the_learning_rate_rises_and_falls():
+    """Linear warm-up over the first 10 %, then linear decay (section 3.3)."""
+    factors = [warm_up_then_decay(step, 100, share=0.1) for step in range(100)]
+    np.testing.assert_allclose(factors[:10], np.arange(1, 11) / 10)
+    np.testing.assert_allclose(factors[10:], 1 - np.arange(90) / 90)
+    assert warm_up_then_decay(0, 1, share=0.1) == 1
+    assert warm_up_then_decay(0, 3, share=0.0) == 1
+
+
+def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, cli):
+    report = tune_burt(tasks, configure(recipe={"steps": 40, "pooling": "max"}))
+    losses = report.stats.losses
+    assert np.mean(losses[-8:]) < np.mean(losses[:8])
+    assert report.manifest.pooling == "max"
+    assert report.manifest.recipe["system"] == "burt"
+    assert report.manifest.recipe["objectives"] == ("nli", "pi", "ptc")
+    heads = Heads.read(report.out)
+    assert heads.get("nli").features == ("u", "v", "|u-v|")
+    assert heads.get("pi").labels == ("not paraphrase", "paraphrase")
+    done = cli("export", report.out, "--out", tmp_path / "bundle")
+    assert done.code == 0, done.err
+    encoder = TorchEncoder.load(report.out)
+    texts = tasks.nli.first[:10]
+    expected = encoder.encode(texts)
+    np.testing.assert_allclose(Encoder.load(tmp_path / "bundle").encode(texts), expected, atol=1e-4)
+    bundle, own = Predictor.load(tmp_path / "bundle"), Predictor(encoder, heads)
+    for name in ("nli", "pi", "ptc"):
+        items = tasks.of(name).items()
+        assert bundle.predict(name, items).labels == own.predict(name, items).labels
+
+
+@pytest.mark.parametrize("concatenation", CONCATENATIONS)
+def test_every_concatenation_trains(tasks, configure, concatenation):
+    report = tune_burt(tasks, configure(recipe={"concatenation": concatenation, "steps": 2}))
+    parts = Heads.read(report.out).get("nli").features
+    assert ",".join(parts) == concatenation
+
+
+def test_albert_is_a_base(tasks, configure, tiny_model):
+    from transformers import AutoConfig
+
+    config = dataclasses.replace(configure(recipe={"steps": 2}), model=str(tiny_model("albert")))
+    out = tune_burt(tasks, config).out
+    saved = AutoConfig.from_pretrained(out)
+    assert saved.model_type == "albert"
+    assert saved.hidden_dropout_prob == saved.attention_probs_dropout_prob == 0.1
+    assert TorchEncoder.load(out).encode(["a town"]).shape == (1, 32)
+
+
+def test_adam_is_that_of_the_paper(tasks, configure, monkeypatch):
+    import torch
+
+    made = []
+    original = torch.optim.Adam
+    monkeypatch.setattr(torch.optim, "Adam", lambda p, **o: made.append(o) or original(p, **o))
+    tune_burt(tasks, configure(recipe={"steps": 1}))
+    assert made == [{"lr": 1e-3, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}]
+
+
+def test_bad_input(tasks, configure):
+    with pytest.raises(ConfigError, match="there are no data: pass --nli FILE"):
+        tune_burt(BurtTasks(), configure())
+    with pytest.raises(ConfigError, match="objective 'ptc' has no data: pass --ppdb"):
+        tune_burt(BurtTasks(nli=tasks.nli), configure(recipe={"objectives": ("nli", "ptc")}))
+    two = tasks.nli.take(np.flatnonzero(tasks.nli.targets != 1))
+    with pytest.raises(DataError, match="none of its 40 rows has the label 'neutral'"):
+        tune_burt(BurtTasks(nli=two), configure())
+    for field, value, message in [
+        ("objectives", ("nli", "x"), "objectives must be of nli, pi, ptc, got 'x'"),
+        ("objectives", ("nli", "nli"), "given twice"),
+        ("concatenation", "u,u", "concatenation must be one of 'u,v'"),
+        ("pooling", "lasttoken", "pooling must be of cls, max, mean"),
+        ("negatives", 0, "negatives must be at least 1"),
+        ("warm_up", 1.0, "warm_up must be at least 0 and less than 1"),
+        ("steps", 0, "steps must be at least 1"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            BurtRecipe(**{field: value})
+
+
+@pytest.fixture
+def files(tasks, tmp_path):
+    lines = ["premise\thypothesis\tlabel"]
+    names = tasks.nli.labels
+    lines += [
+        f"{a}\t{b}\t{names[target]}"
+        for (a, b), target in zip(tasks.nli.items(), tasks.nli.targets, strict=True)
+    ]
+    (tmp_path / "nli.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    relation = ("Equivalence", "ReverseEntailment", "Independent")
+    lines = [
+        f"[X] ||| {a} of ||| {b} ||| Equivalence={i / 30} ||| 0-0 ||| {relation[i % 3]}"
+        for i, (a, b) in enumerate(tasks.relations.items())
+    ]
+    (tmp_path / "ppdb").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_the_command_line(files, tiny_bert, cli):
+    options = ["burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 2, "--out"]
+    done = cli(*options, files / "tuned", "--ppdb", files / "ppdb", "--concatenation", "|u-v|")
+    assert done.code == 0, done.err
+    assert "ptc: 30 pairs (ppdb; 0 lines left out)" in done.out
+    assert list(Heads.read(files / "tuned").by_name) == ["nli", "pi", "ptc"]
+    for extra, message in [
+        (["--objectives", "ptc"], "has no data: pass --ppdb FILE, or leave it out of --objectives"),
+        (["--concatenation", "u"], "concatenation must be one of"),
+        (["--evaluate", "a=b"], "go with --ablation"),
+        (["--ablation", "pooling"], "an ablation needs sets"),
+        (["--ablation", "pooling", "--evaluate", "x"], "expected NAME=FILE.tsv"),
+    ]:
+        done = cli(*options, files / "other", *extra)
+        assert (done.code, done.err.count("\n")) == (2, 1), done.err
+        assert message in done.err
+    assert not (files / "other").exists()
+
+
+def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monkeypatch):
+    (files / "words.tsv").write_text("word1\tword2\tscore\nthe\tof\t1\nday\ttime\t4\nin\ton\t3\n")
+    out = files / "ablation"
+    options = ["burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 1, "--out", out,
+               "--evaluate", f"words={files / 'words.tsv'}", "--ablation"]  # fmt: skip
+    with_phrases = ["--ppdb", files / "ppdb", "--ppdb-test", files / "ppdb"]
+    done = cli(*options, "pooling", *with_phrases)
+    assert done.code == 0, done.err
+    rows = json.loads((out / "ablation.json").read_text())["rows"]
+    assert [row["row"] for row in rows] == ["CLS", "MAX", "MEAN"]
+    assert all(set(row["scores"]) == {"words", "phrases"} for row in rows)
+    assert len({json.dumps(row["scores"]) for row in rows}) > 1
+    assert not (out / "work").exists()
+    table = (out / "ablation.md").read_text()
+    assert "| pooling | MEAN | " in table
+    from mirror_train.experiments import burt_ablation as ablation
+
+    monkeypatch.setattr(ablation, "tune_burt", lambda *_: pytest.fail("run again"))
+    again = cli(*options, "pooling", *with_phrases)
+    assert again.code == 0, again.err
+    assert (out / "ablation.md").read_text() == table
+    for path in (out / "runs").glob("*.json"):
+        path.write_text("{")
+    done = cli(*options, "pooling", *with_phrases)
+    assert "is not the result of a run" in done.err
+    monkeypatch.undo()
+    done = cli(*options, "objectives")
+    assert done.code == 0, done.err
+    assert "objectives, NLI+PI: no data" in done.out
+    assert "| objectives | NLI+PTC | no data |" in (out / "ablation.md").read_text()

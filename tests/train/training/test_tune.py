@@ -1,0 +1,300 @@
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from mirror_rt import ConfigError, DataError, ModelError, OutputExistsError
+from mirror_rt.bundle.manifest import Manifest
+from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
+from mirror_train.training.trainer import Trainer
+
+PROBES = ["the river", "a", "old town on the river", "doctor"]
+
+
+@pytest.fixture
+def data(words_file):
+    return load_training_data(words_file)
+
+
+@pytest.fixture
+def configure(tiny_bert, tmp_path):
+    """A quick run: 400 words, batches of 40, two epochs of ten steps."""
+
+    def make(out="tuned", *, recipe=None, **options):
+        changes = {"batch_size": 40, "learning_rate": 1e-3} | (recipe or {})
+        return TuneConfig(
+            recipe=load_recipe("word").replace(**changes),
+            out=tmp_path / out,
+            model=str(options.pop("model", tiny_bert)),
+            precision=options.pop("precision", "fp32"),
+            **options,
+        )
+
+    return make
+
+
+def vectors(folder):
+    return TorchEncoder.load(folder).encode(PROBES)
+
+
+def test_the_loss_falls_and_the_folder_is_an_ordinary_one(data, configure):
+    report = tune(data, configure(pooling="mean"))
+    losses = report.stats.losses
+    assert len(losses) == 20
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.05
+    assert 0 <= report.stats.padding_percent < 30
+    model, tokenizer = (
+        AutoModel.from_pretrained(report.out),
+        AutoTokenizer.from_pretrained(report.out),
+    )
+    assert model.config.hidden_dropout_prob == 0.1
+    assert len(tokenizer(PROBES[2])["input_ids"]) > 3
+    assert not list(report.out.parent.glob("*.checkpoints"))
+    manifest = Manifest.read(report.out, "mirror_rt encoder")
+    manifest.verify(report.out)
+    assert (manifest.pooling, manifest.level, manifest.dimension) == ("mean", "word", 32)
+    assert manifest.max_length == 128
+    assert manifest.data["strings"] == 400
+    assert manifest.training["steps"] == 20
+
+
+def test_the_file_caps_of_the_tokenizer_are_gone(data, configure):
+    out = tune(data, configure(pooling="mean")).out
+    saved = json.loads((out / "tokenizer.json").read_text())
+    assert saved["truncation"] is None
+    assert saved["padding"] is None
+
+
+def test_sentence_transformers_gives_the_same_vectors(data, configure):
+    from sentence_transformers import SentenceTransformer
+
+    out = tune(data, configure(pooling="cls")).out
+    theirs = SentenceTransformer(str(out), device="cpu").encode(PROBES)
+    np.testing.assert_allclose(theirs, vectors(out), atol=1e-5)
+
+
+@pytest.mark.parametrize("masking", [{}, {"span_length": 3}], ids=["dropout", "dropout+masking"])
+def test_a_seed_reproduces_the_vectors(data, configure, masking):
+    runs = [tune(data, configure(f"run{i}", recipe=masking)).out for i in range(2)]
+    other = tune(data, configure("other", recipe=masking, seed=7)).out
+    np.testing.assert_array_equal(vectors(runs[0]), vectors(runs[1]))
+    assert np.abs(vectors(runs[0]) - vectors(other)).max() > 1e-3
+
+
+def test_the_global_random_state_is_left_alone(data, configure):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    tune(data, configure())
+    torch.testing.assert_close(torch.rand(3), expected)
+
+
+def test_resumed_equals_uninterrupted(data, configure, monkeypatch):
+    whole = tune(data, configure("whole", recipe={"span_length": 2})).out
+    original = Trainer._step
+
+    def crash_at_13(self, step):
+        if step == 13:
+            raise MemoryError("simulated")
+        return original(self, step)
+
+    config = configure("parts", recipe={"span_length": 2}, checkpoint_every=5)
+    monkeypatch.setattr(Trainer, "_step", crash_at_13)
+    with pytest.raises(MemoryError):
+        tune(data, config)
+    monkeypatch.undo()
+    assert not config.out.exists()
+    folder = config.out.parent / "parts.checkpoints"
+    assert [path.name for path in folder.iterdir()] == ["step-00000010.pt"]
+    with pytest.raises(OutputExistsError, match="continue it with --resume"):
+        tune(data, config)
+    resumed = configure("parts", recipe={"span_length": 2}, checkpoint_every=5, resume=True)
+    report = tune(data, resumed)
+    assert len(report.stats.losses) == 20
+    np.testing.assert_allclose(vectors(report.out), vectors(whole), atol=1e-6)
+    assert not folder.exists()
+
+
+def test_resume_without_a_checkpoint_starts_from_the_beginning(data, configure):
+    assert len(tune(data, configure(resume=True)).stats.losses) == 20
+
+
+def test_a_checkpoint_of_another_run_is_refused(data, configure, monkeypatch):
+    config = configure(checkpoint_every=5)
+    monkeypatch.setattr(Trainer, "total_steps", 6)
+    module = sys.modules["mirror_train.training.tune"]  # the package's own `tune` is the function
+    monkeypatch.setattr(
+        module, "write_folder", lambda *_, **__: (_ for _ in ()).throw(OSError("full"))
+    )
+    with pytest.raises(OSError, match="full"):
+        tune(data, config)
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="is of another run: seed was 42, now 1"):
+        tune(data, configure(resume=True, seed=1))
+    path = next(config.out.parent.glob("tuned.checkpoints/*.pt"))
+    path.write_bytes(path.read_bytes()[:1000])
+    for content in (path.read_bytes(), b"garbage"):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            tune(data, configure(resume=True))
+    torch.save([1, 2], path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        tune(data, configure(resume=True))
+    assert tune(data, configure(overwrite=True)).out.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_a_checkpoint_that_resumes(number, words_file, tiny_bert, tmp_path, command):
+    options = ["tune", "--model", tiny_bert, "--recipe", "word", "--data", words_file,
+               "--batch-size", 10, "--epochs", 10, "--precision", "fp32"]  # fmt: skip
+    line = [sys.executable, "-m", "mirror_rt.cli", *options, "--out", tmp_path / "part",
+            "--checkpoint-every", 10]  # fmt: skip
+    process = subprocess.Popen(
+        list(map(str, line)), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    checkpoints = tmp_path / "part.checkpoints"
+    deadline = time.monotonic() + 120
+    while not list(checkpoints.glob("step-*.pt")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "continue with --resume" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "part").exists()
+    resumed = command(*options, "--out", tmp_path / "part", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    whole = command(*options, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    np.testing.assert_allclose(vectors(tmp_path / "part"), vectors(tmp_path / "whole"), atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision(data, configure, precision):
+    report = tune(data, configure(precision=precision, recipe={"epochs": 1}))
+    assert all(math.isfinite(loss) for loss in report.stats.losses)
+    assert report.manifest.training["precision"] == precision
+    weights = AutoModel.from_pretrained(report.out)
+    assert {p.dtype for p in weights.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("loss", ["ntxent", "decoupled"])
+@pytest.mark.parametrize("span_mask", ["mask-token", "reference"])
+def test_every_loss_and_masking_trains(data, configure, loss, span_mask):
+    recipe = {"loss": loss, "span_mask": span_mask, "span_length": 2, "epochs": 1}
+    assert len(tune(data, configure(recipe=recipe)).stats.losses) == 10
+
+
+def test_mean_with_padding_pads_everywhere(data, configure):
+    out = tune(data, configure(pooling="mean-with-padding", recipe={"epochs": 1})).out
+    encoder = TorchEncoder.load(out)
+    assert encoder.max_length == 25
+    alone = encoder.encode("a")
+    np.testing.assert_allclose(alone, encoder.encode(["a", "old town on the river"])[0], atol=1e-6)
+
+
+def test_supervised_pairs(tmp_path, words, configure):
+    path = tmp_path / "pairs.txt"
+    path.write_text("".join(f"{a}||{b}\n" for a, b in zip(words[::2], words[1::2], strict=True)))
+    report = tune(load_training_data(path), configure(recipe={"epochs": 1}))
+    assert report.manifest.data["supervised_pairs"] is True
+
+
+def test_pairs_that_all_share_strings_have_no_negatives(tmp_path, configure):
+    path = tmp_path / "pairs.txt"
+    path.write_text("".join(f"a||{i}\n" for i in range(40)))
+    with pytest.raises(DataError, match="none is a negative: give more pairs"):
+        tune(load_training_data(path), configure())
+
+
+def test_pooling_auto_takes_what_the_folder_declares(data, configure, tiny_bert):
+    first = tune(data, configure("first", recipe={"epochs": 1}))
+    assert first.manifest.pooling == "cls"  # tiny BERT declares nothing: the recipe's
+    second = tune(data, configure("second", pooling="mean", recipe={"epochs": 1}))
+    third = tune(data, configure("third", model=second.out, recipe={"epochs": 1}))
+    assert third.manifest.pooling == "mean"
+
+
+def test_an_existing_output_is_refused_before_any_work(data, configure):
+    config = configure()
+    config.out.mkdir()
+    (config.out / "precious").touch()
+    with pytest.raises(OutputExistsError, match="already exists"):
+        tune(data, config)
+    assert [path.name for path in config.out.iterdir()] == ["precious"]
+    tune(data, configure(overwrite=True))
+    assert not (config.out / "precious").exists()
+
+
+def test_fewer_strings_than_a_batch(data, configure):
+    with pytest.raises(
+        DataError, match="400 different strings, fewer than one batch of 500: pass --batch-size 400"
+    ):
+        tune(data, configure(recipe={"batch_size": 500}))
+
+
+def test_a_diverging_run_writes_nothing(data, configure):
+    config = configure(recipe={"learning_rate": 1e30})
+    with pytest.raises(ModelError, match=r"the loss became .* lower --learning-rate"):
+        tune(data, config)
+    assert not config.out.exists()
+
+
+def test_a_full_disk_is_noticed_before_the_work(data, configure, monkeypatch):
+    usage = shutil.disk_usage(".")._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(Trainer, "run", lambda *_, **__: pytest.fail("worked in vain"))
+    with pytest.raises(OSError, match="No space left on device"):
+        tune(data, configure())
+
+
+def test_a_full_disk_is_one_clear_error(data, configure, monkeypatch):
+    from safetensors import SafetensorError
+    from transformers import PreTrainedModel
+
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    config = configure(checkpoint_every=15)
+    with pytest.raises(OSError, match=r"cannot write .*No space left"):
+        tune(data, config)
+    assert not config.out.exists()
+    monkeypatch.undo()  # room was made: the checkpoint saves the work
+    assert len(tune(data, configure(checkpoint_every=15, resume=True)).stats.losses) == 20
+
+    monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(RuntimeError("full")))
+    with pytest.raises(OSError, match="cannot write the checkpoint"):
+        tune(data, configure("other", checkpoint_every=15))
+
+
+def test_options_are_checked(data, configure):
+    with pytest.raises(ConfigError, match="max_length 200 is more than the 128 positions"):
+        tune(data, configure(recipe={"max_length": 200}))
+    with pytest.raises(ConfigError, match="seed must be at least 0"):
+        configure(seed=-1)
+    with pytest.raises(ConfigError, match="choose one"):
+        configure(resume=True, overwrite=True)
+    for device in ("tpu", "cuda:x", "cuda:"):
+        with pytest.raises(ConfigError, match="device must be auto"):
+            tune(data, configure(device=device))
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="finds no CUDA device"):
+            tune(data, configure(device="cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_on_a_gpu(data, configure, precision):
+    report = tune(data, configure(device="cuda", precision=precision))
+    assert np.mean(report.stats.losses[-5:]) < np.mean(report.stats.losses[:5])
+    assert (report.out / "model.safetensors").exists()

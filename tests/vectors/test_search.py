@@ -1,0 +1,223 @@
+"""The nearest rows of a matrix, against plain numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mirror_rt import ConfigError, _core, calibration_ranges, quantize_embeddings, search
+from mirror_rt.vectors import search as retrieval
+from mirror_rt.vectors.search import cosine_similarity
+
+ISAS = _core.vector_instruction_sets()
+
+
+def unit(rng, rows, dimension):
+    vectors = rng.standard_normal((rows, dimension)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def best_in_numpy(scores, k):
+    """The reference: highest scores first, of equal ones the first row."""
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, 1), order
+
+
+def heaps(queries, k):
+    return np.full((queries, k), -np.inf, np.float32), np.full((queries, k), -1, np.int64)
+
+
+def in_order(scores, indices):
+    order = np.lexsort((indices, -scores), axis=-1)
+    return np.take_along_axis(scores, order, -1), np.take_along_axis(indices, order, -1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@given(
+    scores=hnp.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 120)),
+                      elements=st.integers(-4, 4)),
+    k=st.integers(1, 40), cut=st.integers(0, 120),
+)  # fmt: skip
+def test_keep_best_equals_sorting(isa, scores, k, cut):
+    best = heaps(len(scores), k)
+    for part, first in ((scores[:, :cut], 0), (scores[:, cut:], min(cut, scores.shape[1]))):
+        _core.keep_best(np.ascontiguousarray(part), first, *best, instruction_set=isa)
+    expected_scores, expected = best_in_numpy(scores, k)
+    found_scores, found = in_order(*best)
+    n = expected.shape[1]
+    np.testing.assert_array_equal(found[:, :n], expected)
+    np.testing.assert_array_equal(found_scores[:, :n], expected_scores)
+    assert (found[:, n:] == -1).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("rows", "dimension"), [(1, 1), (37, 31), (200, 64), (97, 384)])
+def test_native_codes_search_equals_numpy(rng, isa, signed, parts, rows, dimension):
+    corpus = rng.integers(0, 256, (rows, dimension), dtype=np.uint8)
+    queries = rng.integers(-8000, 8000, (5, dimension), dtype=np.int16)
+    wide = (corpus.view(np.int8) if signed else corpus).astype(np.int64)
+    expected = best_in_numpy(queries.astype(np.int64) @ wide.T, 7)
+    scores, indices = _core.search_codes(
+        queries, corpus, signed=signed, k=7, parts=parts, instruction_set=isa
+    )
+    assert scores.shape == indices.shape == (parts, 5, 7)
+    found = retrieval._merge(scores, indices, expected[0].shape[1])
+    for got, want in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (90, 5), (333, 48), (40, 128)])
+def test_native_bits_search_equals_numpy(rng, isa, parts, rows, size):
+    corpus = rng.integers(0, 256, (rows, size), dtype=np.uint8)
+    queries = rng.integers(0, 256, (4, size), dtype=np.uint8)
+    different = np.unpackbits(queries[:, None] ^ corpus, axis=-1).sum(-1).astype(np.int64)
+    expected = best_in_numpy(-different, 9)
+    found = retrieval._merge(
+        *_core.search_bits(queries, corpus, k=9, parts=parts, instruction_set=isa),
+        expected[0].shape[1],
+    )
+    for got, want in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("queries", "rows"), [(1, 40), (3, 20_000), (300, 700)])
+def test_float_search_is_exact(rng, dtype, queries, rows):
+    a, corpus = unit(rng, queries, 48), unit(rng, rows, 48).astype(dtype)
+    scores, indices = search(a, corpus, 10)
+    expected, order = best_in_numpy(a @ corpus.astype(np.float32).T, 10)
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    assert (scores.dtype, indices.dtype) == (np.float32, np.int64)
+    assert (indices == order).mean() > 0.999  # products round differently by block
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("dimension", [24, 384, 1024])
+def test_codes_search_scores_are_those_of_the_codes(rng, precision, calibrated, dimension):
+    corpus, queries = unit(rng, 900, dimension), unit(rng, 6, dimension)
+    ranges = calibration_ranges(corpus) if calibrated else retrieval.unit_ranges(dimension)
+    codes = quantize_embeddings(corpus, precision, ranges if calibrated else None)
+    offset = 128.5 if precision == "int8" else 0.5
+    steps = (ranges[1] - ranges[0]) / 255
+    middles = ranges[0] + (codes.astype(np.float32) + offset) * steps
+    found = search(queries, codes, 10, ranges=ranges if calibrated else None)
+    expected, order = best_in_numpy(queries @ middles.T, 10)
+    np.testing.assert_allclose(found.scores, expected, atol=1e-4)
+    assert (found.indices == order).mean() > 0.9  # some are nearer than 1e-4
+    np.testing.assert_allclose(found.scores, best_in_numpy(queries @ corpus.T, 10)[0], atol=0.02)
+
+
+@pytest.mark.parametrize("precision", ["binary", "ubinary"])
+@pytest.mark.parametrize("dimension", [30, 64, 384])
+def test_bits_search_finds_the_source_of_a_noisy_query(rng, precision, dimension):
+    corpus = unit(rng, 800, dimension)
+    queries = corpus[:20] + 0.2 * unit(rng, 20, dimension)
+    bits = quantize_embeddings(corpus, precision)
+    scores, indices = search(queries, bits, 5)
+    assert indices[:, 0].tolist() == list(range(20))
+    signs = np.where(corpus > 0, 1, -1) / dimension**0.5
+    expected = np.take_along_axis(queries @ signs.T, indices, 1)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    every = search(queries, bits, 5, rescore=200)
+    np.testing.assert_allclose(every.scores, best_in_numpy(queries @ signs.T, 5)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "uint8", "binary", "ubinary"])
+def test_shapes(rng, precision):
+    vectors = unit(rng, 6, 64)
+    corpus = quantize_embeddings(vectors, precision)
+    one = search(vectors[2], corpus, 3)
+    assert one.indices.shape == (3,)
+    assert one.indices[0] == 2
+    assert search(vectors, corpus, 50).indices.shape == (6, 6)
+    assert search(vectors, corpus[:0], 3).indices.shape == (6, 0)
+    assert search(vectors[:0], corpus, 3).indices.shape == (0, 3)
+
+
+def test_rows_of_nan_are_never_found(rng):
+    corpus = unit(rng, 50, 16)
+    query = corpus[4].copy()
+    corpus[4:49] = np.nan
+    scores, indices = search(query, corpus, 8)
+    assert sorted(indices[:5]) == [0, 1, 2, 3, 49]
+    assert indices[5:].tolist() == [-1] * 3
+    assert np.isneginf(scores[5:]).all()
+
+
+def test_a_corpus_on_disk(rng, tmp_path):
+    np.save(tmp_path / "corpus.npy", unit(rng, 30, 16))
+    corpus = np.load(tmp_path / "corpus.npy", mmap_mode="r")
+    assert search(corpus[7], corpus, 1).indices.tolist() == [7]
+    codes = quantize_embeddings(corpus, "int8")
+    np.save(tmp_path / "codes.npy", codes)
+    codes = np.load(tmp_path / "codes.npy", mmap_mode="r")
+    assert search(corpus[7], codes, 1).indices.tolist() == [7]
+
+
+def test_several_threads_find_the_same(rng, monkeypatch):
+    corpus, queries = unit(rng, 3000, 64), unit(rng, 3, 64)
+    for precision in ("int8", "ubinary"):
+        codes = quantize_embeddings(corpus, precision)
+        alone = search(queries, codes, 20)
+        monkeypatch.setattr(retrieval, "_parts", lambda work, rows: 5)
+        for got, want in zip(search(queries, codes, 20), alone, strict=True):
+            np.testing.assert_array_equal(got, want)
+        monkeypatch.undo()
+
+
+def test_cosine_similarity(rng):
+    a, b = rng.standard_normal((4, 9)), rng.standard_normal((3, 9)).astype(np.float16)
+    expected = [[x @ y / np.linalg.norm(x) / np.linalg.norm(y) for y in b] for x in a]
+    np.testing.assert_allclose(cosine_similarity(a, b), expected, atol=1e-3)
+    assert cosine_similarity(a[0], b[0]).shape == (1, 1)
+    assert not cosine_similarity(np.zeros((2, 9)), b).any()
+    with pytest.raises(ConfigError, match="vectors of 9 and of 5 dimensions"):
+        cosine_similarity(a, b[:, :5])
+    with pytest.raises(ConfigError, match="b must be floating-point vectors, got int8"):
+        cosine_similarity(a, np.zeros((2, 9), np.int8))
+
+
+@pytest.mark.parametrize(
+    ("corpus", "options", "message"),
+    [
+        (np.zeros((5, 16), np.float32), {"k": 0}, "k and rescore must be at least 1, got 0 and 4"),
+        (np.zeros((5, 16), np.float32), {"rescore": 0}, "at least 1, got 10 and 0"),
+        (np.zeros((5, 9), np.float32), {}, "vectors of 16 and of 9 dimensions"),
+        (np.zeros((5, 9), np.int8), {}, "9 bytes a row is neither codes nor bits"),
+        (np.zeros((5, 16), np.int32), {}, "must be float32, float16, int8 or uint8, got int32"),
+        (np.zeros(16, np.float32), {}, r"must be an array \[n, D\], got an array \[16\]"),
+        ([[0.0]], {}, r"must be an array \[n, D\], got list"),
+        (np.zeros((5, 16), np.int8), {"ranges": np.zeros((2, 3))}, r"ranges must be \[2, 16\]"),
+    ],
+)
+def test_bad_arguments(corpus, options, message):
+    with pytest.raises(ConfigError, match=message):
+        search(np.ones((2, 16), np.float32), corpus, **options)
+
+
+def test_bad_queries():
+    corpus = np.ones((3, 4), np.float32)
+    with pytest.raises(ConfigError, match="query 1 holds NaN or infinity"):
+        search(np.array([[1, 1, 1, 1], [1, np.nan, 1, 1]], np.float32), corpus)
+    with pytest.raises(ConfigError, match="queries must be floating-point vectors, got int8"):
+        search(np.ones((2, 4), np.int8), corpus)
+    with pytest.raises(ConfigError, match=r"queries must be \[n, D\] or \[D\], got \[1, 2, 4\]"):
+        search(np.ones((1, 2, 4), np.float32), corpus)
+
+
+def test_wrong_native_calls_raise_and_do_not_crash():
+    bits = np.zeros((3, 4), np.uint8)
+    with pytest.raises(ValueError, match="rows of one length"):
+        _core.search_bits(bits, bits[:, :2].copy(), k=1, parts=1)
+    with pytest.raises(ValueError, match="k and parts must be at least 1"):
+        _core.search_bits(bits, bits, k=1, parts=0)
+    with pytest.raises(ValueError, match=r"must be \[queries, k\]"):
+        _core.keep_best(np.zeros((2, 3), np.float32), 0, *heaps(1, 4))
+    with pytest.raises(TypeError):
+        _core.search_codes(bits.astype(np.float32), bits, signed=True, k=1, parts=1)

@@ -1,0 +1,1 @@
+"""Read training data and make the views and batches of a run from it."""

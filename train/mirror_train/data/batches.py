@@ -1,0 +1,134 @@
+"""The batches of a run: which strings, as which views, and which of them are this process's."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.errors import ConfigError, DataError
+from mirror_train.data.strings import TrainingData
+from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
+from mirror_train.training.processes import Processes
+from mirror_train.training.recipe import Recipe
+
+__all__ = ["Batches", "StepBatch", "check_loss_batch"]
+
+
+def check_loss_batch(data: TrainingData, recipe: Recipe, loss_batch: int, count: int) -> None:
+    """Check that there is a batch of `loss_batch` pairs, and a share of it for every process.
+
+    Raises:
+        ConfigError: the batch does not divide among the processes.
+        DataError: there are fewer pairs.
+    """
+    cached = loss_batch != recipe.batch_size
+    if loss_batch % count:
+        raise ConfigError(
+            f"the {loss_batch} pairs of a step do not divide among {count} processes: pass "
+            f"{'--loss-batch' if cached else '--batch-size'} "
+            f"{math.ceil(loss_batch / count) * count}"
+        )
+    if len(data) < loss_batch:
+        option = "--loss-batch" if cached and len(data) >= recipe.batch_size else "--batch-size"
+        hint = f"pass {option} {len(data)} or less" if len(data) > 1 else "give at least 2"
+        raise DataError(
+            f"{data.source} has {len(data)} different strings, fewer than one batch of "
+            f"{loss_batch}: {hint}"
+        )
+
+
+class StepBatch(NamedTuple):
+    """One process's share of a step: n of the N pairs that are contrasted with one another.
+
+    Attributes:
+        texts: V * n strings: n, then their positives and, where V is 3, their hard negatives.
+        views: V, 2 or 3.
+        group_ids: int64 [n], see `TrainingData`; they mean the same in all processes.
+        dropout_seed: for torch's generators, another in every process.
+        span_draws: float64 [n, 2], which tokens of the positives are masked (see
+            `mirror_train.data.token_masking`); None where none are.
+    """
+
+    texts: list[str]
+    views: int
+    group_ids: npt.NDArray[np.int64] | None
+    dropout_seed: int
+    span_draws: npt.NDArray[np.float64] | None = None
+
+
+class Batches:
+    """Every step's batch, computed from the seed and the step alone.
+
+    All processes draw the views of the whole batch, so that it does not depend on their number,
+    and each takes its slice.
+
+    Args:
+        data: n positive pairs.
+        recipe: its epochs and views.
+        loss_batch: N, pairs of a step in all processes together.
+        seed: of the order and the views.
+        mask_token: of the tokenizer.
+        processes: this process among all.
+
+    Attributes:
+        loss_batch: N.
+        share: pairs of a step in this process.
+    """
+
+    def __init__(
+        self,
+        data: TrainingData,
+        recipe: Recipe,
+        *,
+        loss_batch: int,
+        seed: int,
+        mask_token: str | None,
+        processes: Processes,
+    ) -> None:
+        self._data, self._recipe = data, recipe
+        self._seed, self._mask_token = seed, mask_token
+        self.loss_batch = loss_batch
+        self.share = loss_batch // processes.count
+        self._rank = processes.rank
+        self._per_epoch = len(data) // loss_batch
+
+    def __len__(self) -> int:
+        return self._recipe.epochs * self._per_epoch
+
+    def __getitem__(self, step: int) -> StepBatch:
+        """Raise DataError where the pairs of the batch leave no negatives."""
+        epoch, batch = divmod(step, self._per_epoch)
+        size = self.loss_batch
+        rows = epoch_order(len(self._data), seed=self._seed, epoch=epoch)[batch * size :][:size]
+        groups = self._group_ids(rows)
+        rng = step_rng(seed=self._seed, step=step)
+        seed = dropout_seed(rng, rank=self._rank)
+        texts = make_views(self._data, rows, self._recipe, mask_token=self._mask_token, rng=rng)
+        own = slice(self._rank * self.share, (self._rank + 1) * self.share)
+        views = [texts[start : start + size][own] for start in range(0, len(texts), size)]
+        tokens = self._recipe.span_mask == "tokens" and self._recipe.span_length > 0
+        return StepBatch(
+            [text for view in views for text in view],
+            len(views),
+            None if groups is None else groups[own],
+            seed,
+            rng.random((size, 2))[own] if tokens else None,
+        )
+
+    def _group_ids(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        if self._data.group_ids is None:
+            return None
+        groups = np.array([self._data.group_ids[row] for row in rows], dtype=np.int64)
+        if (groups == groups[0]).all():
+            option = (
+                "--batch-size" if self.loss_batch == self._recipe.batch_size else "--loss-batch"
+            )
+            raise DataError(
+                f"{self._data.source}: the {len(rows)} pairs of a batch all share strings with one "
+                "another, directly or through others, so none is a negative: give more pairs, or a "
+                f"larger {option}"
+            )
+        return groups

@@ -1,0 +1,212 @@
+"""Training strings: text files, supervised pairs, and word lists."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mirror_rt.errors import ConfigError, DataError, require
+from mirror_rt.io.text import iter_lines
+
+__all__ = [
+    "DataFormat",
+    "TrainingData",
+    "connected_groups",
+    "has_word_list",
+    "load_training_data",
+    "word_list",
+]
+
+DataFormat = Literal["auto", "text", "pairs", "tsv", "triplets", "nli", "synonyms"]
+
+logger = logging.getLogger("mirror_train")
+
+# Distances of languages, by CLDR: up to 10 for what is written alike, 60 for what is related.
+_SAME, _RELATED = 10, 60
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """n positive pairs; for raw strings both sides are the same string.
+
+    Attributes:
+        first: n strings.
+        second: n strings, the positives of `first` (the same list for raw strings).
+        group_ids: n numbers, equal for pairs that share a string or a concept, directly or through
+            others; such pairs are no negatives of each other. None where all strings differ.
+        source: where they came from.
+        language: their language, if known.
+        blank: blank lines dropped.
+        duplicates: repeated lines dropped.
+        hard_negatives: n strings, each near to a string of `first` and not its positive; None for
+            none.
+    """
+
+    first: list[str]
+    second: list[str]
+    group_ids: list[int] | None
+    source: str
+    language: str | None = None
+    blank: int = 0
+    duplicates: int = 0
+    hard_negatives: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def sha256(self) -> str:
+        """Hash of the strings in order, whatever file they came from."""
+        digest = hashlib.sha256()
+        columns = [self.first, self.second]
+        if self.hard_negatives is not None:
+            columns.append(self.hard_negatives)
+        for row in zip(*columns, strict=True):
+            digest.update("\t".join(row).encode() + b"\n")
+        return digest.hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """What mirror.json records of the data."""
+        return {
+            "source": self.source,
+            "sha256": self.sha256(),
+            "strings": len(self),
+            "blank_dropped": self.blank,
+            "duplicates_dropped": self.duplicates,
+            "supervised_pairs": self.first is not self.second,
+            "hard_negatives": self.hard_negatives is not None,
+        }
+
+
+def load_training_data(
+    path: Path, *, data_format: DataFormat = "auto", language: str | None = None
+) -> TrainingData:
+    """Read one string a line, or supervised pairs (`text1||text2`, or two-column TSV), or more.
+
+    `auto` takes a `.tsv` file as TSV, a file in which every line holds one `||` as pairs, and
+    anything else as text. Blank lines and repetitions are dropped and counted. `triplets` and
+    `nli` are read by `mirror_train.data.triplets`, `synonyms` by `mirror_train.data.synonyms`.
+
+    Raises:
+        DataError: missing, empty, binary or not UTF-8; or a line is not of the format.
+    """
+    if data_format in ("triplets", "nli", "synonyms"):
+        from mirror_train.data import synonyms, triplets
+
+        read = {
+            "triplets": triplets.read_triplets,
+            "nli": triplets.read_nli,
+            "synonyms": synonyms.read_synonyms,
+        }[data_format]
+        return read(path, language=language)
+    lines = [(number, line.strip()) for number, line in enumerate(iter_lines(path), 1)]
+    filled = [(number, line) for number, line in lines if line]
+    if not filled:
+        raise DataError(f"{path} is empty: expected one string a line")
+    kept: dict[str, int] = {}
+    for number, line in filled:
+        kept.setdefault(line, number)
+    blank, duplicates = len(lines) - len(filled), len(filled) - len(kept)
+    separator = _separator(path, list(kept), data_format)
+    if separator is None:
+        strings = list(kept)
+        return TrainingData(strings, strings, None, path.name, language, blank, duplicates)
+    pairs = [_split(path, number, line, separator) for line, number in kept.items()]
+    first, second = [a for a, _ in pairs], [b for _, b in pairs]
+    groups = connected_groups(pairs)
+    return TrainingData(first, second, groups, path.name, language, blank, duplicates)
+
+
+def word_list(language: str, *, top: int = 10_000) -> TrainingData:
+    """Return the most frequent words of a language, from `wordfreq` (no download).
+
+    Raises:
+        ConfigError: wordfreq has no words of that language, or `top` is not positive.
+        MissingDependencyError: wordfreq is not installed.
+    """
+    if top < 1:
+        raise ConfigError(f"top must be at least 1, got {top}")
+    wordfreq = require("wordfreq", extra="demo", purpose="--words")
+    words = wordfreq.top_n_list(_listed(wordfreq, language), top)
+    return TrainingData(words, words, None, f"wordfreq {language} top {top}", language)
+
+
+def has_word_list(language: str) -> bool:
+    """Whether `word_list` has words of a language.
+
+    Raises:
+        MissingDependencyError: wordfreq is not installed.
+    """
+    try:
+        _listed(require("wordfreq", extra="demo", purpose="--words"), language)
+    except ConfigError:
+        return False
+    return True
+
+
+def _listed(wordfreq: Any, language: str) -> str:
+    """The language of wordfreq that a tag means: `pt` for `pt-BR`, `sh` for `hr`.
+
+    wordfreq itself would give English words for Albanian.
+    """
+    from langcodes import closest_match  # a dependency of wordfreq
+
+    known = sorted(wordfreq.available_languages())
+    try:
+        nearest, distance = closest_match(language, known, _RELATED)
+    except ValueError:  # not a tag
+        nearest, distance = "und", _RELATED
+    if distance <= _SAME or nearest == language.replace("_", "-").split("-")[0].lower():
+        return str(nearest)
+    if nearest == "und":
+        where = f"there are {', '.join(known)}"
+    else:
+        where = f"the nearest that has one is {nearest!r}"
+    raise ConfigError(f"no word list for language {language!r}; {where}")
+
+
+def _separator(path: Path, lines: list[str], data_format: DataFormat) -> str | None:
+    if data_format != "auto":
+        return {"text": None, "pairs": "||", "tsv": "\t"}[data_format]
+    if path.suffix == ".tsv":
+        return "\t"
+    with_bars = sum(line.count("||") == 1 for line in lines)
+    if 0 < with_bars < len(lines):
+        logger.warning(
+            "%s: %d of %d lines hold '||'; read as plain text (say --data-format pairs otherwise)",
+            path,
+            with_bars,
+            len(lines),
+        )
+    return "||" if with_bars == len(lines) else None
+
+
+def _split(path: Path, number: int, line: str, separator: str) -> tuple[str, str]:
+    cells = [cell.strip() for cell in line.split(separator)]
+    if len(cells) != 2 or not all(cells):
+        raise DataError(
+            f"{path}, line {number}: expected two texts separated by {separator!r}, "
+            f"got {len(cells)}: {line[:60]!r}"
+        )
+    return cells[0], cells[1]
+
+
+def connected_groups(pairs: Iterable[tuple[str, str]]) -> list[int]:
+    """Number the connected components of the graph whose edges are the pairs (union-find)."""
+    pairs = list(pairs)
+    parent: dict[str, str] = {}
+
+    def root(text: str) -> str:
+        parent.setdefault(text, text)
+        while parent[text] != text:
+            parent[text] = parent[parent[text]]
+            text = parent[text]
+        return text
+
+    for a, b in pairs:
+        parent[root(a)] = root(b)
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(root(a), len(numbers)) for a, _ in pairs]

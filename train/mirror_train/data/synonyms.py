@@ -1,0 +1,98 @@
+"""Synonym lists, names with the id of their concept, as pairs to tune on (SapBERT, NAACL 2021)."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.concepts import Names, read_dictionary, read_mentions
+from mirror_rt.evaluation.readers.tables import read_rows
+from mirror_rt.io.text import iter_lines
+from mirror_train.data.strings import TrainingData, connected_groups
+
+__all__ = ["MOST_PAIRS", "read_synonyms", "synonym_pairs"]
+
+logger = logging.getLogger("mirror_train")
+
+# Of a concept: else the few with hundreds of names would be most of the pairs. As SapBERT.
+MOST_PAIRS = 50
+
+_ID_COLUMNS = frozenset({"concept_id", "concept", "id", "cui"})
+
+
+def read_synonyms(path: Path, *, language: str | None = None) -> TrainingData:
+    """Read names with the ids of their concepts, and make pairs of the names of each concept.
+
+    A line is `ID<TAB>name`, or `ID||name` as BioSyn and SapBERT have it; or the file is a TSV with
+    a header and columns `concept_id` and `mention`. A name of several concepts at once (an id such
+    as `D1|D2`) is left out, and so is a concept with one name; a log line counts both.
+
+    Raises:
+        DataError: missing, empty or not UTF-8; a line has no id or no name, or no concept has two
+            names.
+    """
+    names = _read(path)
+    pairs = [
+        (concept, name)
+        for name, concepts in zip(names.texts, names.concepts, strict=True)
+        if len(concepts) == 1
+        for concept in concepts
+    ]
+    composite = len(names.texts) - len(pairs)
+    kept = list(dict.fromkeys(pairs))
+    concepts: dict[str, list[str]] = {}
+    for concept, name in kept:
+        concepts.setdefault(concept, []).append(name)
+    alone = sum(len(found) == 1 for found in concepts.values())
+    synonyms = synonym_pairs(concepts)
+    if not synonyms:
+        raise DataError(f"{path}: no concept has two different names, so there are no synonyms")
+    logger.info(
+        "%s: %d pairs of %d concepts; left out: %d concepts with one name, %d names of several "
+        "concepts at once",
+        path,
+        len(synonyms),
+        len(concepts) - alone,
+        alone,
+        composite,
+    )
+    # A name of two concepts makes them one group: it cannot be told from itself.
+    return TrainingData(
+        [a for a, _ in synonyms],
+        [b for _, b in synonyms],
+        connected_groups(synonyms),
+        path.name,
+        language,
+        duplicates=len(pairs) - len(kept),
+    )
+
+
+def synonym_pairs(concepts: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """Every two names of a concept, at most 50 random pairs of each; always the same ones."""
+    rng = np.random.default_rng(0)
+    pairs = []
+    for names in concepts.values():
+        found = list(itertools.combinations(names, 2))
+        if len(found) > MOST_PAIRS:
+            chosen = np.sort(rng.choice(len(found), MOST_PAIRS, replace=False))
+            found = [found[i] for i in chosen]
+        pairs += found
+    return pairs
+
+
+def _read(path: Path) -> Names:
+    first = next(iter_lines(path), "")
+    if "||" in first:
+        return read_dictionary(path)
+    if _ID_COLUMNS & {cell.strip().lower() for cell in first.split("\t")}:
+        return read_mentions(path)
+    rows = read_rows(path, cells=2)
+    for number, cells in rows:
+        if len(cells) != 2 or not all(cell.strip() for cell in cells):
+            raise DataError(f"{path}, line {number}: expected a concept id, a tab and a name")
+    names = [cells[1].strip() for _, cells in rows]
+    return Names(names, [frozenset({cells[0].strip()}) for _, cells in rows])

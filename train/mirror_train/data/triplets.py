@@ -1,0 +1,102 @@
+"""Triplets of an anchor, its positive and a hard negative: as such, or from labelled inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.tables import find_column, read_any_table
+from mirror_rt.io.text import Table
+from mirror_rt.tokens.tokenization import why_invalid
+from mirror_train.data.strings import TrainingData, connected_groups
+from mirror_train.pairs.readers import read_nli as read_pairs
+
+__all__ = ["nli_triplets", "read_nli", "read_triplets"]
+
+_ANCHORS = ("sent0", "anchor", "premise")
+_POSITIVES = ("sent1", "positive", "entailment")
+_NEGATIVES = ("hard_neg", "negative", "contradiction")
+
+Triplet = tuple[str, str, str]
+
+
+def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
+    """Read a table with a header and a column each for anchors, positives and hard negatives.
+
+    Columns are called `sent0`, `sent1` and `hard_neg`, as SimCSE's own file has them, or `anchor`,
+    `positive` and `negative`. A `.csv` has commas and quotes, any other file tabs and none.
+
+    Raises:
+        DataError: missing, empty or not UTF-8; a column is missing, or a text is blank.
+    """
+    table = read_any_table(path)
+    names = [
+        find_column(table, _ANCHORS, "anchors"),
+        find_column(table, _POSITIVES, "positives"),
+        find_column(table, _NEGATIVES, "hard negatives"),
+    ]
+    if not table.rows:
+        raise DataError(f"{path} has no triplets: expected rows below its header")
+    _check_texts(table, names)
+    rows = list(zip(*(table.column(name) for name in names), strict=True))
+    return _data(path, [(a.strip(), b.strip(), c.strip()) for a, b, c in rows], language)
+
+
+def read_nli(path: Path, *, language: str | None = None) -> TrainingData:
+    """Read SNLI or MultiNLI (JSON lines or TSV) and make triplets of it, see `nli_triplets`.
+
+    Raises:
+        DataError: as `mirror_train.pairs.readers.read_nli`, or no premise has both an entailed and
+            a contradicting sentence.
+    """
+    pairs = read_pairs(path)
+    labels = [pairs.labels[target] for target in pairs.targets]
+    triplets = nli_triplets(zip(pairs.first, pairs.second or [], labels, strict=True))
+    if not triplets:
+        raise DataError(
+            f"{path}: no premise has both an entailed and a contradicting sentence, so there are "
+            "no triplets"
+        )
+    return _data(path, triplets, language)
+
+
+def nli_triplets(rows: Iterable[tuple[str, str, str]]) -> list[Triplet]:
+    """Make triplets of (premise, hypothesis, label): premise, entailed, contradicting.
+
+    The entailed hypotheses of a premise are matched with its contradicting ones in their order, and
+    those that are left over are left out (Gao et al. 2021, section 4.2).
+    """
+    entailed: dict[str, list[str]] = {}
+    contradicting: dict[str, list[str]] = {}
+    for premise, hypothesis, label in rows:
+        if label == "entailment":
+            entailed.setdefault(premise, []).append(hypothesis)
+        elif label == "contradiction":
+            contradicting.setdefault(premise, []).append(hypothesis)
+    return [
+        (premise, positive, negative)
+        for premise, positives in entailed.items()
+        for positive, negative in zip(positives, contradicting.get(premise, []), strict=False)
+    ]
+
+
+def _check_texts(table: Table, names: list[str]) -> None:
+    for name in names:
+        for number, text in zip(table.lines, table.column(name), strict=True):
+            if reason := why_invalid(text):
+                raise DataError(f"{table.path}, line {number}, column {name}: {reason}")
+
+
+def _data(path: Path, triplets: list[Triplet], language: str | None) -> TrainingData:
+    kept = list(dict.fromkeys(triplets))
+    first, second, hard = ([triplet[i] for triplet in kept] for i in range(3))
+    return TrainingData(
+        first,
+        second,
+        connected_groups(zip(first, second, strict=True)),
+        path.name,
+        language,
+        duplicates=len(triplets) - len(kept),
+        hard_negatives=hard,
+    )

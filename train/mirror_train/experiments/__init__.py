@@ -1,0 +1,1 @@
+"""Repeat the papers' studies and compare their systems."""

@@ -1,0 +1,184 @@
+"""The ablations of BURT (section 5, table 4): a run a row, each result kept at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
+from mirror_rt.io.atomic import new_file, write_json
+from mirror_train.model.pretrained import load_pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.pairs.burt import CONCATENATIONS, BurtConfig, BurtRecipe, tune_burt
+from mirror_train.pairs.burt_data import BurtTasks
+from mirror_train.pairs.ppdb import read_ppdb
+
+__all__ = ["ABLATIONS", "read_sets", "run_ablations"]
+
+# Ablation -> label of a row -> what it changes in the recipe.
+ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "objectives": {
+        "NLI": {"objectives": ("nli",)},
+        "NLI+PI": {"objectives": ("nli", "pi")},
+        "NLI+PTC": {"objectives": ("nli", "ptc")},
+        "NLI+PI+PTC": {"objectives": ("nli", "pi", "ptc")},
+    },
+    "pooling": {name.upper(): {"pooling": name} for name in ("cls", "max", "mean")},
+    "concatenation": {f"[{name}]": {"concatenation": name} for name in CONCATENATIONS},
+    "negatives": {f"k = {k}": {"negatives": k} for k in (1, 3, 5, 7)},
+}
+
+
+def read_sets(given: Sequence[str], ppdb: Path | None) -> dict[str, ScoredPairs]:
+    """Read what the rows are evaluated on.
+
+    Args:
+        given: NAME=FILE.tsv each.
+        ppdb: a file of PPDB, for the similarity of phrases; None for none.
+
+    Raises:
+        ConfigError: not of that form, a name twice, or no set at all.
+        DataError: a file cannot be used.
+    """
+    sets = {}
+    for entry in given:
+        name, separator, path = entry.partition("=")
+        if not separator or not name or not path or name in sets:
+            raise ConfigError(f"--evaluate {entry}: expected NAME=FILE.tsv, each name once")
+        sets[name] = read_scored_pairs(Path(path))
+    if ppdb is not None:
+        sets["phrases"] = read_ppdb(ppdb).phrase_similarity()
+    if not sets:
+        raise ConfigError("an ablation needs sets to evaluate on: --evaluate NAME=FILE.tsv")
+    return sets
+
+
+def run_ablations(
+    names: Sequence[str],
+    tasks: BurtTasks,
+    config: BurtConfig,
+    sets: Mapping[str, ScoredPairs],
+    *,
+    on_row: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Train and evaluate the rows of some ablations, and write their table.
+
+    A row's result is kept in `config.out`/runs under a hash of what decides it: what is there is
+    not run again, and rows that are in several ablations run once. Rows without data (of `ptc`
+    without PPDB, say) are in the table without figures.
+
+    Args:
+        names: of `ABLATIONS`.
+        tasks: what to train on.
+        config: of every run, but for what a row changes; its `out` is the folder of the table.
+        sets: name -> pairs to compute Spearman's rho on.
+        on_row: called after every row with a line about it.
+
+    Returns:
+        The table, `config.out`/ablation.md, beside ablation.json.
+
+    Raises:
+        as `tune_burt`.
+    """
+    common = _identity(tasks, config, sets)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        for label, changes in ABLATIONS[name].items():
+            recipe = dataclasses.replace(config.recipe, **changes)
+            wanted = recipe.objectives or tasks.objectives
+            scores: dict[str, float] | None = None
+            if set(wanted) <= set(tasks.objectives):
+                scores = _run(tasks, config, recipe, sets, common)
+            rows.append({"ablation": name, "row": label, "scores": scores})
+            on_row(f"{name}, {label}: {_line(scores)}")
+    write_json(config.out / "ablation.json", {"setting": common, "rows": rows})
+    path = config.out / "ablation.md"
+    with new_file(path, overwrite=True) as file:
+        file.write(_table(rows, list(sets)).encode())
+    return path
+
+
+def _run(
+    tasks: BurtTasks,
+    config: BurtConfig,
+    recipe: BurtRecipe,
+    sets: Mapping[str, ScoredPairs],
+    common: dict[str, Any],
+) -> dict[str, float]:
+    """Spearman's rho on every set, of a run or of its kept result."""
+    objectives = recipe.objectives or tasks.objectives
+    fields = dataclasses.asdict(recipe) | {"objectives": list(objectives)}
+    identity = common | {"recipe": fields}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    path = config.out / "runs" / f"{digest}.json"
+    if path.is_file():
+        return _kept(path)
+    work = config.out / "work"
+    shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+    try:
+        tune_burt(tasks, dataclasses.replace(config, recipe=recipe, out=work, overwrite=True))
+        encoder = TorchEncoder.load(work, device=config.device)
+        scores = {name: evaluate_similarity(encoder, pairs) for name, pairs in sets.items()}
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    write_json(path, {"identity": identity, "scores": scores})
+    return scores
+
+
+def _kept(path: Path) -> dict[str, float]:
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))["scores"]
+        return {str(name): float(value) for name, value in scores.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} is not the result of a run ({error}): remove it to run it again"
+        ) from error
+
+
+def _identity(
+    tasks: BurtTasks, config: BurtConfig, sets: Mapping[str, ScoredPairs]
+) -> dict[str, Any]:
+    base = load_pretrained(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
+    )
+    return {
+        "model": base.weights_sha256(),
+        "data": {name: tasks.of(name).sha256() for name in tasks.objectives},
+        "sets": {
+            name: hashlib.sha256(
+                repr((pairs.first, pairs.second, pairs.scores.tolist())).encode()
+            ).hexdigest()
+            for name, pairs in sets.items()
+        },
+        "seed": config.seed,
+        "precision": config.precision,
+        "device": config.device,
+    }
+
+
+def _line(scores: dict[str, float] | None) -> str:
+    if scores is None:
+        return "no data"
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+
+
+def _table(rows: list[dict[str, Any]], sets: list[str]) -> str:
+    lines = [
+        "| ablation | row | " + " | ".join(sets) + " |",
+        "| --- | --- |" + " --- |" * len(sets),
+    ]
+    for row in rows:
+        scores = row["scores"] or {}
+        figures = [f"{100 * scores[name]:.1f}" if name in scores else "no data" for name in sets]
+        label = row["row"].replace("|", "\\|")
+        lines.append(f"| {row['ablation']} | {label} | " + " | ".join(figures) + " |")
+    return "\n".join(lines) + "\n\nSpearman's rho, in percent.\n"

@@ -1,0 +1,231 @@
+"""The studies: what each tunes and compares, as data (EMNLP 2021, section 4.4, appendices B to D).
+
+A study is a list of labelled changes of a recipe. The first that is tuned is the one that the
+others are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirror_rt.bundle.manifest import Pooling
+from mirror_rt.errors import ConfigError
+from mirror_train.training.recipe import Level, Recipe
+
+__all__ = ["STUDIES", "Setup", "Study", "find_study"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One row of a study's table.
+
+    Attributes:
+        label: its name in table and plot.
+        changes: recipe fields that differ from the study's recipe.
+        tuned: False for the base model as it is.
+        top: tune on so many of the first strings; None for all.
+        random_strings: tune on random letters and digits, of the strings' lengths.
+        x: where it is on the axis of a study of rates or sizes.
+    """
+
+    label: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    tuned: bool = True
+    top: int | None = None
+    random_strings: bool = False
+    x: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is compared.
+
+    Attributes:
+        name: as on the command line.
+        source: the paper's table or figure.
+        title: what is compared, in a line.
+        level: recipe that the paper used, and so the default.
+        setups: from the recipe and the number of strings to the rows.
+        axis: of a study of rates or sizes; "" for one of names.
+        log: that axis is logarithmic.
+    """
+
+    name: str
+    source: str
+    title: str
+    level: Level
+    setups: Callable[[Recipe, int], list[Setup]]
+    axis: str = ""
+    log: bool = False
+
+
+_BASE = Setup("untuned", tuned=False)
+_DROPOUT_RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
+_DROPHEAD_RATES = (0.05, 0.2)  # their defaults for RoBERTa and for BERT
+_POOLINGS: dict[Pooling, str] = {
+    "cls": "[CLS]",
+    "mean": "mean",
+    "mean-without-special": "mean without special tokens",
+}
+# Characters masked: the paper's for sentences; words are shorter than most of those.
+_SPANS = {
+    "word": (0, 1, 2, 3, 5),
+    "phrase": (0, 1, 2, 5, 10),
+    "sentence": (2, 5, 10, 15, 20),
+}
+
+
+def _masked(recipe: Recipe) -> dict[str, Any]:
+    """Span masking as the recipe has it; two characters where it has none, as for phrases."""
+    return {"span_length": recipe.span_length or 2}
+
+
+def _dropout(recipe: Recipe) -> dict[str, Any]:
+    return {"dropout": recipe.dropout or 0.1, "drophead": 0.0, "same_dropout": False}
+
+
+def _ablation(recipe: Recipe, count: int) -> list[Setup]:
+    dropout, masked = _dropout(recipe), _masked(recipe)
+    off = dropout | {"dropout": 0.0}
+    return [
+        _BASE,
+        Setup("dropout + span masking", dropout | masked),
+        Setup("- dropout", off | masked),
+        Setup("- span masking", dropout | {"span_length": 0}),
+        Setup("- dropout & span masking", off | {"span_length": 0}),
+    ]
+
+
+def _drophead(recipe: Recipe, count: int) -> list[Setup]:
+    dropout = _dropout(recipe)
+    return [
+        _BASE,
+        Setup(f"dropout {dropout['dropout']:g}", dropout),
+        Setup("neither", dropout | {"dropout": 0.0}),
+        *(
+            Setup(f"drophead {rate:g}", dropout | {"dropout": 0.0, "drophead": rate})
+            for rate in _DROPHEAD_RATES
+        ),
+    ]
+
+
+def _controlled_dropout(recipe: Recipe, count: int) -> list[Setup]:
+    dropout = _dropout(recipe) | {"span_length": 0}
+    return [
+        _BASE,
+        Setup("no dropout", dropout | {"dropout": 0.0}),
+        Setup("dropout", dropout),
+        Setup("controlled dropout", dropout | {"same_dropout": True}),
+    ]
+
+
+def _dropout_rate(recipe: Recipe, count: int) -> list[Setup]:
+    rates = sorted({*_DROPOUT_RATES, recipe.dropout})
+    rates.remove(recipe.dropout)
+    return [
+        _BASE,
+        *(
+            Setup(f"dropout {rate:g}", {"dropout": rate}, x=rate)
+            for rate in (recipe.dropout, *rates)
+        ),
+    ]
+
+
+def _masking_rate(recipe: Recipe, count: int) -> list[Setup]:
+    spans = sorted({*_SPANS[recipe.level], recipe.span_length})
+    spans.remove(recipe.span_length)
+    return [
+        _BASE,
+        *(Setup(f"{k} characters", {"span_length": k}, x=k) for k in (recipe.span_length, *spans)),
+    ]
+
+
+def _data_size(recipe: Recipe, count: int) -> list[Setup]:
+    """1, 2, 5, 10, ... up to all strings, from a hundredth of them on: 1,000 of 100,000."""
+    steps = [step * 10**k for k in range(9) for step in (1, 2, 5)]
+    sizes = [n for n in steps if max(recipe.batch_size, count / 100) <= n <= count] or [count]
+    first = 10_000 if 10_000 in sizes else sizes[-1]  # that of the paper's other experiments
+    sizes.remove(first)
+    return [_BASE, *(Setup(f"{n:,} strings", top=n, x=n) for n in (first, *sizes))]
+
+
+def _random_strings(recipe: Recipe, count: int) -> list[Setup]:
+    fast = {"learning_rate": 5e-5}
+    return [
+        _BASE,
+        Setup("real strings"),
+        Setup("random strings", random_strings=True),
+        Setup("random strings, lr 5e-5", fast, random_strings=True),
+    ]
+
+
+def _pooling(recipe: Recipe, count: int) -> list[Setup]:
+    return [
+        *(
+            Setup(f"untuned, {name}", {"pooling": pooling}, tuned=False)
+            for pooling, name in _POOLINGS.items()
+        ),
+        *(Setup(f"tuned, {name}", {"pooling": pooling}) for pooling, name in _POOLINGS.items()),
+    ]
+
+
+def _masking(recipe: Recipe, count: int) -> list[Setup]:
+    """The authors' code masks no string under 30 characters, and with the literal [MASK]."""
+    span = _masked(recipe)
+    return [
+        _BASE,
+        Setup("as the authors' code", span | {"span_mask": "reference"}),
+        Setup("own mask token, short strings too", span | {"span_mask": "mask-token"}),
+        Setup("no masking", {"span_length": 0}),
+    ]
+
+
+def _word_plus(recipe: Recipe, count: int) -> list[Setup]:
+    own, white = {"pooling": "mean-without-special"}, {"whitening": 0.25}
+    return [
+        _BASE,
+        Setup("the recipe"),
+        Setup("without special tokens", own),
+        Setup("with whitening", white),
+        Setup("both", own | white),
+        Setup("both, one epoch (word-plus)", own | white | {"epochs": 1}),
+    ]
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study("ablation", "Tables 7 and 20", "dropout and span masking, each turned off",
+              "sentence", _ablation),
+        Study("drophead", "Tables 3 and 7", "drophead in the place of dropout", "sentence",
+              _drophead),
+        Study("controlled-dropout", "Table 8", "the same dropout for a string and its copy",
+              "sentence", _controlled_dropout),
+        Study("dropout-rate", "Table 12", "rates of dropout", "sentence", _dropout_rate,
+              axis="dropout rate"),
+        Study("masking-rate", "Table 13", "lengths of the masked span", "sentence",
+              _masking_rate, axis="masked characters"),
+        Study("data-size", "Figure 5", "1,000 to 100,000 strings", "word", _data_size,
+              axis="strings", log=True),
+        Study("random-strings", "Table 10", "random letters and digits instead of words", "word",
+              _random_strings),
+        Study("pooling", "Appendix B", "[CLS] against the mean of the tokens", "word", _pooling),
+        Study("masking", "the authors' code", "which strings are masked, and with what",
+              "sentence", _masking),
+        Study("word-plus", "not in the paper", "what the recipe word-plus changes", "word",
+              _word_plus),
+    )
+}  # fmt: skip
+
+
+def find_study(name: str) -> Study:
+    """Return the study of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in STUDIES:
+        raise ConfigError(f"no study {name!r}; there are {', '.join(STUDIES)}")
+    return STUDIES[name]

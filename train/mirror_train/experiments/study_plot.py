@@ -1,0 +1,71 @@
+"""The plot of a study: means and intervals over the seeds, as PNG. Needs matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.errors import require
+from mirror_rt.io.atomic import new_file
+from mirror_train.experiments.studies import Study
+from mirror_train.experiments.study_report import LEVEL, Row
+
+__all__ = ["plot_study"]
+
+
+def plot_study(path: Path, study: Study, rows: list[Row]) -> None:
+    """Plot the setups of a study: along its axis, or one under the other.
+
+    Args:
+        path: the PNG file, replaced if it exists.
+        study: what the rows are of.
+        rows: as `mirror_train.experiments.study_report.summarize` gives them.
+    """
+    require("matplotlib", extra="study", purpose="mirror-rt study")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    height = 3.6 if study.axis else 1.2 + 0.4 * len(rows)
+    figure = Figure(figsize=(6.4, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if study.axis:
+        _along_axis(axes, study, rows)
+    else:
+        _one_under_the_other(axes, rows)
+    seeds = max(len(row.values) for row in rows)
+    interval = f"mean and {LEVEL:.0%} t interval of {seeds} seeds" if seeds > 1 else "one seed"
+    figure.suptitle(f"{study.title}\n({interval})", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    with new_file(path, overwrite=True) as file:
+        figure.savefig(file, format="png", dpi=150)
+
+
+def _along_axis(axes: Any, study: Study, rows: list[Row]) -> None:
+    tuned = sorted((row for row in rows if row.x is not None), key=lambda row: row.x or 0.0)
+    x = [row.x for row in tuned]
+    means = [row.mean for row in tuned]
+    axes.errorbar(x, means, [_error(row) for row in tuned], fmt="o-", capsize=3)
+    for row in rows:
+        if row.x is None:
+            axes.axhline(row.mean, color="tab:gray", linestyle="--", linewidth=1)
+            axes.annotate(row.label, (0.01, row.mean), xycoords=("axes fraction", "data"),
+                          va="bottom", fontsize=8, color="tab:gray")  # fmt: skip
+    if study.log:
+        axes.set_xscale("log")
+    axes.set_xlabel(study.axis)
+    axes.set_ylabel("Spearman's rho")
+
+
+def _one_under_the_other(axes: Any, rows: list[Row]) -> None:
+    y = range(len(rows))
+    means = [row.mean for row in rows]
+    axes.errorbar(means, y, xerr=[_error(row) for row in rows], fmt="o", capsize=3)
+    axes.set_yticks(list(y), [row.label for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("Spearman's rho")
+
+
+def _error(row: Row) -> float:
+    """Half the interval; 0 where there is none."""
+    return 0.0 if row.low is None or row.high is None else (row.high - row.low) / 2

@@ -1,0 +1,284 @@
+"""Running a study: tune and evaluate every setup with every seed, keep each result at once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import string
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from mirror_rt.bundle.manifest import Pooling
+from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
+from mirror_rt.io.atomic import sha256, write_json
+from mirror_train.data.strings import TrainingData
+from mirror_train.experiments.studies import Setup, Study
+from mirror_train.model.default_model import DEFAULT_MODEL
+from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.training.precision import Precision, resolve_device, resolve_precision
+from mirror_train.training.recipe import Recipe
+from mirror_train.training.tune import TuneConfig, tune
+
+__all__ = ["Run", "StudyConfig", "random_strings", "run_study"]
+
+_FIRST_SEED = 42  # that of `mirror-rt tune`
+
+
+@dataclass(frozen=True, slots=True)
+class StudyConfig:
+    """What to study, on what.
+
+    Attributes:
+        study: a row of `mirror_train.experiments.studies.STUDIES`.
+        recipe: what its setups change.
+        data: strings to tune on, without positives of their own.
+        pairs: TSV file of scored pairs to evaluate on.
+        out: folder; results go to `out/runs`, what is being tuned to `out/work`.
+        seeds: runs of every tuned setup, with seeds 42, 43, ...
+        model: base model: folder, hub name, or the embedded default.
+        revision: branch, tag or commit on the hub.
+        pooling: of setups that do not set it; `auto` takes what the base model declares, else the
+            recipe's.
+        precision: auto, fp32, bf16 or fp16.
+        device: auto, cpu, cuda or cuda:N.
+        offline: never ask the network.
+    """
+
+    study: Study
+    recipe: Recipe
+    data: TrainingData
+    pairs: Path
+    out: Path
+    seeds: int = 3
+    model: str = DEFAULT_MODEL
+    revision: str | None = None
+    pooling: Pooling | Literal["auto"] = "auto"
+    precision: Precision = "auto"
+    device: str = "auto"
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ConfigError(f"seeds must be at least 1, got {self.seeds}")
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise ConfigError("a study runs in one process: start it without torchrun")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One setup with one seed.
+
+    Attributes:
+        label: of the setup.
+        seed: of the run; None for a base model, which has no randomness.
+        spearman: rho on the pairs.
+        seconds: it took, evaluation included.
+    """
+
+    label: str
+    seed: int | None
+    spearman: float
+    seconds: float
+
+
+def run_study(
+    config: StudyConfig,
+    *,
+    on_run: Callable[[Run, int, int, float], None] = lambda run, done, total, left: None,
+) -> list[Run]:
+    """Run what `config.out` does not hold yet; all runs, seed by seed.
+
+    A run is kept under a hash of everything that decides its result, so a study that was
+    interrupted goes on, one with more seeds keeps those it has, and studies in one folder share
+    the runs that they have in common.
+
+    Args:
+        config: the study.
+        on_run: called after every run with it, the number done, of how many, and about how many
+            seconds the rest will take.
+
+    Raises:
+        ConfigError: an option cannot be used.
+        DataError: fewer strings than a batch, or pairs that cannot be read or scored.
+        ModelError: the base model cannot be loaded, or a loss diverges.
+        Interrupted: Ctrl-C while tuning; the running run has left a checkpoint.
+    """
+    runner = _Runner(config)
+    setups = config.study.setups(config.recipe, len(config.data))
+    tasks = [runner.task(setup, None) for setup in setups if not setup.tuned]
+    for seed in range(_FIRST_SEED, _FIRST_SEED + config.seeds):
+        tasks += [runner.task(setup, seed) for setup in setups if setup.tuned]
+    finished = {task.path: runner.load(task) for task in tasks}
+    clock = _Clock([(task, finished[task.path]) for task in tasks])
+    runs = []
+    for task in tasks:
+        run = finished[task.path]
+        if run is None:
+            run = finished[task.path] = runner.run(task)
+            clock.add(task, run)
+        run = dataclasses.replace(run, label=task.setup.label)
+        runs.append(run)
+        on_run(run, len(runs), len(tasks), clock.left)
+    return runs
+
+
+def random_strings(like: list[str], *, seed: int) -> list[str]:
+    """Return different random strings of letters and digits, as long as those of `like`.
+
+    After the "zero-semantics" strings of EMNLP 2021, section 4.4. Letters are lower case, as for
+    models without case two strings could else be one. Where a length has no string left, one of
+    the next is taken.
+    """
+    alphabet = list(string.ascii_lowercase + string.digits)
+    rng = np.random.default_rng([seed, 2])
+    drawn: dict[str, None] = {}
+    for text in like:
+        length = len(text)
+        while (candidate := "".join(rng.choice(alphabet, length))) in drawn:
+            length += 1
+        drawn[candidate] = None
+    return list(drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A run to be, and the file of its result."""
+
+    setup: Setup
+    seed: int | None
+    recipe: Recipe
+    data: TrainingData
+    identity: dict[str, Any]
+    path: Path
+
+    @property
+    def work(self) -> int:
+        """Strings to pass through the model in training."""
+        return len(self.data) * self.recipe.epochs if self.setup.tuned else 0
+
+
+class _Runner:
+    """Makes tasks and runs them."""
+
+    def __init__(self, config: StudyConfig) -> None:
+        self._config = config
+        self._pairs = read_scored_pairs(config.pairs)
+        device = resolve_device(config.device)
+        base = self._encoder("auto")
+        self._common = {
+            "model": base.pretrained.weights_sha256(),
+            "pairs": sha256(config.pairs),
+            "precision": resolve_precision(config.precision, device),
+            "device": device.type,
+            "torch": torch.__version__,
+        }
+
+    def task(self, setup: Setup, seed: int | None) -> _Task:
+        config = self._config
+        recipe = config.recipe.replace(**setup.changes)
+        data = self._data(setup, seed)
+        pooling = setup.changes.get("pooling", config.pooling)
+        identity: dict[str, Any] = self._common | {"pooling": pooling, "seed": seed}
+        if setup.tuned:
+            identity |= {"recipe": dataclasses.asdict(recipe), "strings": data.sha256()}
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        path = config.out / "runs" / f"{digest[:16]}.json"
+        return _Task(setup, seed, recipe, data, identity, path)
+
+    def load(self, task: _Task) -> Run | None:
+        """Return the result that is there already, or None."""
+        try:
+            found = json.loads(task.path.read_text(encoding="utf-8"))
+            if found["identity"] != task.identity:
+                raise ValueError("of another run")
+            return Run(found["label"], task.seed, float(found["spearman"]), found["seconds"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{task.path} is not the result of a run ({error}): remove it to run it again"
+            ) from error
+
+    def run(self, task: _Task) -> Run:
+        began = time.perf_counter()
+        tuned, pooling = task.setup.tuned, task.identity["pooling"]
+        encoder = self._tuned(task) if tuned else self._encoder(pooling)
+        rho = evaluate_similarity(encoder, self._pairs)
+        shutil.rmtree(self._work(task), ignore_errors=True)
+        with contextlib.suppress(OSError):  # a checkpoint of another study is there
+            self._work(task).parent.rmdir()
+        seconds = round(time.perf_counter() - began, 2)
+        run = Run(task.setup.label, task.seed, rho, seconds)
+        write_json(task.path, dataclasses.asdict(run) | {"identity": task.identity})
+        return run
+
+    def _tuned(self, task: _Task) -> TorchEncoder:
+        config, out = self._config, self._work(task)
+        shutil.rmtree(out, ignore_errors=True)  # tuned, and then killed before its evaluation
+        tune(
+            task.data,
+            TuneConfig(
+                recipe=task.recipe,
+                out=out,
+                model=config.model,
+                revision=config.revision,
+                pooling=task.identity["pooling"],
+                precision=config.precision,
+                device=config.device,
+                seed=task.seed or 0,
+                resume=True,
+                offline=config.offline,
+                show_progress_bar=False,
+            ),
+        )
+        return TorchEncoder.load(out, device=config.device)
+
+    def _encoder(self, pooling: Pooling | Literal["auto"]) -> TorchEncoder:
+        config = self._config
+        return TorchEncoder.load(
+            config.model,
+            pooling=pooling,
+            revision=config.revision,
+            offline=config.offline,
+            device=config.device,
+        )
+
+    def _work(self, task: _Task) -> Path:
+        return self._config.out / "work" / task.path.stem
+
+    def _data(self, setup: Setup, seed: int | None) -> TrainingData:
+        data = self._config.data
+        strings = data.first[: setup.top]
+        if setup.random_strings:
+            strings = random_strings(strings, seed=seed or 0)
+        return dataclasses.replace(data, first=strings, second=strings)
+
+
+class _Clock:
+    """How long the rest takes: so long for a string and epoch as in the runs so far."""
+
+    def __init__(self, tasks: list[tuple[_Task, Run | None]]) -> None:
+        self._done = sum(task.work for task, run in tasks if run is not None)
+        self._seconds = sum(run.seconds for task, run in tasks if run is not None)
+        self._left = sum(task.work for task, run in tasks if run is None)
+
+    def add(self, task: _Task, run: Run) -> None:
+        self._done += task.work
+        self._left -= task.work
+        self._seconds += run.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds; NaN before the first tuned run."""
+        return self._left * self._seconds / self._done if self._done else float("nan")

@@ -1,0 +1,176 @@
+"""What there is in a folder of data to tune the systems on."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation import ScoredPairs
+from mirror_rt.evaluation.readers.scored import read_scored_table
+from mirror_train.data.strings import TrainingData, load_training_data
+from mirror_train.data.synonyms import read_synonyms
+from mirror_train.data.triplets import read_nli
+
+if TYPE_CHECKING:
+    from mirror_train.pairs.burt_data import BurtTasks
+    from mirror_train.pairs.examples import Examples
+    from mirror_train.pairs.multitask_data import MultitaskData
+
+__all__ = ["INPUTS", "Inputs", "find_input"]
+
+# Input -> patterns of files in the folder; {} is the language. The others are in English.
+INPUTS: dict[str, tuple[str, ...]] = {
+    "sentences": ("sentences/{}.txt",),
+    "words": ("words/{}.txt",),
+    "inference": ("pairs/snli*", "pairs/multinli*", "pairs/mnli*"),
+    "synonyms": ("bel/*-train.tsv", "bel/*-dictionary.txt"),
+    "sentiment": ("pairs/ids-sst-train.csv", "pairs/ids-sst-dev.csv"),
+    "paraphrases": ("pairs/quora-train.csv", "pairs/quora-dev.csv"),
+    "similarity": ("pairs/sts-train.csv", "pairs/sts-dev.csv"),
+    "ppdb": ("pairs/ppdb*.txt", "ppdb/ppdb*.txt"),
+}
+_OF_A_LANGUAGE = frozenset({"sentences", "words"})
+# Pairs with scores that systems are evaluated on, and so must not learn from.
+_EVALUATED = ("sts/stsb-en-test.tsv", "sts/sick-r-all.tsv")
+
+
+def find_input(data: Path, name: str, language: str) -> list[Path]:
+    """The files of an input; none where the folder, or the language, has none.
+
+    Of files that differ in their ending alone (SNLI comes in two forms) the first is taken.
+    """
+    if name not in _OF_A_LANGUAGE and language != "en":
+        return []
+    patterns = [pattern.format(language) for pattern in INPUTS[name]]
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        for path in sorted(data.glob(pattern)):
+            found.setdefault(path.stem, path)
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of a folder, read when asked for.
+
+    Each raises DataError where a file is missing or cannot be read.
+
+    Attributes:
+        data: the folder.
+        language: of its texts.
+        top: take the first so many strings, pairs or rows of each; None for all.
+    """
+
+    data: Path
+    language: str = "en"
+    top: int | None = None
+
+    def files(self, name: str) -> list[Path]:
+        """The files of an input, at least one."""
+        if not (found := find_input(self.data, name, self.language)):
+            where = " or ".join(pattern.format(self.language) for pattern in INPUTS[name])
+            raise DataError(f"{self.data} has no {where}")
+        return found
+
+    def sentences(self) -> TrainingData:
+        """Raw sentences."""
+        return self._strings("sentences")
+
+    def words(self) -> TrainingData:
+        """Frequent words."""
+        return self._strings("words")
+
+    def triplets(self) -> TrainingData:
+        """Inference pairs as triplets with hard negatives."""
+        return self._first([read_nli(path, language="en") for path in self.files("inference")])
+
+    def synonyms(self) -> TrainingData:
+        """Pairs of names of one concept."""
+        return self._first([read_synonyms(path, language="en") for path in self.files("synonyms")])
+
+    def tasks(self, seed: int) -> MultitaskData:
+        """Sentiment, paraphrases and similarity, without pairs that systems are evaluated on.
+
+        Args:
+            seed: of what is held out.
+        """
+        from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
+
+        read = load_multitask_data(self.data / "pairs", top=self.top, seed=seed).tasks
+        paths = [path for name in _EVALUATED if (path := self.data / name).is_file()]
+        evaluated = [read_scored_table(path) for path in paths]
+        similarity = read["similarity"]
+        train = without(similarity.train, evaluated)
+        tasks = read | {"similarity": dataclasses.replace(similarity, train=train)}
+        return MultitaskData(tasks)
+
+    def burt_tasks(self, seed: int) -> BurtTasks:
+        """Inference pairs, and paraphrases of phrases where there are any.
+
+        Args:
+            seed: of what is drawn from PPDB.
+        """
+        from mirror_train.pairs.burt_data import BurtTasks
+
+        return BurtTasks.load(
+            nli=self.files("inference"),
+            ppdb=find_input(self.data, "ppdb", self.language),
+            paraphrases=find_input(self.data, "paraphrases", self.language),
+            top=self.top,
+            seed=seed,
+        )
+
+    def _strings(self, name: str) -> TrainingData:
+        (path,) = self.files(name)
+        data = load_training_data(path, data_format="text", language=self.language)
+        strings = data.first[: self.top]
+        return dataclasses.replace(data, first=strings, second=strings)
+
+    def _first(self, parts: list[TrainingData]) -> TrainingData:
+        """Parts one after another, cut: groups of different parts are different."""
+        first: list[str] = []
+        second: list[str] = []
+        hard: list[str] = []
+        groups: list[int] = []
+        for part in parts:
+            first += part.first
+            second += part.second
+            hard += part.hard_negatives or []
+            start = max(groups, default=-1) + 1
+            groups += [start + group for group in part.group_ids or range(len(part))]
+        return dataclasses.replace(
+            parts[0],
+            first=first[: self.top],
+            second=second[: self.top],
+            group_ids=groups[: self.top],
+            hard_negatives=hard[: self.top] or None,
+            source=", ".join(part.source for part in parts),
+            duplicates=sum(part.duplicates for part in parts),
+        )
+
+
+def without(examples: Examples, evaluated: list[ScoredPairs]) -> Examples:
+    """Leave out the pairs that are evaluated on, in either order, whatever case and marks."""
+    known = {
+        frozenset((_plain(a), _plain(b)))
+        for pairs in evaluated
+        for a, b in zip(pairs.first, pairs.second, strict=True)
+    }
+    rows = [
+        row
+        for row, (a, b) in enumerate(examples.items())
+        if frozenset((_plain(a), _plain(b))) not in known
+    ]
+    if not rows:
+        raise DataError(f"{examples.source}: all of its pairs are evaluated on, none is left")
+    left_out = len(examples) - len(rows)
+    source = f"{examples.source} without {left_out} pairs that are evaluated on"
+    return dataclasses.replace(examples.take(rows), source=source if left_out else examples.source)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.lower())

@@ -1,0 +1,172 @@
+"""The table of a study of systems: as Markdown, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mirror_rt import __version__
+from mirror_rt.diagnostics.benchmarking import machine_name
+from mirror_rt.evaluation.bootstrap import CONFIDENCE
+from mirror_rt.evaluation.run import Result
+from mirror_rt.io.atomic import new_file, write_json
+from mirror_train.experiments.systems.claims import Finding, judge
+from mirror_train.experiments.systems.rows import Row, row_to_json
+from mirror_train.experiments.systems.run import SystemsConfig
+from mirror_train.experiments.systems.table import BASE, SYSTEMS
+from mirror_train.training.precision import resolve_device, resolve_precision
+
+__all__ = ["claims_table", "figures_table", "find_claims", "write_report"]
+
+# Of geometry: measures that compare models of any scale.
+_GEOMETRY = ("isotropy score normalized", "uniformity", "mean cosine")
+_BEST = 1  # of accuracies @1, @5
+
+
+def find_claims(rows: list[Row]) -> list[Finding]:
+    """What the rows show of the claims of the papers."""
+    results = [result for row in rows for result in row.results]
+    return [
+        finding
+        for row in rows
+        if row.system in SYSTEMS
+        for claim in SYSTEMS[row.system].claims
+        for finding in judge(row.system, claim, results)
+    ]
+
+
+def figures_table(rows: list[Row]) -> str:
+    """A line a system: what it was tuned on, its figures with intervals, time and memory."""
+    columns = _columns(rows)
+    header = ["system", "tuned on", *(title for title, _ in columns), "time", "memory"]
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for row in rows:
+        if row.tuned.error is not None:
+            cells = [f"failed: {row.tuned.error}", *("-" for _ in columns)]
+        else:
+            by_key = {_key(result): result for result in row.results}
+            cells = [row.tuned.data or "-", *(_cell(by_key.get(key)) for _, key in columns)]
+        cells += [_seconds(row), _memory(row)]
+        lines.append(f"| {' | '.join([row.system, *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+def claims_table(findings: list[Finding]) -> str:
+    """A line a claim and set: the difference with its interval, and what it shows."""
+    lines = ["| system | its paper says | on | difference | |", "|---|---|---|---|---|"]
+    for one in findings:
+        found = one.difference.interval
+        around = "" if found is None else f" [{found.low:+.4f}, {found.high:+.4f}]"
+        lines.append(
+            f"| {one.system} | {one.claim} | {one.set} | {one.difference.value:+.4f}{around} | "
+            f"{one.verdict} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_report(config: SystemsConfig, rows: list[Row], left_out: dict[str, str]) -> list[Path]:
+    """Write systems.md and systems.json into the study's folder; return their paths."""
+    findings, about = find_claims(rows), _about(config)
+    table, values = config.out / "systems.md", config.out / "systems.json"
+    text = (
+        "# systems: every system from one base model, on the same sets\n\n"
+        f"{figures_table(rows)}\n"
+        f"Intervals of {CONFIDENCE:.0%}: percentile bootstrap over the items of a set. They leave "
+        "out the\nrandomness of tuning: one seed was run.\n\n"
+        + (f"{claims_table(findings)}\n" if findings else "")
+        + "".join(f"- {row.system}: {note}\n" for row in rows for note in _notes(row))
+        + "".join(f"- left out, {name}: {reason}\n" for name, reason in left_out.items())
+        + "".join(f"- {name}: {value}\n" for name, value in about.items())
+    )
+    with new_file(table, overwrite=True) as file:
+        file.write(text.encode())
+    plain = [row_to_json(row) for row in rows]
+    for row in plain:
+        for result in row["results"]:
+            del result["replicates"]
+    write_json(
+        values,
+        about
+        | {
+            "confidence": CONFIDENCE,
+            "rows": plain,
+            "claims": [_plain(finding) for finding in findings],
+            "left_out": left_out,
+        },
+    )
+    return [table, values]
+
+
+def _columns(rows: list[Row]) -> list[tuple[str, tuple[str, str, str]]]:
+    """Title and key of every measure to show, in the order of the suites."""
+    keys = dict.fromkeys(_key(result) for row in rows for result in row.results)
+    shown = []
+    for suite, name, metric in keys:
+        if suite == "geometry":
+            if metric in _GEOMETRY and name.startswith("sentences"):
+                shown.append((f"{metric}, sentences", (suite, name, metric)))
+        elif metric in ("spearman", f"accuracy @{_BEST}"):
+            title = name if metric == "spearman" else f"{name} @{_BEST}"
+            shown.append((title, (suite, name, metric)))
+    return shown
+
+
+def _key(result: Result) -> tuple[str, str, str]:
+    return (result.measure.suite, result.measure.set, result.measure.metric)
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return "-"
+    if result.interval is None:
+        return f"{result.outcome.value:.3f}"
+    low, high = result.interval.low, result.interval.high
+    return f"{result.outcome.value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _seconds(row: Row) -> str:
+    return "-" if row.system == BASE or row.tuned.error else f"{row.tuned.seconds:.0f} s"
+
+
+def _memory(row: Row) -> str:
+    if row.tuned.memory_mb is None:
+        return "-"
+    device = row.tuned.device_mb
+    gpu = "" if device is None else f", GPU {device:,.0f} MB"
+    return f"{row.tuned.memory_mb:,.0f} MB{gpu}"
+
+
+def _notes(row: Row) -> Iterable[str]:
+    if row.about:
+        yield row.about
+    for failure in row.failures:
+        yield f"failed, {failure}"
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    found = finding.difference.interval
+    return {
+        "system": finding.system,
+        "claim": str(finding.claim),
+        "against": finding.claim.against,
+        "set": finding.set,
+        "difference": finding.difference.value,
+        "interval": None if found is None else [found.low, found.high],
+        "verdict": finding.verdict,
+    }
+
+
+def _about(config: SystemsConfig) -> dict[str, Any]:
+    options = dataclasses.asdict(config)
+    kept = ("model", "language", "top", "max_steps", "learning_rate", "seed", "samples")
+    device = resolve_device(config.device)
+    return {name: options[name] for name in kept} | {
+        "precision": resolve_precision(config.precision, device),  # auto is not what was measured
+        "device": str(device),
+        "machine": machine_name(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "mirror_rt": __version__,
+    }

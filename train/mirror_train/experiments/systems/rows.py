@@ -1,0 +1,97 @@
+"""The rows of a study of systems, and the files that keep them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation.bootstrap import Interval
+from mirror_rt.evaluation.run import Measure, Result
+from mirror_rt.evaluation.suites import Outcome
+from mirror_train.experiments.systems.worker import Tuned
+
+__all__ = ["Row", "load_row", "row_to_json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A system, tuned and evaluated.
+
+    Attributes:
+        system: its name, or `untuned`.
+        tuned: how tuning went.
+        results: figures, each with its interval and replicates.
+        failures: sets without a figure, and why.
+        about: what was said of the model when it was opened.
+    """
+
+    system: str
+    tuned: Tuned
+    results: list[Result] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    about: str = ""
+
+
+def row_to_json(row: Row) -> dict[str, Any]:
+    """A row as plain JSON values, with the replicates that comparisons need."""
+    results = [
+        {
+            **dataclasses.asdict(result.measure),
+            "value": result.outcome.value,
+            "n": result.outcome.n,
+            "ranked": result.outcome.ranked,
+            "note": result.outcome.note,
+            "interval": None
+            if result.interval is None
+            else [result.interval.low, result.interval.high],
+            "replicates": [None if np.isnan(v) else round(v, 6) for v in result.replicates],
+            "seconds": round(result.seconds, 3),
+        }
+        for result in row.results
+    ]
+    return {
+        "system": row.system,
+        "tuned": dataclasses.asdict(row.tuned),
+        "results": results,
+        "failures": row.failures,
+        "about": row.about,
+    }
+
+
+def load_row(path: Path, identity: dict[str, Any]) -> Row | None:
+    """Read a row that is there already, or None.
+
+    Raises:
+        DataError: the file is no row, or one of something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["identity"] != json.loads(json.dumps(identity)):
+            raise ValueError("of another run")
+        results = [_result(found["system"], one) for one in found["results"]]
+        return Row(
+            found["system"], Tuned(**found["tuned"]), results, found["failures"], found["about"]
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is not the result of a run ({error}): remove it to run it again"
+        ) from error
+
+
+def _result(system: str, one: dict[str, Any]) -> Result:
+    return Result(
+        Measure(one["suite"], one["set"], one["metric"]),
+        system,
+        Outcome(one["metric"], one["n"], one["value"], ranked=one["ranked"], note=one["note"]),
+        None if one["interval"] is None else Interval(*one["interval"]),
+        np.array([np.nan if v is None else v for v in one["replicates"]], dtype=np.float64),
+        one["seconds"],
+    )

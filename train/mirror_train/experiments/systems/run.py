@@ -1,0 +1,282 @@
+"""Tuning every system from one base model, and evaluating all of them on the same sets."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mirror_rt.encoding.batch_encoder import BatchEncoder
+from mirror_rt.errors import ConfigError, DataError, MirrorError
+from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.run import evaluate_sets
+from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
+from mirror_rt.io.atomic import sha256, write_json
+from mirror_train.experiments.systems.inputs import INPUTS, Inputs, find_input
+from mirror_train.experiments.systems.job import Job
+from mirror_train.experiments.systems.rows import Row, load_row, row_to_json
+from mirror_train.experiments.systems.table import BASE, System, find_systems
+from mirror_train.experiments.systems.worker import Tuned, tune_in_process
+from mirror_train.model.default_model import DEFAULT_MODEL
+from mirror_train.model.pretrained import load_pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.training.precision import Precision, resolve_device, resolve_precision
+
+__all__ = ["Opened", "SystemsConfig", "open_with_torch", "run_systems"]
+
+SUITES = ("sentences", "words", "linking", "geometry")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model to evaluate.
+
+    Attributes:
+        encoder: runs it.
+        about: what is to be said of it in the table, such as the parity of its bundle.
+    """
+
+    encoder: BatchEncoder
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemsConfig:
+    """What to compare, on what.
+
+    Attributes:
+        data: folder with what to tune on and to evaluate on.
+        out: folder; models go to `out/models`, results to `out/runs`.
+        systems: their names; None for all that `data` has the inputs of.
+        model: base model: folder, hub name, or the embedded default.
+        revision: branch, tag or commit on the hub.
+        language: of inputs and sets.
+        top: tune on the first so many strings, pairs or rows alone.
+        max_steps: see `Job`.
+        learning_rate: see `Job`.
+        seed: of every run, and of the bootstrap.
+        samples: of the bootstrap.
+        precision: auto, fp32, bf16 or fp16.
+        device: auto, cpu, cuda or cuda:N.
+        offline: never ask the network.
+        show_progress_bar: None for bars of the systems where standard error is a terminal.
+    """
+
+    data: Path
+    out: Path
+    systems: list[str] | None = None
+    model: str = DEFAULT_MODEL
+    revision: str | None = None
+    language: str = "en"
+    top: int | None = None
+    max_steps: int | None = None
+    learning_rate: float | None = None
+    seed: int = 42
+    samples: int = 1000
+    precision: Precision = "auto"
+    device: str = "auto"
+    offline: bool = False
+    show_progress_bar: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in [("top", 2), ("max_steps", 1), ("seed", 0), ("samples", 0)]:
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
+
+
+def open_with_torch(config: SystemsConfig) -> Callable[[str, str], Opened]:
+    """Evaluate models with PyTorch, as they are tuned."""
+
+    def open_model(name: str, model: str) -> Opened:
+        revision = config.revision if name == BASE else None
+        return Opened(
+            TorchEncoder.load(
+                model, revision=revision, offline=config.offline, device=config.device
+            )
+        )
+
+    return open_model
+
+
+def run_systems(
+    config: SystemsConfig,
+    open_model: Callable[[str, str], Opened],
+    *,
+    on_start: Callable[[str], None] = lambda name: None,
+    on_row: Callable[[Row], None] = lambda row: None,
+) -> tuple[list[Row], dict[str, str]]:
+    """Tune and evaluate what `config.out` does not hold yet.
+
+    A row is kept under a hash of everything that decides it, so that the same command goes on after
+    an interruption; a system that was being tuned begins again. A system that fails is a row with
+    an error, and the next one is tried.
+
+    Args:
+        config: the study.
+        open_model: from a system's name and its folder (of the base model: its name) to an encoder.
+        on_start: called with the name of each system that has to be run.
+        on_row: called with every row.
+
+    Returns:
+        The rows, the base model's first; and name -> reason of the systems that are left out.
+
+    Raises:
+        ConfigError: an option cannot be used.
+        DataError: no set to evaluate on, or a kept row cannot be read.
+        ModelError: the base model cannot be loaded.
+    """
+    runner = _Runner(config, open_model)
+    chosen, left_out = _available(config)
+    rows = []
+    for system in (None, *chosen):
+        name = BASE if system is None else system.name
+        identity = runner.identity(system)
+        path = runner.path(name, identity)
+        row = load_row(path, identity)
+        if row is None:
+            on_start(name)
+            row = runner.run(name, system)
+            if row.tuned.error is None:
+                write_json(path, row_to_json(row) | {"identity": identity})
+        rows.append(row)
+        on_row(row)
+    return rows, left_out
+
+
+def _available(config: SystemsConfig) -> tuple[list[System], dict[str, str]]:
+    """The systems that can be tuned, and why the others cannot."""
+    chosen, left_out = [], {}
+    for system in find_systems(config.systems):
+        lacking = [
+            name for name in system.inputs if not find_input(config.data, name, config.language)
+        ]
+        if lacking:
+            files = " or ".join(p.format(config.language) for p in INPUTS[lacking[0]])
+            left_out[system.name] = f"{config.data} has no {files}" + (
+                "" if config.language == "en" else f" in {config.language}"
+            )
+        else:
+            chosen.append(system)
+    if not chosen:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise DataError(f"no system can be tuned: {reasons}")
+    return chosen, left_out
+
+
+class _Runner:
+    """Tunes and evaluates one system after the other."""
+
+    def __init__(self, config: SystemsConfig, open_model: Callable[[str, str], Opened]) -> None:
+        self._config, self._open = config, open_model
+        self._sets = evaluation_sets(config.data, config.language)
+        device = resolve_device(config.device)
+        base = load_pretrained(config.model, revision=config.revision, offline=config.offline)
+        self._max_length = base.max_length
+        self._common = {
+            "model": base.weights_sha256(),
+            "sets": {f"{one.suite}/{one.name}": _hash(one.path) for one in self._sets},
+            "samples": config.samples,
+            "seed": config.seed,
+            "precision": resolve_precision(config.precision, device),
+            "device": device.type,
+            "torch": torch.__version__,
+        }
+
+    def identity(self, system: System | None) -> dict[str, Any]:
+        """Everything that decides the row of a system (None: the base model)."""
+        if system is None:
+            return self._common | {"system": BASE}
+        config = self._config
+        files = {
+            str(path.relative_to(config.data)): _hash(path)
+            for name in system.inputs
+            for path in find_input(config.data, name, config.language)
+        }
+        own = {"system": system.name, "options": system.options(), "files": files}
+        limits = {name: getattr(config, name) for name in ("top", "max_steps", "learning_rate")}
+        return self._common | own | limits
+
+    def path(self, name: str, identity: dict[str, Any]) -> Path:
+        """Where the row is kept."""
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        return self._config.out / "runs" / f"{name}-{digest[:12]}.json"
+
+    def run(self, name: str, system: System | None) -> Row:
+        if system is None:
+            return self._evaluate(name, self._config.model, Tuned())
+        out = self._config.out / "models" / name
+        shutil.rmtree(out, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        tuned = tune_in_process(self._job(name, out))
+        if tuned.error is not None:
+            return Row(name, tuned)
+        return self._evaluate(name, str(out), tuned)
+
+    def _job(self, name: str, out: Path) -> Job:
+        config = self._config
+        return Job(
+            system=name,
+            inputs=Inputs(config.data, config.language, config.top),
+            out=out,
+            model=config.model,
+            revision=config.revision,
+            seed=config.seed,
+            max_steps=config.max_steps,
+            learning_rate=config.learning_rate,
+            max_length=self._max_length,
+            precision=config.precision,
+            device=config.device,
+            overwrite=True,
+            offline=config.offline,
+            show_progress_bar=config.show_progress_bar,
+        )
+
+    def _evaluate(self, name: str, model: str, tuned: Tuned) -> Row:
+        try:
+            opened = self._open(name, model)
+        except MirrorError as error:
+            reason = " ".join(str(error).split())
+            return Row(name, dataclasses.replace(tuned, error=reason))
+        found = evaluate_sets(
+            [EvaluatedModel(name, lambda language: opened.encoder)],
+            self._sets,
+            samples=self._config.samples,
+            seed=self._config.seed,
+        )
+        failures = [f"{one.suite}/{one.set}: {one.reason}" for one in found.failures]
+        return Row(name, tuned, found.results, failures, opened.about)
+
+
+def evaluation_sets(data: Path, language: str) -> list[EvaluationSet]:
+    """The sets of one language: similarity of sentences and of words, linking, geometry.
+
+    Raises:
+        DataError: there are none.
+    """
+    found = find_sets(data, list(SUITES), SuiteOptions()).sets
+    sets = [one for one in found if one.languages == (language,)]
+    if not any(one.suite != "geometry" for one in sets):
+        raise DataError(
+            f"{data} has no set in {language!r} to evaluate on: docs/evaluation.md says under "
+            "which names they are looked for"
+        )
+    return sets
+
+
+def _hash(path: Path) -> str:
+    """Of a file, or of the files of a folder."""
+    if path.is_file():
+        return sha256(path)
+    parts = [f"{one.name} {sha256(one)}" for one in sorted(path.rglob("*")) if one.is_file()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

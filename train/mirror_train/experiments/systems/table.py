@@ -1,0 +1,152 @@
+"""The systems of the papers, as data: what each needs, how it is tuned, what it should improve."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirror_rt.errors import ConfigError
+from mirror_train.data.strings import TrainingData
+from mirror_train.experiments.systems import others
+from mirror_train.experiments.systems.claims import Claim
+from mirror_train.experiments.systems.inputs import Inputs
+from mirror_train.experiments.systems.job import Job, fitted
+from mirror_train.training.recipe import Recipe, load_recipe, suggest
+from mirror_train.training.tune import TuneConfig, TuneReport, tune
+
+__all__ = ["BASE", "SYSTEMS", "System", "find_systems"]
+
+BASE = "untuned"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A row of the table.
+
+    Attributes:
+        name: as on the command line.
+        title: what it is, in a line.
+        source: the paper.
+        inputs: names in `mirror_train.experiments.systems.inputs.INPUTS`; all are needed.
+        options: what decides its result beside job and inputs, as JSON values.
+        tune: makes it. Reads the inputs, writes `Job.out`.
+        claims: what its paper says it improves.
+    """
+
+    name: str
+    title: str
+    source: str
+    inputs: tuple[str, ...]
+    options: Callable[[], dict[str, Any]]
+    tune: Callable[[Job], TuneReport]
+    claims: tuple[Claim, ...] = field(default=())
+
+
+def mirror_recipe(name: str, **changes: Any) -> Recipe:
+    """A recipe by name, with changes."""
+    return load_recipe(name).replace(**changes)
+
+
+def tune_mirror(
+    recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: Job
+) -> TuneReport:
+    """Tune by contrast; a batch is no larger than the data."""
+    data, settings = read(job.inputs), fitted(recipe(), job)
+    settings = settings.replace(batch_size=max(2, min(settings.batch_size, len(data))))
+    return tune(data, TuneConfig(recipe=settings, precision=job.precision, **job.run_options()))
+
+
+def _mirror(
+    name: str,
+    title: str,
+    source: str,
+    needs: str,
+    read: Callable[[Inputs], TrainingData],
+    recipe: str,
+    *claims: Claim,
+    **changes: Any,
+) -> System:
+    made = functools.partial(mirror_recipe, recipe, **changes)
+    return System(
+        name,
+        title,
+        source,
+        (needs,),
+        lambda: dataclasses.asdict(made()),
+        functools.partial(tune_mirror, made, read),
+        claims,
+    )
+
+
+def _multi_similarity() -> dict[str, Any]:
+    """The loss of `mirror-ms`, to put into another recipe."""
+    recipe = load_recipe("mirror-ms")
+    names = ("loss", "temperature", "ms_alpha", "ms_beta", "ms_base", "triplet_margin")
+    return {name: getattr(recipe, name) for name in names}
+
+
+_STS, _WORDS = ("sentences",), ("words",)
+_COMPARED_WITH_CF = ("mirror-tokens", "flow", "cf-joint", "cf-unregularised")
+_MIRROR = "Mirror-BERT (Liu et al. 2021)"
+_SIMCSE = "SimCSE (Gao et al. 2021)"
+
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        _mirror("mirror", "dropout and span masking, on sentences", _MIRROR, "sentences",
+                Inputs.sentences, "sentence", Claim(BASE, _STS)),
+        _mirror("mirror-words", "dropout, on frequent words", _MIRROR, "words",
+                Inputs.words, "word", Claim(BASE, _WORDS)),
+        _mirror("mirror-ms", "mirror with multi-similarity on hard triplets",
+                f"{_MIRROR}, footnote 2", "sentences", Inputs.sentences, "sentence",
+                Claim("mirror", _STS, "on par"), **_multi_similarity()),
+        _mirror("simcse", "dropout alone, one way, on sentences", _SIMCSE, "sentences",
+                Inputs.sentences, "simcse", Claim(BASE, _STS)),
+        _mirror("simcse-nli", "inference pairs, contradictions as hard negatives", _SIMCSE,
+                "inference", Inputs.triplets, "simcse-nli", Claim("simcse", _STS)),
+        _mirror("synonyms", "multi-similarity on names of one concept", "SapBERT (Liu et al. 2021)",
+                "synonyms", Inputs.synonyms, "mirror-ms", Claim(BASE, ("linking",)),
+                span_length=0, epochs=1, batch_size=256),
+        _mirror("mirror-tokens", "the first step of cf: masked spans of tokens", "BERT-CF, 4.1",
+                "sentences", Inputs.sentences, "cf", Claim(BASE, _STS)),
+        System("flow", "a flow over frozen vectors, on sentences", "BERT-flow (Li et al. 2020)",
+               ("sentences",), others.flow_options, others.tune_flow, (Claim(BASE, _STS),)),
+        System("cf", "Mirror-BERT with token spans, then a regularised flow", "BERT-CF",
+               ("sentences",), others.cf_options, others.tune_cf,
+               tuple(Claim(name, _STS) for name in _COMPARED_WITH_CF)),
+        System("cf-simcse", "the same with SimCSE in the place of Mirror-BERT", "BERT-CF, 6.1",
+               ("sentences",), functools.partial(others.cf_options, views="simcse"),
+               functools.partial(others.tune_cf, views="simcse")),
+        System("cf-joint", "the same with the encoder unfrozen", "BERT-CF, 6.1", ("sentences",),
+               functools.partial(others.cf_options, joint=True),
+               functools.partial(others.tune_cf, joint=True)),
+        System("cf-unregularised", "a flow after Mirror-BERT, by likelihood alone", "BERT-CF, 6.1",
+               ("sentences",), functools.partial(others.cf_options, regulariser=False),
+               functools.partial(others.tune_cf, regulariser=False)),
+        System("burt", "inference and paraphrases, by classes", "BURT (Li and Zhao 2020)",
+               ("inference",), others.burt_options, others.tune_burt,
+               (Claim(BASE, _STS + _WORDS),)),
+        System("multitask", "sentiment, paraphrases and similarity at once", "BERT-CF, 4.3",
+               ("sentiment", "paraphrases", "similarity"), others.multitask_options,
+               others.tune_multitask, (Claim(BASE, _STS),)),
+    )
+}  # fmt: skip
+
+
+def find_systems(names: list[str] | None) -> list[System]:
+    """The systems of these names, in the order of the table; all for None.
+
+    Raises:
+        ConfigError: there is none of a name.
+    """
+    if names is None:
+        return list(SYSTEMS.values())
+    for name in names:
+        if name not in SYSTEMS:
+            raise ConfigError(
+                f"no system {name!r}{suggest(name, SYSTEMS)}; there are {', '.join(SYSTEMS)}"
+            )
+    return [system for name, system in SYSTEMS.items() if name in names]

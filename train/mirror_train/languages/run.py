@@ -1,0 +1,295 @@
+"""One run for many languages: what is to do for each, and what became of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.encoding.batch_encoder import EmbeddingModel
+from mirror_rt.errors import ConfigError, MirrorError, OutputExistsError
+from mirror_rt.evaluation import (
+    Geometry,
+    ScoredPairs,
+    evaluate_geometry,
+    evaluate_similarity,
+    read_scored_pairs,
+)
+from mirror_rt.io.atomic import sha256, write_json
+from mirror_train.data.scripts import script_warning
+from mirror_train.data.strings import TrainingData, load_training_data, word_list
+from mirror_train.model.declared_modules import declared_head
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.training.precision import resolve_device
+from mirror_train.training.tune import TuneConfig, load_base, tune
+
+__all__ = ["REPORT_FILE", "LanguageJob", "LanguageResult", "Measures", "tune_languages"]
+
+REPORT_FILE = "languages.json"
+_GEOMETRY_TEXTS = 1000
+
+logger = logging.getLogger("mirror_train")
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageJob:
+    """One language of a run.
+
+    Attributes:
+        language: tag; also the name of the folder that is written.
+        config: of its tuning.
+        scripts: it is written in (ISO 15924); empty where that is not known.
+        strings: file to tune on; None for the words of `wordfreq`.
+        top: how many of those.
+        pairs: scored pairs to evaluate on, before and after; None for none.
+    """
+
+    language: str
+    config: TuneConfig
+    scripts: tuple[str, ...] = ()
+    strings: Path | None = None
+    top: int = 10_000
+    pairs: Path | None = None
+
+    def read(self) -> tuple[TrainingData, str | None]:
+        """Read the strings; also a warning where they are in another script."""
+        if self.strings is None:
+            return word_list(self.language, top=self.top), None
+        data = load_training_data(self.strings, language=self.language)
+        return data, script_warning(data.first, self.language, self.scripts, str(self.strings))
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What was measured of an encoder.
+
+    Attributes:
+        geometry: of its space, on the first 1,000 strings.
+        score: Spearman's rho with the human scores of `LanguageJob.pairs`.
+    """
+
+    geometry: Geometry
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageResult:
+    """What became of a language.
+
+    Attributes:
+        language: tag.
+        model: base model.
+        status: `kept` is what an earlier run had finished.
+        strings: that it was tuned on.
+        seconds: of training.
+        before: of the base model, pooled as it declares, else by the mean.
+        after: of the tuned one.
+        pairs: name of the set of scored pairs.
+        warning: what is odd about the strings.
+        error: why it failed.
+        manifest_sha256: of the tuned folder's mirror.json.
+    """
+
+    language: str
+    model: str
+    status: Literal["tuned", "kept", "failed"]
+    strings: int | None = None
+    seconds: float | None = None
+    before: Measures | None = None
+    after: Measures | None = None
+    pairs: str | None = None
+    warning: str | None = None
+    error: str | None = None
+    manifest_sha256: str | None = None
+
+
+def tune_languages(
+    jobs: Sequence[LanguageJob],
+    *,
+    on_result: Callable[[LanguageResult], object] = lambda result: None,
+) -> list[LanguageResult]:
+    """Tune for one language after the other; one failure does not stop the rest.
+
+    Languages of one base model follow one another, and it is loaded once. Each is written as by
+    `tune`: whole or not at all, from its checkpoint where `resume` is set. What was measured is
+    kept in `languages.json` beside the folders.
+
+    Args:
+        jobs: one for each language.
+        on_result: called with each result as it comes.
+
+    Returns:
+        The results, in the order of `jobs`.
+
+    Raises:
+        OutputExistsError: before any work, where a folder is there already.
+        Interrupted: Ctrl-C while training; a checkpoint was written.
+    """
+    _check_outputs(jobs)
+    bases, results = _Bases(), dict[str, LanguageResult]()
+    for job in sorted(jobs, key=_base_order(jobs)):
+        try:
+            result = _finished(job) or _tune_one(job, bases)
+        except (MirrorError, OSError, RuntimeError, MemoryError) as error:
+            reason = " ".join(str(error).split()) or repr(error)
+            result = LanguageResult(job.language, job.config.model, "failed", error=reason)
+        results[job.language] = result
+        _remember(job.config.out.parent / REPORT_FILE, result)
+        on_result(result)
+    return [results[job.language] for job in jobs]
+
+
+class _Bases:
+    """The base model of the last language, kept for the next."""
+
+    def __init__(self) -> None:
+        self._loaded: tuple[tuple[Any, ...], Pretrained] | None = None
+
+    def load(self, config: TuneConfig) -> Pretrained:
+        """Load it, or take the one at hand; it must not be trained itself."""
+        key = _base_key(config)
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded = None
+            gc.collect()  # before the next one takes its place
+            self._loaded = key, load_base(config)
+        return self._loaded[1]
+
+
+def _base_key(config: TuneConfig) -> tuple[Any, ...]:
+    return (config.model, config.revision, config.trust_remote_code, config.recipe.dropout)
+
+
+def _base_order(jobs: Sequence[LanguageJob]) -> Callable[[LanguageJob], int]:
+    """Sort by the first language of the same base model."""
+    first: dict[tuple[Any, ...], int] = {}
+    for i, job in enumerate(jobs):
+        first.setdefault(_base_key(job.config), i)
+    return lambda job: first[_base_key(job.config)]
+
+
+def _check_outputs(jobs: Sequence[LanguageJob]) -> None:
+    for job in jobs:
+        out = job.config.out
+        left = [out, out.parent / f"{out.name}.checkpoints"]
+        if job.config.resume or job.config.overwrite:
+            continue
+        for path in left:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise OutputExistsError(
+                    f"{path} is left of an earlier run: --resume keeps what is finished and goes "
+                    "on, --overwrite starts afresh"
+                )
+
+
+def _tune_one(job: LanguageJob, bases: _Bases) -> LanguageResult:
+    data, warning = job.read()
+    if warning:
+        logger.warning("%s", warning)
+    pairs = read_scored_pairs(job.pairs) if job.pairs else None
+    base = bases.load(job.config)
+    device = resolve_device(job.config.device)
+    head = declared_head(base.folder) or Head(["mean"])
+    before = _measure(TorchEncoder(base, head=head, device=device), data, pairs)
+    manifest = tune(data, job.config, base=copy.deepcopy(base)).manifest
+    after = _measure(TorchEncoder.load(job.config.out, device=job.config.device), data, pairs)
+    return _result(job, manifest, "tuned", before=before, after=after, warning=warning)
+
+
+def _measure(model: EmbeddingModel, data: TrainingData, pairs: ScoredPairs | None) -> Measures:
+    return Measures(
+        evaluate_geometry(model, data.first[:_GEOMETRY_TEXTS]),
+        None if pairs is None else evaluate_similarity(model, pairs),
+    )
+
+
+def _result(
+    job: LanguageJob, manifest: Manifest, status: Literal["tuned", "kept"], **measured: Any
+) -> LanguageResult:
+    return LanguageResult(
+        job.language,
+        job.config.model,
+        status,
+        strings=(manifest.data or {}).get("strings"),
+        seconds=(manifest.training or {}).get("seconds"),
+        pairs=None if job.pairs is None else f"{job.pairs.parent.name}/{job.pairs.name}",
+        manifest_sha256=sha256(job.config.out / Layout.manifest),
+        **measured,
+    )
+
+
+def _finished(job: LanguageJob) -> LanguageResult | None:
+    """What an earlier run made of a language, None where it did not finish.
+
+    Raises:
+        ConfigError: it was another run, of other strings or settings.
+        BundleError: a file of it is missing or was changed.
+    """
+    out = job.config.out
+    if not job.config.resume or not out.is_dir() or not any(out.iterdir()):
+        return None
+    manifest = Manifest.read(out, "mirror_rt encoder")
+    manifest.verify(out)
+    data, _ = job.read()
+    had, wanted = _identity_of(manifest), _identity(job, data, manifest)
+    if differing := [name for name in wanted if had.get(name) != wanted[name]]:
+        name = differing[0]
+        raise ConfigError(
+            f"{out} is of another run: {name} was {had.get(name)!r}, now {wanted[name]!r}; use the "
+            "same settings, or --overwrite to start again"
+        )
+    known = _read_report(out.parent / REPORT_FILE).get(job.language, {})
+    if known.get("manifest_sha256") != sha256(out / Layout.manifest):
+        known = {}
+    measured = {name: _measures(known.get(name)) for name in ("before", "after")}
+    return _result(job, manifest, "kept", **measured)
+
+
+def _identity(job: LanguageJob, data: TrainingData, manifest: Manifest) -> dict[str, Any]:
+    """What decides a result, as far as it can be told without loading the base model."""
+    config, model = job.config, Path(job.config.model)
+    recipe = dataclasses.asdict(config.recipe)
+    recipe["pooling"] = manifest.pooling if config.pooling == "auto" else config.pooling
+    return {
+        "model": model.name if model.exists() else config.model,
+        "data": data.sha256(),
+        "seed": config.seed,
+    } | recipe
+
+
+def _identity_of(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "model": manifest.base_model.get("name"),
+        "data": (manifest.data or {}).get("sha256"),
+        "seed": (manifest.training or {}).get("seed"),
+    } | (manifest.recipe or {})
+
+
+def _remember(path: Path, result: LanguageResult) -> None:
+    """Write a result over what is known of its language, so that it outlives the run."""
+    if result.status == "failed":
+        return
+    write_json(path, _read_report(path) | {result.language: dataclasses.asdict(result)})
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # only figures that would be shown again
+    return values if isinstance(values, dict) else {}
+
+
+def _measures(values: Any) -> Measures | None:
+    try:
+        return Measures(Geometry(**values["geometry"]), values["score"])
+    except (TypeError, KeyError):
+        return None

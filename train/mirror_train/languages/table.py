@@ -1,0 +1,285 @@
+"""The table of languages: which base model to tune for which, at which level, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mirror_rt.bundle.manifest import Pooling
+from mirror_rt.errors import ConfigError
+from mirror_rt.languages.tags import lookup_chain, normalize_tag
+from mirror_train.training.recipe import Level, Recipe, load_recipe, suggest
+
+__all__ = ["BaseModel", "LanguageRecipe", "LanguageTable", "load_languages"]
+
+_LEVELS: tuple[Level, ...] = get_args(Level)
+_POOLINGS = ("auto", *get_args(Pooling))
+_LANGUAGE_KEYS = ("name", "scripts", "base", *_LEVELS)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """A model to start from.
+
+    Attributes:
+        name: in the table.
+        model: hub name, or folder.
+        languages: tags that it is for.
+        source: who says so.
+        revision: branch, tag or commit on the hub; None for its newest.
+        pooling: to tune with; `auto` for what the model declares, else the recipe's.
+    """
+
+    name: str
+    model: str
+    languages: tuple[str, ...] = ()
+    source: str = ""
+    revision: str | None = None
+    pooling: Pooling | Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageRecipe:
+    """All that tuning for one language at one level needs besides strings.
+
+    Attributes:
+        language: tag.
+        name: of the language, in English.
+        scripts: it is written in, as of ISO 15924; empty where that is not known.
+        base: the model to start from.
+        recipe: hyper-parameters.
+    """
+
+    language: str
+    name: str
+    scripts: tuple[str, ...]
+    base: BaseModel
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class LanguageTable:
+    """Base models and languages, as `load_languages` reads them.
+
+    Attributes:
+        bases: by name.
+        languages: tag -> its row: name, scripts, base, and by level what differs there.
+    """
+
+    bases: dict[str, BaseModel]
+    languages: dict[str, dict[str, Any]]
+
+    def find(self, tag: str) -> str:
+        """Return the language of the table that a BCP 47 tag means: `pt` for `pt-BR`.
+
+        Raises:
+            ConfigError: there is none; the nearest is suggested.
+        """
+        try:
+            chain = lookup_chain(tag)
+        except ConfigError:
+            chain = []
+        for candidate in chain:
+            if candidate in self.languages:
+                return candidate
+        raise ConfigError(
+            f"no language {tag!r}{self._nearest(tag)}; mirror-rt recipes lists all, and "
+            "docs/languages.md says how to add one"
+        )
+
+    def bases_of(self, language: str) -> list[BaseModel]:
+        """Return the base models for a language of the table, its default first."""
+        default = self.bases[self.languages[language]["base"]]
+        others = [base for base in self.bases.values() if language in base.languages]
+        return [default, *(base for base in others if base is not default)]
+
+    def recipe(self, tag: str, level: str, *, base: str | None = None) -> LanguageRecipe:
+        """Look up what to do for a language.
+
+        Args:
+            tag: of the language; it is kept, where the table has but a more general one.
+            level: word, phrase or sentence.
+            base: name of a base model of the table, or any folder or hub name, in place of the
+                language's own.
+
+        Raises:
+            ConfigError: no such language or level; the nearest is suggested.
+        """
+        if level not in _LEVELS:
+            raise ConfigError(
+                f"no level {level!r}{suggest(level, list(_LEVELS))}; there are {', '.join(_LEVELS)}"
+            )
+        language = self.find(tag)
+        row = self.languages[language]
+        changes = dict(row.get(level, {}))
+        chosen = changes.pop("base", row["base"])
+        return LanguageRecipe(
+            language=normalize_tag(tag),
+            name=row["name"],
+            scripts=tuple(row["scripts"]),
+            base=self.base(base or chosen),
+            recipe=self._level_recipes[level].replace(**changes),
+        )
+
+    def base(self, name: str) -> BaseModel:
+        """Return the base model of that name; one that has no row is a folder or a hub name."""
+        if name in self.bases:
+            return self.bases[name]
+        same = next((base for base in self.bases.values() if base.model == name), None)
+        return same or BaseModel(name=Path(name).name if Path(name).exists() else name, model=name)
+
+    @cached_property
+    def _level_recipes(self) -> dict[Level, Recipe]:
+        return {level: load_recipe(level) for level in _LEVELS}
+
+    def _nearest(self, tag: str) -> str:
+        names = {row["name"].casefold(): code for code, row in self.languages.items()}
+        known = [*names, *self.languages]
+        near = difflib.get_close_matches(str(tag).casefold(), known, n=1)
+        if not near:
+            return ""
+        code = names[near[0]] if near[0] in names else near[0]
+        return f" (did you mean {code!r}, {self.languages[code]['name']}?)"
+
+
+def load_languages(path: str | Path | None = None) -> LanguageTable:
+    """Load the table that comes with the package, with your own changes on top.
+
+    Later files win, key by key: `mirror-rt/languages.toml` in $XDG_CONFIG_HOME (~/.config), the
+    file that $MIRROR_RT_RECIPES names, `path`.
+
+    Raises:
+        ConfigError: a file cannot be read, or a key, language, level, base model or value in it
+            is not known or out of range; the nearest name is suggested.
+    """
+    shipped = (resources.files(__package__) / "languages.toml").read_text(encoding="utf-8")
+    bases: dict[str, dict[str, Any]] = {}
+    languages: dict[str, dict[str, Any]] = {}
+    _merge(bases, languages, tomllib.loads(shipped))
+    for own in _own_files(path):
+        try:
+            _merge(bases, languages, tomllib.loads(own.read_text(encoding="utf-8")))
+            _build(bases, languages)
+        except ConfigError as error:
+            raise ConfigError(f"{own}: {error}") from error
+        except (OSError, ValueError) as error:  # TOML and UTF-8 errors are ValueErrors
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"{own}: {reason}") from error
+    return _build(bases, languages)
+
+
+def _own_files(path: str | Path | None) -> list[Path]:
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    files = [folder / "mirror-rt" / "languages.toml"]
+    files = [file for file in files if file.is_file()]
+    if named := os.environ.get("MIRROR_RT_RECIPES"):
+        files.append(Path(named))
+    return [*files, Path(path)] if path is not None else files
+
+
+def _merge(
+    bases: dict[str, dict[str, Any]], languages: dict[str, dict[str, Any]], values: dict[str, Any]
+) -> None:
+    """Put the tables of one file over those of the files before it."""
+    _check_keys("the file", values, ("bases", "languages"))
+    for kind, known in (("bases", bases), ("languages", languages)):
+        for name, given in _table(kind, values.get(kind, {})).items():
+            tag = name if kind == "bases" else normalize_tag(name)
+            row = known.setdefault(tag, {})
+            for key, value in _table(f"[{kind}.{name}]", given).items():
+                both = isinstance(row.get(key), dict) and isinstance(value, dict)
+                row[key] = row[key] | value if both else value
+
+
+def _build(
+    bases: Mapping[str, dict[str, Any]], languages: Mapping[str, dict[str, Any]]
+) -> LanguageTable:
+    """Check everything, down to the recipe of each language at each level."""
+    rows = {}
+    for tag, given in languages.items():
+        where = f"[languages.{tag}]"
+        _check_keys(where, given, _LANGUAGE_KEYS)
+        row = {"name": tag, "scripts": []} | given
+        _check_text(where, "name", row["name"])
+        _check_texts(where, "scripts", row["scripts"])
+        if "base" not in row:
+            raise ConfigError(f"{where} is a new language: it needs base, the name of a base model")
+        _check_base(where, row["base"], bases)
+        rows[tag] = row
+    table = LanguageTable({name: _base(name, given, rows) for name, given in bases.items()}, rows)
+    for tag, row in rows.items():
+        for level in _LEVELS:
+            _check_level(table, f"[languages.{tag}.{level}]", tag, level, row.get(level, {}))
+    return table
+
+
+def _check_level(
+    table: LanguageTable, where: str, tag: str, level: str, changes: dict[str, Any]
+) -> None:
+    fields = [f.name for f in dataclasses.fields(Recipe) if f.name != "level"]
+    _check_keys(where, _table(where, changes), ("base", *fields))
+    if "base" in changes:
+        _check_base(where, changes["base"], table.bases)
+    if changes:
+        try:
+            table.recipe(tag, level)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+
+
+def _base(name: str, given: dict[str, Any], languages: Iterable[str]) -> BaseModel:
+    where = f"[bases.{name}]"
+    _check_keys(where, given, [f.name for f in dataclasses.fields(BaseModel) if f.name != "name"])
+    if "model" not in given:
+        raise ConfigError(f"{where} needs model, a hub name or a folder")
+    for key in ("model", "source", "revision"):
+        if key in given:
+            _check_text(where, key, given[key])
+    tags = _check_texts(where, "languages", given.get("languages", []))
+    for tag in tags:
+        if tag not in languages:
+            raise ConfigError(f"{where}: no language {tag!r}{suggest(tag, languages)}")
+    if (pooling := given.get("pooling", "auto")) not in _POOLINGS:
+        raise ConfigError(
+            f"{where}: pooling must be one of {', '.join(_POOLINGS)}, got {pooling!r}"
+        )
+    return BaseModel(**given | {"name": name, "languages": tuple(tags)})
+
+
+def _check_base(where: str, name: Any, bases: Iterable[str]) -> None:
+    if name not in list(bases):
+        near = suggest(str(name), bases)
+        raise ConfigError(f"{where}: no base model {name!r}{near}; define it as [bases.NAME]")
+
+
+def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(
+                f"unknown key {key!r} in {where}{suggest(key, known)}; expected {', '.join(known)}"
+            )
+
+
+def _table(where: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a table, got {value!r}")
+    return value
+
+
+def _check_text(where: str, key: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{where}: {key} must be a text, got {value!r}")
+
+
+def _check_texts(where: str, key: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{where}: {key} must be a list of texts, got {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""Load a pretrained encoder and put pooling, heads and dropout on it."""

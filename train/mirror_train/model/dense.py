@@ -1,0 +1,163 @@
+"""Dense modules: a linear layer behind the pooling, in the files of sentence-transformers."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mirror_rt.errors import ModelError
+from mirror_rt.io.atomic import write_json
+from mirror_train.training.json_file import read_object
+
+__all__ = ["Dense", "load_dense", "load_weights", "save_dense", "save_weights"]
+
+logger = logging.getLogger("mirror_train")
+
+
+class Dense(nn.Module):
+    """A linear layer with an activation; its parameters are named as in sentence-transformers.
+
+    Args:
+        in_features: size of its input.
+        out_features: size of its output.
+        bias: whether a bias is added.
+        activation: a module of torch.nn.
+        residual: whether the input is added to the output, through a linear layer of its own
+            where the sizes differ.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        activation: nn.Module,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        self.activation_function = activation
+        self.use_residual = residual
+        if residual and in_features != out_features:
+            self.residual = nn.Linear(in_features, out_features, bias=False)
+
+    @classmethod
+    def selecting(cls, in_features: int, out_features: int) -> Dense:
+        """Return the layer that keeps the first `out_features` dimensions."""
+        layer = cls(in_features, out_features, bias=False, activation=nn.Identity())
+        layer.linear.weight.data = torch.eye(out_features, in_features)
+        return layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors [B, in_features] to [B, out_features]."""
+        y = cast(Tensor, self.activation_function(self.linear(x)))
+        if not self.use_residual:
+            return y
+        return y + (self.residual(x) if hasattr(self, "residual") else x)
+
+
+def save_dense(layer: Dense, folder: Path) -> None:
+    """Write a Dense module into the empty `folder`, so that sentence-transformers loads it.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    activation = type(layer.activation_function)
+    config = {
+        "in_features": layer.linear.in_features,
+        "out_features": layer.linear.out_features,
+        "bias": layer.linear.bias is not None,
+        "activation_function": f"{activation.__module__}.{activation.__qualname__}",
+    }
+    if layer.use_residual:
+        config["use_residual"] = True  # unknown before version 5.7
+    write_json(folder / "config.json", config)
+    save_weights(layer, folder)
+
+
+def load_dense(folder: Path) -> Dense:
+    """Read a Dense module as sentence-transformers writes it, its weights pickled or not.
+
+    Raises:
+        ModelError: it is not one, or needs what is not supported.
+    """
+    path = folder / "config.json"
+    config = read_object(path)
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, "sentence_embedding"):
+            raise ModelError(f"{path}: a Dense module of {config[key]!r} is not supported")
+    try:
+        layer = Dense(
+            int(config["in_features"]),
+            int(config["out_features"]),
+            bias=bool(config.get("bias", True)),
+            activation=_activation(path, config.get("activation_function", "torch.nn.Tanh")),
+            residual=bool(config.get("use_residual")),
+        )
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{folder} is not a Dense module: {reason}") from error
+    load_weights(layer, folder, noun="Dense")
+    return layer.float().requires_grad_(False).eval()
+
+
+def save_weights(layer: nn.Module, folder: Path) -> None:
+    """Write the parameters and buffers of a layer as `folder`/model.safetensors.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    weights = {name: weight.contiguous() for name, weight in layer.state_dict().items()}
+    try:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise OSError(f"cannot write {folder}: {error}") from error
+
+
+def load_weights(layer: nn.Module, folder: Path, *, noun: str) -> None:
+    """Read what `save_weights` wrote, or a pickle of tensors in pytorch_model.bin.
+
+    Raises:
+        ModelError: there is none, it is of another layer, or it holds NaN or an infinity.
+    """
+    try:
+        layer.load_state_dict(_weights(folder))
+    except (TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{folder} is not a {noun} module: {reason}") from error
+    for name, weight in layer.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ModelError(f"{folder}: the weight {name} holds NaN or an infinity")
+
+
+def _activation(path: Path, name: str) -> nn.Module:
+    """An activation by its full name, of torch.nn alone: others are code that comes along."""
+    made = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
+    if not (isinstance(made, type) and issubclass(made, nn.Module)):
+        raise ModelError(f"{path}: the activation {name!r} is not one of torch.nn")
+    return made()
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    if (safe := folder / "model.safetensors").is_file():
+        try:
+            return load_file(safe)
+        except Exception as error:  # safetensors has one of its own, and OSError
+            raise ModelError(f"{safe} cannot be read: {error}") from error
+    pickled = folder / "pytorch_model.bin"
+    if not pickled.is_file():
+        raise ModelError(f"{folder} has no weights: expected model.safetensors")
+    logger.warning("%s holds pickled weights: only tensors are read from it", pickled)
+    try:
+        return cast(dict[str, Tensor], torch.load(pickled, map_location="cpu", weights_only=True))
+    except Exception as error:  # pickle, zipfile and torch have each their own
+        raise ModelError(
+            f"{pickled} cannot be read: {' '.join(str(error).split()[:30])}"
+        ) from error

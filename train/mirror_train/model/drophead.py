@@ -1,0 +1,82 @@
+"""Drophead: whole attention heads dropped in training (Zhou et al. 2020, "Scheduled DropHead").
+
+Mirror-BERT puts it in the place of dropout (EMNLP 2021, section 4.4 and Table 7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mirror_rt.errors import ConfigError
+from mirror_train.model.families import FAMILIES, family_of
+
+__all__ = ["drop_heads", "drophead"]
+
+
+@contextlib.contextmanager
+def drophead(model: Any, rate: float) -> Iterator[None]:
+    """Drop attention heads of `model` (a transformers encoder) wherever it is in training mode.
+
+    The heads meet again in the projection behind an attention, whatever computes it (SDPA, eager,
+    relative positions): they are dropped from its input. Every text and layer draws for itself,
+    from torch's default generator of the device; with rate 0 nothing is drawn or changed.
+
+    Args:
+        model: the encoder; it is as before when the block ends.
+        rate: probability of a head to be dropped, 0 .. 1.
+
+    Raises:
+        ConfigError: the rate is above 0 and it is not known where the family's heads are.
+    """
+    with contextlib.ExitStack() as hooks:
+        if rate > 0:
+            heads = int(model.config.num_attention_heads)
+            for projection in _output_projections(model, rate):
+                handle = projection.register_forward_pre_hook(_hook(heads, rate))
+                hooks.callback(handle.remove)
+        yield
+
+
+def drop_heads(context: Tensor, *, heads: int, rate: float) -> Tensor:
+    """Zero the output of random heads and scale up the others by heads / (heads kept).
+
+    As in the authors' code, the scale counts what was kept, so that the sum over the heads keeps
+    its size in every text, not only on average. Where every head would go, all stay; so a head's
+    expectation is its value.
+
+    Args:
+        context: [B, L, heads * d], the heads side by side.
+        heads: how many there are.
+        rate: probability of a head to be dropped, drawn for each of the B texts.
+    """
+    batch, length, width = context.shape
+    kept = torch.rand(batch, heads, device=context.device) >= rate
+    kept |= ~kept.any(dim=1, keepdim=True)
+    scale = (kept * (heads / kept.sum(dim=1, keepdim=True))).to(context.dtype)
+    by_head = context.reshape(batch, length, heads, width // heads)
+    return (by_head * scale[:, None, :, None]).reshape(batch, length, width)
+
+
+def _hook(heads: int, rate: float) -> Any:
+    def hook(module: torch.nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor] | None:
+        return (drop_heads(inputs[0], heads=heads, rate=rate),) if module.training else None
+
+    return hook
+
+
+def _output_projections(model: Any, rate: float) -> list[torch.nn.Module]:
+    """The layers that take all heads of an attention; ALBERT's is one, run by every layer."""
+    name = family_of(model).attention_output
+    found = [module for path, module in model.named_modules() if name and path.endswith(name)]
+    if not found:
+        known = ", ".join(sorted(kind for kind, row in FAMILIES.items() if row.attention_output))
+        raise ConfigError(
+            f"drophead {rate}: where the attention heads of {model.config.model_type} are is not "
+            f"known, only those of {known}: use --drophead 0"
+        )
+    return found

@@ -1,0 +1,169 @@
+"""A normalising flow behind the pooling: text vectors to a standard Gaussian, and back.
+
+Glow (Kingma and Dhariwal 2018) on vectors instead of images, as BERT-flow (Li et al. 2020) and
+BERT-CF (Hu, section 4.2) use it. A block is, from data to Gaussian:
+
+    ActNorm            u = s * x + b
+    invertible linear  y = W u, the 1x1 convolution of an image of one pixel, with W = P L U
+    additive coupling  z = [y_1; y_2 + NN(y_1)], y_1 the first d = D / 2 dimensions
+
+NN has three layers, with ActNorm and ReLU after the first two, and begins as 0. None of the three
+parts scales one vector otherwise than another, so ln |det dz/dx| is the same number for all.
+
+Where the sources differ: BERT-flow and its PyTorch version, which BERT-CF builds on, permute the
+dimensions where Glow and BERT-CF's text have W; and they have three levels, each of which lets half
+of the dimensions go, where BERT-CF's text has three blocks. This is BERT-CF's text, and the hidden
+size 32 of BERT-flow. Its formula v_2 = AC(u_2) for the coupling could not be inverted; Glow's is
+meant.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.io.atomic import write_json
+from mirror_train.model.dense import load_weights, save_weights
+from mirror_train.model.glow_blocks import FlowBlock, FoldedBlock
+from mirror_train.training.json_file import read_object
+
+__all__ = ["Flow", "check_flow_size", "load_flow", "save_flow"]
+
+
+def check_flow_size(size: int) -> None:
+    """Raise ConfigError unless a flow can take vectors of so many dimensions."""
+    if size < 2 or size % 2:
+        raise ConfigError(
+            f"a flow needs vectors of an even number of dimensions, got {size}: its coupling "
+            "halves them"
+        )
+
+
+class Flow(nn.Module):
+    """Blocks from text vectors to a standard Gaussian.
+
+    In evaluation mode each block is four linear layers, made when the mode is entered: that is what
+    an ONNX graph gets. Changed weights need `eval()` again. The inverse of what this mode gives is
+    exact to 1e-5, for vectors of text encoders; in training mode rounding in L and U adds to it.
+
+    Args:
+        size: D, even.
+        blocks: how many.
+        hidden_size: of the network of each coupling.
+        generator: of the first weights; None for torch's own.
+
+    Raises:
+        ConfigError: `size` is odd, or less than 2; or there is no block or hidden unit.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        blocks: int = 3,
+        hidden_size: int = 32,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        check_flow_size(size)
+        if blocks < 1 or hidden_size < 1:
+            raise ConfigError(
+                f"a flow needs at least 1 block and 1 hidden unit, got {blocks} and {hidden_size}"
+            )
+        self.size, self.hidden_size = size, hidden_size
+        self.blocks = nn.ModuleList(FlowBlock(size, hidden_size, generator) for _ in range(blocks))
+        self.folded: nn.ModuleList | None = None
+
+    @classmethod
+    def load(cls, *_: object, **__: object) -> Flow:
+        """Refuse to be a module of sentence-transformers, which looks for this method."""
+        raise ModelError(
+            "a Flow is no module of sentence-transformers: load the folder with "
+            "mirror_train.TorchEncoder, or export it with mirror-rt export"
+        )
+
+    def train(self, mode: bool = True) -> Flow:
+        """Enter training mode, or evaluation mode with the weights as they are now."""
+        super().train(mode)
+        if mode:
+            self.folded = None
+            return self
+        with torch.no_grad():
+            dtype = self._blocks()[0].norm.bias.dtype
+            self.folded = nn.ModuleList(FoldedBlock(block).to(dtype) for block in self._blocks())
+        return self
+
+    def initialise(self, x: Tensor) -> None:
+        """Fit all ActNorms to vectors [n, D], float32, block after block.
+
+        Glow takes the first batch; with the few vectors of one here, deviations would be rough, so
+        give more.
+
+        Raises:
+            ModelError: all vectors are the same.
+        """
+        for block in self._blocks():
+            x = block.initialise(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Text vectors [B, D] to Gaussian ones."""
+        for block in self.blocks if self.folded is None else self.folded:
+            x = block(x)
+        return x
+
+    @torch.no_grad()
+    def inverse(self, z: Tensor) -> Tensor:
+        """Gaussian vectors [B, D] to text vectors; computed in float64, in the dtype of `z`."""
+        x = z.double()
+        for block in reversed(self._blocks()):
+            x = FoldedBlock(block).inverse(x)
+        return x.to(z.dtype)
+
+    def log_determinant(self) -> Tensor:
+        """Return ln |det dz/dx|, a scalar: it is the same for every x."""
+        return torch.stack([block.log_determinant() for block in self._blocks()]).sum()
+
+    def _blocks(self) -> list[FlowBlock]:
+        return [cast(FlowBlock, block) for block in self.blocks]
+
+
+def save_flow(flow: Flow, folder: Path) -> None:
+    """Write a flow into the empty `folder`.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    config = {
+        "in_features": flow.size,
+        "blocks": len(flow.blocks),
+        "hidden_size": flow.hidden_size,
+    }
+    write_json(folder / "config.json", config)
+    save_weights(flow.blocks, folder)
+
+
+def load_flow(folder: Path) -> Flow:
+    """Read a flow that `save_flow` wrote, in evaluation mode.
+
+    Raises:
+        ModelError: it is not one.
+    """
+    config = read_object(folder / "config.json")
+    try:
+        size, blocks, hidden = (int(config[k]) for k in ("in_features", "blocks", "hidden_size"))
+        generator = torch.Generator()  # the weights drawn are overwritten
+        flow = Flow(size, blocks=blocks, hidden_size=hidden, generator=generator)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder} is not a Flow module: {error}") from error
+    load_weights(flow.blocks, folder, noun="Flow")
+    for block in flow.blocks:
+        linear = cast(FlowBlock, block).linear
+        if not torch.equal(linear.permutation.sort().values, torch.arange(size)):
+            raise ModelError(f"{folder}: the weight permutation is not a permutation")
+        if not bool((linear.signs.abs() == 1).all()):
+            raise ModelError(f"{folder}: the weight signs holds other numbers than 1 and -1")
+    return flow.requires_grad_(False).eval()

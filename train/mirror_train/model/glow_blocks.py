@@ -1,0 +1,202 @@
+"""The parts of a normalising flow (see `glow.py`), and each block as linear layers."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import skip_init
+
+from mirror_rt.errors import ModelError
+
+__all__ = ["ActNorm", "AdditiveCoupling", "FlowBlock", "FoldedBlock", "InvertibleLinear"]
+
+# Of the root mean square of all deviations: what varies less is no signal, and is not blown up.
+_LEAST_DEVIATION = 1e-3
+
+
+class ActNorm(nn.Module):
+    """A scale, positive, and a bias for every dimension."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> Tensor:
+        """Standardise `x` [n, size]: the result has mean 0 and deviation 1 in each dimension.
+
+        Raises:
+            ModelError: all vectors are the same.
+        """
+        exact = x.double()
+        mean, deviation = exact.mean(dim=0), exact.std(dim=0, correction=0)
+        spread = deviation.square().mean().sqrt()
+        if not spread > 0:
+            raise ModelError("a flow cannot be fitted: every string has the same vector")
+        scale = 1 / deviation.clamp(min=_LEAST_DEVIATION * float(spread))
+        self.log_scale.copy_(scale.log())
+        self.bias.copy_(-mean * scale)
+        return cast(Tensor, self(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors [B, size] to as many."""
+        return x * self.log_scale.exp() + self.bias
+
+    def folded(self, linear: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight and bias in float64 of the linear layer `linear` [size, in] and then this."""
+        scale = self.log_scale.double().exp()
+        return scale[:, None] * linear.double(), self.bias.double()
+
+
+class InvertibleLinear(nn.Module):
+    """A square matrix W = P L U, whose determinant is the product of U's diagonal.
+
+    L has a diagonal of 1, P is a permutation that stays as it is, and so do the signs of U's
+    diagonal. It begins as a random rotation.
+
+    Args:
+        size: D.
+        generator: of the rotation.
+    """
+
+    permutation: Tensor
+    signs: Tensor
+    below: Tensor
+
+    def __init__(self, size: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        normal = torch.randn(size, size, dtype=torch.float64, generator=generator)
+        p, lower, upper = torch.linalg.lu(torch.linalg.qr(normal).Q)
+        diagonal = upper.diagonal()
+        # Both triangles in one matrix; its diagonal is not used.
+        self.triangles = nn.Parameter((lower.tril(-1) + upper.triu(1)).float())
+        self.log_diagonal = nn.Parameter(diagonal.abs().log().float())
+        self.register_buffer("signs", diagonal.sign().float())
+        self.register_buffer("permutation", p.argmax(dim=1))
+        self.register_buffer("below", torch.ones(size, size).tril(-1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors [B, D] to as many; W itself, D^3 operations, is never computed."""
+        upper, lower = self.triangles * self.below.T, self.triangles * self.below
+        x = x @ upper.T + x * (self.signs * self.log_diagonal.exp())
+        return (x @ lower.T + x)[:, self.permutation]
+
+    def weight(self) -> Tensor:
+        """W in float64."""
+        exact = self.triangles.double()
+        upper = exact.triu(1) + (self.signs * self.log_diagonal.double().exp()).diag()
+        lower = exact.tril(-1) + torch.eye(*exact.shape).to(exact)
+        return (lower @ upper)[self.permutation]
+
+
+class AdditiveCoupling(nn.Module):
+    """The second half of a vector moved by a network of the first.
+
+    Args:
+        size: D, even.
+        hidden_size: of the network.
+        generator: of its weights.
+    """
+
+    def __init__(
+        self, size: int, hidden_size: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        half = size // 2
+        self.linear1 = _unset_linear(half, hidden_size, bias=False)
+        self.norm1 = ActNorm(hidden_size)
+        self.linear2 = _unset_linear(hidden_size, hidden_size, bias=False)
+        self.norm2 = ActNorm(hidden_size)
+        self.linear3 = _unset_linear(hidden_size, half)
+        for linear in (self.linear1, self.linear2):
+            nn.init.normal_(linear.weight, std=0.05, generator=generator)
+        nn.init.zeros_(self.linear3.weight)
+        nn.init.zeros_(self.linear3.bias)
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> Tensor:
+        """Fit the network's ActNorms to `x` [n, D]; what comes out is `x`."""
+        hidden = functional.relu(self.norm1.initialise(self.linear1(x.chunk(2, dim=1)[0])))
+        self.norm2.initialise(self.linear2(hidden))
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors [B, D] to as many."""
+        first, second = x.chunk(2, dim=1)
+        hidden = functional.relu(self.norm1(self.linear1(first)))
+        hidden = functional.relu(self.norm2(self.linear2(hidden)))
+        return torch.cat([first, second + self.linear3(hidden)], dim=1)
+
+
+class FlowBlock(nn.Module):
+    """ActNorm, invertible linear layer and additive coupling."""
+
+    def __init__(
+        self, size: int, hidden_size: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.norm = ActNorm(size)
+        self.linear = InvertibleLinear(size, generator)
+        self.coupling = AdditiveCoupling(size, hidden_size, generator)
+
+    def initialise(self, x: Tensor) -> Tensor:
+        """Fit all ActNorms to `x` [n, D]; what the block makes of it."""
+        x = self.norm.initialise(x)
+        with torch.no_grad():
+            x = self.linear(x)
+        return self.coupling.initialise(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors [B, D] to as many."""
+        return cast(Tensor, self.coupling(self.linear(self.norm(x))))
+
+    def log_determinant(self) -> Tensor:
+        """The logarithm of the Jacobian's absolute determinant, a scalar."""
+        return self.norm.log_scale.sum() + self.linear.log_diagonal.sum()
+
+
+class FoldedBlock(nn.Module):
+    """A block as four linear layers in float64, as it was when this was made."""
+
+    def __init__(self, block: FlowBlock) -> None:
+        super().__init__()
+        weight = block.linear.weight()
+        scale = block.norm.log_scale.double().exp()
+        self.linear = _linear(weight * scale, weight @ block.norm.bias.double())
+        coupling = block.coupling
+        self.shift = nn.Sequential(
+            _linear(*coupling.norm1.folded(coupling.linear1.weight)),
+            nn.ReLU(),
+            _linear(*coupling.norm2.folded(coupling.linear2.weight)),
+            nn.ReLU(),
+            _linear(coupling.linear3.weight.double(), coupling.linear3.bias.double()),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors [B, D] to as many."""
+        first, second = self.linear(x).chunk(2, dim=1)
+        return torch.cat([first, second + self.shift(first)], dim=1)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """Undo `forward`."""
+        first, second = z.chunk(2, dim=1)
+        y = torch.cat([first, second - self.shift(first)], dim=1)
+        x: Tensor = torch.linalg.solve(self.linear.weight, (y - self.linear.bias).T).T
+        return x
+
+
+def _unset_linear(size: int, out: int, *, bias: bool = True) -> nn.Linear:
+    """A layer without first weights: drawing them would move torch's generator."""
+    return cast(nn.Linear, skip_init(nn.Linear, size, out, bias=bias))  # type: ignore[no-untyped-call]
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A layer of weight [out, in] and bias [out], both float64."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer

@@ -1,0 +1,64 @@
+"""The licence of a base model, as its folder declares it; never a guess."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from huggingface_hub.repocard import metadata_load
+
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.errors import BundleError
+from mirror_train.model.default_model import DEFAULT_MODEL_LICENSE, is_default_model
+
+__all__ = ["base_license"]
+
+logger = logging.getLogger("mirror_train")
+
+# First lines of licence texts -> identifier on the hub.
+_KNOWN = {"Apache License Version 2.0": "apache-2.0", "MIT License": "mit"}
+
+
+def base_license(name: str, folder: Path) -> str | None:
+    """Identifier of a model's licence (`apache-2.0`); None where nothing says it.
+
+    It comes from mirror.json, the model card's front matter, or the first line of LICENSE.
+
+    Args:
+        name: what the model was asked for by.
+        folder: where its files are.
+    """
+    found = _of_manifest(folder) or _of_card(folder) or _of_text(folder)
+    if found is None and is_default_model(name) and not Path(name).exists():
+        return DEFAULT_MODEL_LICENSE
+    return found
+
+
+def _of_manifest(folder: Path) -> str | None:
+    try:
+        return Manifest.read(folder, "mirror_rt encoder").base_model.get("license")
+    except BundleError:  # an ordinary model folder
+        return None
+
+
+def _of_card(folder: Path) -> str | None:
+    path = folder / Layout.card
+    if not path.is_file():
+        return None
+    try:
+        found = (metadata_load(path) or {}).get("license")
+    except Exception as error:  # noqa: BLE001 - yaml's own classes; a card is no reason to stop
+        logger.warning(
+            "%s: its front matter cannot be read, the licence stays unknown: %s", path, error
+        )
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _of_text(folder: Path) -> str | None:
+    for path in sorted(folder.glob("LICENSE*")):
+        start = " ".join(path.read_text(encoding="utf-8", errors="replace")[:400].split())
+        for text, identifier in _KNOWN.items():
+            if start.startswith(text):
+                return identifier
+    return None

@@ -1,0 +1,75 @@
+"""Pooling: the token vectors of a text to one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mirror_rt.bundle.manifest import PoolingMode
+from mirror_rt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mirror_train.model.pretrained import Pretrained
+
+__all__ = ["POOLING_MODES", "check_special_tokens", "pool"]
+
+POOLING_MODES: tuple[PoolingMode, ...] = tuple(
+    mode for group in get_args(PoolingMode) for mode in get_args(group)
+)
+
+
+def pool(hidden: Tensor, mask: Tensor, pooling: PoolingMode) -> Tensor:
+    """Token vectors [B, L, H] and mask [B, L] (padding on the right) to text vectors [B, H].
+
+    `cls` takes the first token and `lasttoken` the last real one; `max` is by component; `mean`
+    averages the real tokens, `mean-without-special` those between the first and the last, which
+    are [CLS] and [SEP] (see `check_special_tokens`); `mean_sqrt_len_tokens` divides the sum of the
+    real tokens by the root of their number, `weightedmean` weighs them by their position, from 1
+    on (arXiv 2202.08904, section 4.1); and `mean-with-padding` averages all tokens, padding too
+    (EMNLP 2021, caption of Table 3).
+    """
+    if pooling == "cls":
+        return hidden[:, 0]
+    if pooling == "lasttoken":
+        last = mask.sum(dim=1) - 1
+        return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
+    if pooling == "mean-with-padding":
+        return hidden.mean(dim=1)
+    if pooling == "max":
+        return hidden.masked_fill(mask.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
+    weights = _positions(mask, pooling).unsqueeze(-1).to(hidden.dtype)
+    total = weights.sum(dim=1)
+    if pooling == "mean_sqrt_len_tokens":
+        total = torch.sqrt(total)
+    return (hidden * weights).sum(dim=1) / total
+
+
+def _positions(mask: Tensor, pooling: PoolingMode) -> Tensor:
+    """Weight of each token [B, L]."""
+    if pooling == "weightedmean":
+        return mask * mask.cumsum(dim=1)
+    if pooling == "mean-without-special":
+        # A token is inside where it has a neighbour on its right, and is not the first.
+        return functional.pad(mask[:, 2:], (1, 1))
+    return mask
+
+
+def check_special_tokens(pretrained: Pretrained, poolings: Sequence[str]) -> None:
+    """Check that the tokenizer puts one special token before a text and one after it.
+
+    Raises:
+        ConfigError: it does not, and `poolings` has `mean-without-special`.
+    """
+    if "mean-without-special" not in poolings:
+        return
+    mask = pretrained.hf_tokenizer.backend_tokenizer.encode("a").special_tokens_mask
+    if len(mask) < 3 or [i for i, special in enumerate(mask) if special] != [0, len(mask) - 1]:
+        raise ConfigError(
+            "pooling mean-without-special leaves out the first and the last token, but the "
+            f"tokenizer of {pretrained.name} does not put one special token at each end of a "
+            "text: pass --pooling mean"
+        )

@@ -1,0 +1,99 @@
+"""The head of an encoder: what turns token vectors into the vector of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mirror_rt.bundle.manifest import PoolingMode
+from mirror_rt.errors import ConfigError, ModelError
+from mirror_train.model.dense import Dense
+from mirror_train.model.glow import Flow
+from mirror_train.model.pooling import pool
+
+__all__ = ["Head", "Normalize"]
+
+
+class Normalize(nn.Module):
+    """Vectors [B, D] to unit length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Divide each row by its norm."""
+        return functional.normalize(x, dim=1)
+
+
+class Head(nn.Module):
+    """Pooling, the layers after it, and whether the result is of unit length by default.
+
+    The one implementation that tuned folders, parity checks and exported graphs go through.
+
+    Args:
+        poolings: one, or several whose vectors are joined.
+        layers: what follows, `Dense`, `Flow` or `Normalize`, but no normalisation at the very end.
+        normalize: whether there is one; the head itself leaves it out, because both forms of a
+            vector are of use.
+        truncate_dim: keep the first so many dimensions of what the layers give.
+    """
+
+    def __init__(
+        self,
+        poolings: Sequence[PoolingMode],
+        layers: Iterable[nn.Module] = (),
+        *,
+        normalize: bool = True,
+        truncate_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.poolings = tuple(poolings)
+        self.layers = nn.ModuleList(layers)
+        self.normalize = normalize
+        self.truncate_dim = truncate_dim
+
+    @property
+    def pooling(self) -> str:
+        """The poolings in one word, such as `mean` or `cls+max`."""
+        return "+".join(self.poolings)
+
+    def truncated(self, dimension: int, hidden_size: int) -> Head:
+        """Return the same head, cut to its first `dimension` dimensions.
+
+        Raises:
+            ConfigError: it has fewer.
+        """
+        full = self.dimension(hidden_size)
+        if not 1 <= dimension <= full:
+            raise ConfigError(f"truncate_dim must be in 1 .. {full}, got {dimension}")
+        return Head(self.poolings, self.layers, normalize=self.normalize, truncate_dim=dimension)
+
+    def dimension(self, hidden_size: int) -> int:
+        """Length D of a text vector, for token vectors of `hidden_size`.
+
+        Raises:
+            ModelError: a layer does not fit the one before it.
+        """
+        size = len(self.poolings) * hidden_size
+        for layer in self.layers:
+            if isinstance(layer, Dense):
+                if layer.linear.in_features != size:
+                    raise ModelError(
+                        f"a Dense module takes {layer.linear.in_features} features, but "
+                        f"{size} come out of what is before it"
+                    )
+                size = layer.linear.out_features
+            elif isinstance(layer, Flow) and layer.size != size:
+                raise ModelError(
+                    f"a Flow module takes {layer.size} features, but {size} come out of what is "
+                    "before it"
+                )
+        return size if self.truncate_dim is None else self.truncate_dim
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Token vectors [B, L, H] and mask [B, L] to text vectors [B, D], not yet normalised."""
+        pooled = [pool(hidden, mask, pooling) for pooling in self.poolings]
+        vectors = pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
+        for layer in self.layers:
+            vectors = layer(vectors)
+        return vectors if self.truncate_dim is None else vectors[:, : self.truncate_dim]

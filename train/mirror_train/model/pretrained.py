@@ -1,0 +1,315 @@
+"""Loading a Hugging Face encoder with its tokenizer: whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase, Sequence
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from mirror_rt.bundle.hub import download, is_hub_name, refuse_revision
+from mirror_rt.errors import MirrorError, ModelError
+from mirror_rt.io.atomic import sha256
+from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_train.model.declared_modules import declared_text_options, transformer_folder
+from mirror_train.model.default_model import DEFAULT_MODEL, default_model_folder, is_default_model
+from mirror_train.model.dropout import set_dropout
+from mirror_train.model.families import family_of
+
+__all__ = ["Pretrained", "load_pretrained", "quiet_transformers", "resolve_model"]
+
+logger = logging.getLogger("mirror_train")
+
+_SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_WEIGHT_FILES = (*_SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
+# What a hub repository may hold beside what torch needs, often several times its size.
+_OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot", "*.tflite")
+_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """An encoder and its tokenizer.
+
+    Attributes:
+        name: what the user asked for.
+        revision: commit on the hub, None for a local folder.
+        folder: what the user asked for: the folder itself, or where the hub's files are.
+        model_folder: where in it the transformer is; the same but in old layouts.
+        model: the transformers model, without its pooler head, in evaluation mode.
+        hf_tokenizer: the transformers tokenizer, to be saved beside the model.
+        max_length: most tokens of a text that the model has positions for.
+    """
+
+    name: str
+    revision: str | None
+    folder: Path
+    model_folder: Path
+    model: PreTrainedModel
+    hf_tokenizer: Any
+    max_length: int
+
+    @property
+    def public_name(self) -> str:
+        """Hub name, or the last part of a path: what may stand in a manifest."""
+        return Path(self.name).name if Path(self.name).exists() else self.name
+
+    @property
+    def dimension(self) -> int:
+        """Length D of a hidden vector."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def pad_id(self) -> int:
+        """Token id to pad with."""
+        return int(self.hf_tokenizer.pad_token_id)
+
+    @property
+    def mask_token(self) -> str | None:
+        """The tokenizer's mask token, None where it has none."""
+        token: str | None = self.hf_tokenizer.mask_token
+        return token
+
+    def weights_sha256(self) -> list[str]:
+        """Hashes of the files that hold the weights."""
+        files = sorted(self.model_folder.glob("*.safetensors"))
+        files += sorted(self.model_folder.glob("*.bin"))
+        return [sha256(path) for path in files]
+
+    def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
+        """Return the same tokenisation that a bundle has, cut at `max_length`.
+
+        Without a copy, `hf_tokenizer` must not be saved any more: it carries the limit then.
+        """
+        backend: Tokenizer = self.hf_tokenizer.backend_tokenizer
+        return TextTokenizer(backend, max_length=max_length, pad_id=self.pad_id, copy=copy)
+
+
+def resolve_model(
+    name: str, *, revision: str | None = None, offline: bool = False
+) -> tuple[Path, str | None]:
+    """Folder and hub commit of a model given by path, by hub name, or as the embedded default.
+
+    Raises:
+        ModelError: there is none.
+        ConfigError: a revision was given with a path.
+    """
+    if Path(name).exists():
+        refuse_revision(Path(name), revision)
+        return Path(name), None
+    if is_default_model(name) and revision is None:
+        return default_model_folder(offline=offline), None
+    if not is_hub_name(name) and ("/" in name or "\\" in name or name.startswith(".")):
+        raise ModelError(f"{name}: no such folder")
+    return _download_model(name, revision, offline=offline)
+
+
+def _download_model(name: str, revision: str | None, *, offline: bool) -> tuple[Path, str]:
+    """Snapshot and commit of a model on the hub, with pickled weights only where it has no other.
+
+    Many repositories hold the same weights twice.
+    """
+    ignore = (*_OTHER_FRAMEWORKS, *_PICKLES)
+    folder = download(name, revision=revision, offline=offline, error=ModelError, ignore=ignore)
+    if not any((folder / weights).is_file() for weights in _SAFE_WEIGHTS):
+        # Of the same commit, whatever is pushed meanwhile.
+        folder = download(
+            name,
+            revision=folder.name,
+            offline=offline,
+            error=ModelError,
+            ignore=_OTHER_FRAMEWORKS,
+        )
+    return folder, folder.name
+
+
+def load_pretrained(
+    name: str | Path = DEFAULT_MODEL,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    trust_remote_code: bool = False,
+    dropout: float | None = None,
+) -> Pretrained:
+    """Load an encoder in float32.
+
+    Args:
+        name: folder, hub name, or the embedded default.
+        revision: branch, tag or commit on the hub.
+        offline: never ask the network.
+        trust_remote_code: run code that comes with the model.
+        dropout: rate for every dropout of the model; None leaves its own.
+
+    Raises:
+        ModelError: not a model, of an unknown architecture or one with code that is not trusted,
+            without a (fast) tokenizer, or with a weight missing, of another shape or not a number.
+        ConfigError: a revision was given with a folder.
+    """
+    root, commit = resolve_model(str(name), revision=revision, offline=offline)
+    folder = transformer_folder(root)
+    _check_folder(folder, trust_remote_code)
+    with quiet_transformers(), _as_model_error(folder):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        _check_architecture(folder, config)
+        if dropout is not None:
+            set_dropout(config, dropout)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        model, report = AutoModel.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=trust_remote_code,
+        )
+    _check_weights(folder, report)
+    _check_finite(folder, model)
+    _check_tokenizer(folder, tokenizer, config)
+    if family_of(model).pooler:
+        model.pooler = None  # a head for next-sentence prediction; embeddings never pass it
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    if declared_text_options(folder).lowercase:
+        _add_lowercase(tokenizer.backend_tokenizer)
+    return Pretrained(
+        str(name), commit, root, folder, model.eval(), tokenizer, _positions(model, tokenizer)
+    )
+
+
+def _check_folder(folder: Path, trust_remote_code: bool) -> None:
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder: expected a Hugging Face model folder")
+    config = folder / "config.json"
+    try:
+        values = json.loads(config.read_text(encoding="utf-8"))
+        kind, code = values.get("model_type"), values.get("auto_map")
+    except FileNotFoundError:
+        raise ModelError(f"{folder} is not a model folder: it has no config.json") from None
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{config} is not a model configuration: {error}") from error
+    if not kind:
+        raise ModelError(f"{config} names no model_type")
+    if code and kind not in CONFIG_MAPPING and not trust_remote_code:
+        raise ModelError(
+            f"{folder} ({kind}) comes with code of its own: read it, and pass --trust-remote-code "
+            "(trust_remote_code=True) to run it"
+        )
+    _check_weight_files(folder)
+    names = (
+        "tokenizer.json",
+        "vocab.txt",
+        "vocab.json",
+        "tokenizer.model",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+    )
+    if not any((folder / name).is_file() for name in names):
+        raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
+
+
+def _check_weight_files(folder: Path) -> None:
+    present = [name for name in _WEIGHT_FILES if (folder / name).is_file()]
+    if not present:
+        raise ModelError(f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}")
+    if present[0] in _PICKLED_WEIGHTS:
+        logger.warning(
+            "%s holds pickled weights: only tensors are read from it, nothing in it is run; "
+            "prefer model.safetensors",
+            folder / present[0],
+        )
+
+
+def _check_architecture(folder: Path, config: Any) -> None:
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{folder} is an encoder-decoder ({config.model_type}), not an encoder")
+    if not (hasattr(config, "vocab_size") and hasattr(config, "hidden_size")):
+        raise ModelError(f"{folder} ({config.model_type}) is not a text encoder")
+
+
+def _check_weights(folder: Path, report: dict[str, Any]) -> None:
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(f"{folder}: the weights lack {missing[0]}{more}")
+    if mismatched := sorted(str(entry) for entry in report.get("mismatched_keys", ())):
+        raise ModelError(f"{folder}: a weight has the wrong shape: {mismatched[0]}")
+
+
+def _check_finite(folder: Path, model: PreTrainedModel) -> None:
+    for name, weight in model.named_parameters():
+        low, high = torch.aminmax(weight.detach())  # both are NaN where any weight is
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise ModelError(f"{folder}: the weight {name} holds NaN or an infinity")
+
+
+def _check_tokenizer(folder: Path, tokenizer: Any, config: Any) -> None:
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(
+            f"{folder}: {type(tokenizer).__name__} has no fast version (tokenizer.json), which "
+            "the run time needs"
+        )
+    if tokenizer.pad_token_id is None:
+        raise ModelError(f"{folder}: the tokenizer has no padding token")
+    if len(tokenizer) > config.vocab_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model only "
+            f"{config.vocab_size}: they do not belong together"
+        )
+
+
+def _add_lowercase(tokenizer: Tokenizer) -> None:
+    """Lower-case before all else, as sentence-transformers does where a folder asks for it."""
+    steps = [Lowercase()] if tokenizer.normalizer is None else [Lowercase(), tokenizer.normalizer]
+    tokenizer.normalizer = Sequence(steps)
+
+
+def _positions(model: Any, tokenizer: Any) -> int:
+    """Tokens a text may have: RoBERTa and MPNet number positions from padding_idx + 1 on."""
+    limits = [512]
+    if (positions := getattr(model.config, "max_position_embeddings", None)) and positions > 0:
+        table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+        padding = getattr(table, "padding_idx", None)
+        limits = [positions - (0 if padding is None else padding + 1)]
+    if tokenizer.model_max_length < 1_000_000:
+        limits.append(tokenizer.model_max_length)
+    return int(min(limits))
+
+
+@contextlib.contextmanager
+def _as_model_error(folder: Path) -> Iterator[None]:
+    """Turn whatever the libraries raise for a folder they cannot load into one line.
+
+    transformers, huggingface_hub, safetensors, tokenizers, pickle: each has classes of its own.
+    """
+    try:
+        yield
+    except MirrorError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()[:40]) or repr(error)
+        raise ModelError(f"{folder} cannot be loaded: {reason}") from error
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No bars and loading reports: missing weights are raised, unused ones are harmless."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,140 @@
+"""Describing an encoder in the files that other tools read.
+
+sentence-transformers, text-embeddings-inference and others know an encoder as a list of modules:
+its folder can be loaded by them as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.io.atomic import write_json
+from mirror_train.model.declared_modules import FLOW_MODULE, POOLING_FLAGS
+from mirror_train.model.dense import Dense, save_dense
+from mirror_train.model.glow import Flow, save_flow
+from mirror_train.model.pooling_head import Head
+from mirror_train.training.json_file import read_object
+
+__all__ = ["save_tokenizer", "write_modules"]
+
+# The names of the modules before version 5, which every version resolves.
+_LIBRARY = "sentence_transformers.models."
+# What transformers 5 adds to tokenizer_config.json: where it was loaded from, and the cap and
+# padding that tokenizer.json had, which other tools would apply.
+_LOADING = ("backend", "is_local", "local_files_only", "max_length", "pad_to_multiple_of",
+            "stride", "truncation_strategy")  # fmt: skip
+
+
+def save_tokenizer(tokenizer: Any, folder: Path, *, max_length: int) -> None:
+    """Write a transformers tokenizer so that earlier versions and other tools load it, too.
+
+    Args:
+        tokenizer: without truncation or padding; it is left with `max_length` as its own limit.
+        folder: where to write.
+        max_length: most tokens of a text.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    tokenizer.model_max_length = max_length
+    try:
+        tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # what tokenizers makes of a full disk
+        raise OSError(f"cannot write the tokenizer: {error}") from error
+    path = folder / "tokenizer_config.json"
+    config = {key: value for key, value in read_object(path).items() if key not in _LOADING}
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"  # its name before version 5
+        if (spaced := _add_prefix_space(tokenizer.backend_tokenizer)) is not None:
+            config["add_prefix_space"] = spaced  # which otherwise was False there
+    write_json(path, config)
+    write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
+
+
+def write_modules(
+    folder: Path, head: Head, manifest: Manifest, *, hidden_size: int, similarity: str = "cosine"
+) -> None:
+    """Describe an encoder as sentence-transformers does.
+
+    `mean-with-padding` cannot be described there, and is declared in mirror.json alone;
+    `mean-without-special` has no name there, and a `Flow` is no module of it, so that the library
+    refuses to load the folder where it would give other vectors.
+
+    Args:
+        folder: where the transformer's own files are or will be.
+        head: what comes after the transformer.
+        manifest: the limit of a text and the prompts.
+        hidden_size: length of a token vector.
+        similarity: what the vectors are compared by.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    limit = {"max_seq_length": manifest.max_length, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", limit)
+    if "mean-with-padding" in head.poolings:
+        return
+    settings = {
+        "model_type": "SentenceTransformer",
+        "prompts": manifest.prompts,
+        "default_prompt_name": manifest.default_prompt_name,
+        "similarity_fn_name": similarity,
+    }
+    write_json(folder / "config_sentence_transformers.json", settings)
+    modules = [_module(0, "Transformer", ""), _module(1, "Pooling")]
+    _write_pooling(_subfolder(folder, modules[-1]), head, hidden_size)
+    for layer in _layers(head, hidden_size):
+        modules.append(_module(len(modules), type(layer).__name__))
+        if isinstance(layer, Dense):
+            save_dense(layer, _subfolder(folder, modules[-1]))
+        elif isinstance(layer, Flow):
+            modules[-1]["type"] = FLOW_MODULE
+            save_flow(layer, _subfolder(folder, modules[-1]))
+    if head.normalize:
+        modules.append(_module(len(modules), "Normalize"))
+    write_json(folder / "modules.json", modules)
+
+
+def _add_prefix_space(tokenizer: Tokenizer) -> bool | None:
+    """Whether texts get a space in front; None for a tokenizer that has no such setting."""
+    if tokenizer.pre_tokenizer is None:
+        return None
+    spaced: bool | None = json.loads(tokenizer.pre_tokenizer.__getstate__()).get("add_prefix_space")
+    return spaced
+
+
+def _module(index: int, name: str, path: str | None = None) -> dict[str, Any]:
+    path = f"{index}_{name}" if path is None else path
+    return {"idx": index, "name": str(index), "path": path, "type": _LIBRARY + name}
+
+
+def _subfolder(folder: Path, module: dict[str, Any]) -> Path:
+    path = folder / str(module["path"])
+    path.mkdir()
+    return path
+
+
+def _layers(head: Head, hidden_size: int) -> list[Any]:
+    """The layers after the pooling; a cut becomes one, because no module cuts and normalises."""
+    layers = list(head.layers)
+    if head.truncate_dim is not None:
+        full = Head(head.poolings, head.layers).dimension(hidden_size)
+        layers.append(Dense.selecting(full, head.truncate_dim))
+    return layers
+
+
+def _write_pooling(folder: Path, head: Head, hidden_size: int) -> None:
+    """In the older layout, which text-embeddings-inference reads; it knows one order of several."""
+    flags = {key: mode in head.poolings for key, mode in POOLING_FLAGS.items()}
+    config: dict[str, Any] = {"word_embedding_dimension": hidden_size, **flags}
+    ordered = [mode for mode in POOLING_FLAGS.values() if mode in head.poolings]
+    if ordered != list(head.poolings):
+        config["pooling_mode"] = list(head.poolings)
+    write_json(folder / "config.json", config | {"include_prompt": True})

@@ -1,0 +1,105 @@
+"""A Hugging Face model as an encoder in PyTorch: for evaluation in training and for parity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from mirror_rt.bundle.manifest import Pooling
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
+from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
+from mirror_rt.tokens.padding import PaddedBatch
+from mirror_train.model.declared_modules import declared_head, declared_pad_to
+from mirror_train.model.default_model import DEFAULT_MODEL
+from mirror_train.model.forward import embed_batch
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained, load_pretrained
+from mirror_train.training.precision import resolve_device
+
+__all__ = ["TorchEncoder"]
+
+
+class TorchEncoder(BatchEncoder):
+    """The same `encode` as a bundle's, computed by PyTorch in float32.
+
+    Args:
+        pretrained: the model and its tokenizer.
+        head: how token vectors become one, and whether that is of unit length by default.
+        max_length: most tokens of a text; None for as many as the model takes.
+        pad_to: pad (and cut) every text to this many tokens, for `mean-with-padding`.
+        device: where to compute; the model is moved there.
+        copy_tokenizer: leave the one in `pretrained` without a limit, so that it can be saved.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        *,
+        head: Head,
+        max_length: int | None = None,
+        pad_to: int | None = None,
+        device: torch.device | None = None,
+        copy_tokenizer: bool = True,
+    ) -> None:
+        super().__init__(
+            pretrained.text_tokenizer(
+                pad_to or max_length or pretrained.max_length, copy=copy_tokenizer
+            ),
+            dimension=head.dimension(pretrained.dimension),
+            pad_to=pad_to,
+            mask_token=pretrained.mask_token,
+            normalize=head.normalize,
+            run_cost=CPU_RUN_COST if device is None or device.type == "cpu" else GPU_RUN_COST,
+        )
+        self.pretrained = pretrained
+        self.device = device or torch.device("cpu")
+        self._model = pretrained.model.to(self.device)
+        self.head = head.to(self.device)
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path = DEFAULT_MODEL,
+        *,
+        pooling: Pooling | Literal["auto"] = "auto",
+        revision: str | None = None,
+        offline: bool = False,
+        trust_remote_code: bool = False,
+        device: str = "auto",
+    ) -> TorchEncoder:
+        """Load a model folder or hub name.
+
+        Args:
+            name: folder, hub name, or the embedded default.
+            pooling: `auto` takes what the folder declares, else `mean`, which suits an untuned
+                masked language model best (EMNLP 2021, footnote 5).
+            revision: branch, tag or commit on the hub.
+            offline: never ask the network.
+            trust_remote_code: run code that comes with the model.
+            device: auto, cpu or cuda.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        pretrained = load_pretrained(
+            name, revision=revision, offline=offline, trust_remote_code=trust_remote_code
+        )
+        head = declared_head(pretrained.folder) if pooling == "auto" else Head([pooling])
+        return cls(
+            pretrained,
+            head=head or Head(["mean"]),
+            pad_to=declared_pad_to(pretrained.folder),
+            device=resolve_device(device),
+        )
+
+    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        self._model.eval()
+        with torch.inference_mode():
+            vectors = embed_batch(self._model, batch, head=self.head, device=self.device)
+            if normalize:
+                vectors = functional.normalize(vectors, dim=1)
+        return np.asarray(vectors.float().cpu().numpy())

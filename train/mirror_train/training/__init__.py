@@ -1,0 +1,1 @@
+"""Tune an encoder: recipes, the training loop, checkpoints, processes."""

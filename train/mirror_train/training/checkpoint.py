@@ -1,0 +1,119 @@
+"""Checkpoints of a run: whole files beside the output, the newest kept, checked on resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mirror_rt.errors import ConfigError, OutputExistsError
+from mirror_rt.io.atomic import new_file
+from mirror_train.training.recipe import Recipe
+
+__all__ = ["Checkpoint", "CheckpointStore"]
+
+
+# What a checkpoint means that was written before these settings were.
+_ABSENT = {"loss_batch": None, "processes": 1}
+_ABSENT_IN_RECIPE = {
+    field.name: field.default
+    for field in dataclasses.fields(Recipe)
+    if field.default is not dataclasses.MISSING
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """State after a step; the data order and all randomness follow from seed and step.
+
+    Attributes:
+        step: optimiser steps done.
+        model: state dict of the encoder.
+        optimizer: state dict of AdamW.
+        scaler: state dict of the gradient scaler (fp16), else empty.
+        stats: fields of TrainingStats so far.
+    """
+
+    step: int
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
+    stats: dict[str, Any]
+
+
+class CheckpointStore:
+    """The folder OUT.checkpoints, beside the output folder OUT.
+
+    Args:
+        out: the output folder of the run.
+        run: everything that decides the run's result; a checkpoint of another run is refused.
+    """
+
+    def __init__(self, out: Path, run: dict[str, Any]) -> None:
+        self.folder = out.parent / f"{out.name}.checkpoints"
+        self._run = run
+
+    def check_unused(self) -> None:
+        """Raise OutputExistsError where an earlier run left a checkpoint."""
+        if newest := self._newest():
+            raise OutputExistsError(
+                f"{newest} is left of an earlier run: continue it with --resume, or start again "
+                "with --overwrite"
+            )
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint whole, then remove the older ones."""
+        path = self.folder / f"step-{checkpoint.step:08d}.pt"
+        values = {f.name: getattr(checkpoint, f.name) for f in dataclasses.fields(checkpoint)}
+        try:
+            with new_file(path, overwrite=True) as file:
+                torch.save({"run": self._run, **values}, file)
+        except RuntimeError as error:  # what torch.save makes of a full disk
+            raise OSError(
+                f"cannot write the checkpoint {path}: {error.__context__ or error}"
+            ) from error
+        for older in self.folder.glob("step-*.pt"):
+            if older.name < path.name:
+                older.unlink()
+        return path
+
+    def load(self) -> Checkpoint | None:
+        """Load the newest checkpoint, or None where there is none.
+
+        Raises:
+            ConfigError: it is of a run with other settings or data (naming what differs), or it
+                cannot be read.
+        """
+        path = self._newest()
+        if path is None:
+            return None
+        try:
+            values = torch.load(path, map_location="cpu", weights_only=True)
+            run: dict[str, Any] = _ABSENT | dict(values.pop("run"))
+            run["recipe"] = _ABSENT_IN_RECIPE | run.get("recipe", {})
+            checkpoint = Checkpoint(**values)
+        except (OSError, RuntimeError, KeyError, EOFError, TypeError, AttributeError, ValueError,
+                pickle.UnpicklingError) as error:  # fmt: skip
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            raise ConfigError(
+                f"{path} cannot be read: {reason}; remove it to start again"
+            ) from error
+        if differing := sorted(k for k in run | self._run if run.get(k) != self._run.get(k)):
+            name = differing[0]
+            raise ConfigError(
+                f"{path} is of another run: {name} was {run.get(name)!r}, now "
+                f"{self._run.get(name)!r}; use the same settings, or --overwrite to start again"
+            )
+        return checkpoint
+
+    def remove(self) -> None:
+        """Delete all checkpoints of the run."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _newest(self) -> Path | None:
+        return max(self.folder.glob("step-*.pt"), default=None, key=lambda path: path.name)

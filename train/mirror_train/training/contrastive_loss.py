@@ -1,0 +1,55 @@
+"""The loss that a recipe trains with, of one step's embeddings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mirror_train.data.batches import StepBatch
+from mirror_train.loss import infonce, multi_similarity
+from mirror_train.training.recipe import Recipe
+
+__all__ = ["contrast"]
+
+
+def contrast(
+    z: Tensor,
+    batch: StepBatch,
+    recipe: Recipe,
+    *,
+    process_group: torch.distributed.ProcessGroup | None = None,
+) -> Tensor:
+    """The loss of a process's share of a step.
+
+    Args:
+        z: [V * n, D] embeddings of `batch.texts`: strings, positives and, where V is 3, hard
+            negatives.
+        batch: the share.
+        recipe: its loss and what that takes.
+        process_group: also contrast the rows of all other processes of this group.
+
+    Returns:
+        A scalar; see `infonce` and `multi_similarity`.
+    """
+    z1, z2, *hard = z.chunk(batch.views)
+    ids = None if batch.group_ids is None else torch.from_numpy(batch.group_ids).to(z.device)
+    if recipe.loss == "multi_similarity":
+        return multi_similarity(
+            z1,
+            z2,
+            alpha=recipe.ms_alpha,
+            beta=recipe.ms_beta,
+            base=recipe.ms_base,
+            margin=recipe.triplet_margin,
+            group_ids=ids,
+            process_group=process_group,
+        )
+    return infonce(
+        z1,
+        z2,
+        temperature=recipe.temperature,
+        variant=recipe.loss,
+        group_ids=ids,
+        hard_negatives=hard[0] if hard else None,
+        process_group=process_group,
+    )

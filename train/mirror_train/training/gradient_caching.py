@@ -1,0 +1,89 @@
+"""Gradient caching: a contrastive batch of any size in the memory of one chunk of it.
+
+A contrastive loss needs the embeddings of the whole batch at once, but the encoder does not: given
+the gradient of the loss with respect to the embeddings, each chunk's share of the parameters'
+gradient is independent of all other chunks (Gao et al. 2021, "Scaling Deep Contrastive Learning
+Batch Size under Memory Limited Setup"). So every chunk goes through the encoder twice:
+
+1. without a graph, for its embeddings alone;
+2. after the loss has given their gradient, again with a graph, which is freed before the next.
+
+Dropout must draw the same masks both times, so the state of the random generators in front of
+each chunk is kept and put back. The result is the gradient of the uncached step, for the price of
+one more forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from mirror_train.training.random_state import RandomState
+
+__all__ = ["GradCache"]
+
+Chunk = TypeVar("Chunk")
+
+
+class _Cached(NamedTuple, Generic[Chunk]):
+    """A chunk after the first pass; the loss leaves its gradient in `embeddings.grad`."""
+
+    chunk: Chunk
+    random: RandomState
+    embeddings: Tensor
+
+
+class GradCache(Generic[Chunk]):
+    """One step: `parts = first_pass(chunks)`, `loss(parts).backward()`, `second_pass()`.
+
+    The loss may be computed and scaled as ever: under automatic mixed precision, scale it once
+    (`GradScaler.scale(loss).backward()`) and the parameters' gradients carry that scale, ready for
+    `GradScaler.step`.
+
+    Args:
+        encode: one chunk to its embeddings [rows, D]. Called twice for every chunk, with the
+            generators in the same state, it must give the same both times: it may draw from
+            torch's default generators, and from nothing else. Autocast is entered inside it, or
+            around both passes.
+        device: where `encode` draws random numbers, beside the CPU.
+    """
+
+    def __init__(self, encode: Callable[[Chunk], Tensor], *, device: torch.device) -> None:
+        self._encode, self._device = encode, device
+        self._cached: list[_Cached[Chunk]] = []
+
+    def first_pass(self, chunks: Iterable[Chunk]) -> list[Tensor]:
+        """Embeddings of every chunk, [rows, D] each in the dtype that `encode` gives; leaves.
+
+        What an earlier call kept is forgotten.
+        """
+        self._cached = []
+        for chunk in chunks:
+            random = RandomState.now(self._device)
+            with torch.no_grad():
+                embeddings = self._encode(chunk)
+            self._cached.append(_Cached(chunk, random, embeddings.requires_grad_()))
+        # An autocast context around both passes must not hand the second one the 16-bit copies of
+        # the weights that the first made without a graph.
+        torch.clear_autocast_cache()
+        return [cached.embeddings for cached in self._cached]
+
+    def second_pass(self) -> None:
+        """Add to the parameters' `grad` what the gradient of the embeddings makes of it.
+
+        The generators are left as they were found.
+
+        Raises:
+            RuntimeError: no gradient has reached the embeddings: `backward()` comes first.
+        """
+        devices = [self._device] if self._device.type == "cuda" else []
+        cached, self._cached = self._cached, []
+        with torch.random.fork_rng(devices=devices):
+            for chunk, random, embeddings in cached:
+                if embeddings.grad is None:
+                    raise RuntimeError("second_pass() before the loss's backward()")
+                random.restore(self._device)
+                torch.autograd.backward(self._encode(chunk), embeddings.grad)

@@ -1,0 +1,227 @@
+"""The training loop: views, embeddings, InfoNCE, AdamW; resumable and interruptible."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from mirror_rt.errors import ModelError
+from mirror_rt.tokens.padding import RaggedTokens
+from mirror_train.data.batches import Batches, StepBatch
+from mirror_train.data.token_masking import ViewTokenizer
+from mirror_train.model.drophead import drophead
+from mirror_train.model.forward import Forward, Rows, in_order
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
+from mirror_train.training.contrastive_loss import contrast
+from mirror_train.training.gradient_caching import GradCache
+from mirror_train.training.interruption import Interrupted, deferred_interrupt
+from mirror_train.training.precision import Precision
+from mirror_train.training.processes import Processes
+from mirror_train.training.recipe import Recipe
+
+__all__ = ["AUTOCAST", "Trainer", "TrainingStats", "pad_length"]
+
+AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def pad_length(recipe: Recipe) -> int | None:
+    """Tokens to pad every text to: fixed for `mean-with-padding`, else as few as possible."""
+    return recipe.max_length if recipe.pooling == "mean-with-padding" else None
+
+
+@dataclass(slots=True)
+class TrainingStats:
+    """What a run measured, over all its sessions.
+
+    Attributes:
+        losses: loss of every step.
+        seconds: wall time of the steps.
+        real_tokens: tokens of the strings.
+        padded_tokens: tokens computed, padding included.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    real_tokens: int = 0
+    padded_tokens: int = 0
+
+    @property
+    def padding_percent(self) -> float:
+        """Share of computed tokens that were padding."""
+        return 100 * (1 - self.real_tokens / max(1, self.padded_tokens))
+
+
+class Trainer:
+    """One Mirror-BERT run, alone or as one of several processes.
+
+    The weights and the optimiser's state are the same in all processes at every step: each adds its
+    share of a batch, and the gradients are averaged before the step.
+
+    Args:
+        pretrained: the model; it is trained in place.
+        batches: what to train on. Where a process's share of a batch is more than the recipe's
+            batch size, gradients are cached.
+        recipe: hyper-parameters, its pooling the one to train with.
+        precision: fp32, or bf16 / fp16 for mixed precision.
+        processes: where to train, and with whom.
+        layer: what follows the pooling, as it is; None for nothing.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        batches: Batches,
+        recipe: Recipe,
+        *,
+        precision: Precision,
+        processes: Processes,
+        layer: nn.Module | None = None,
+    ) -> None:
+        self._recipe, self._processes = recipe, processes
+        self._device = processes.device
+        self._model = pretrained.model.to(self._device)
+        self._tokenizer = ViewTokenizer(pretrained, recipe)
+        self._batches = batches
+        self._cached = batches.share > recipe.batch_size
+        self._forward = Forward(
+            self._model,
+            pooling=recipe.pooling,
+            pad_id=pretrained.pad_id,
+            pad_to=pad_length(recipe),
+            device=self._device,
+            dtype=AUTOCAST.get(precision),
+            same_dropout=recipe.same_dropout,
+            layer=layer,
+        )
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(),
+            lr=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
+        self._scaler = torch.amp.GradScaler(self._device.type, enabled=precision == "fp16")
+        self.stats = TrainingStats()
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of the whole run; the strings over the last full batch are left out."""
+        return len(self._batches)
+
+    def run(
+        self,
+        store: CheckpointStore,
+        *,
+        checkpoint_every: int = 0,
+        resume_from: Checkpoint | None = None,
+        on_step: Callable[[float], None] = lambda loss: None,
+    ) -> TrainingStats:
+        """Train to the end.
+
+        Args:
+            store: where checkpoints go.
+            checkpoint_every: steps between checkpoints; 0 for none but on interruption.
+            resume_from: continue after this checkpoint.
+            on_step: called with the loss after every step.
+
+        Raises:
+            ConfigError: drophead, with a model whose attention heads are not known.
+            Interrupted: on Ctrl-C (or SIGTERM), after the running step, with a checkpoint written.
+                Where one process is interrupted, all are.
+            ModelError: the loss is no longer finite.
+            DataError: all pairs of a batch share strings, so there are no negatives.
+            ProcessGroupError: another process cannot go on.
+        """
+        start = 0
+        if resume_from is not None:
+            self._restore(resume_from)
+            start = resume_from.step
+        devices = [self._device] if self._device.type == "cuda" else []
+        with (
+            drophead(self._model, self._recipe.drophead),
+            deferred_interrupt() as interrupted,
+            torch.random.fork_rng(devices=devices),
+        ):
+            self._model.train()
+            for step in range(start, self.total_steps):
+                on_step(self._step(step))
+                done = step + 1
+                (stop,) = self._processes.total(interrupted.is_set())
+                if stop and done < self.total_steps:
+                    raise Interrupted(done, self.total_steps, str(self._save(store, done)))
+                if checkpoint_every and done % checkpoint_every == 0:
+                    self._save(store, done)
+        self._model.eval()
+        return self.stats
+
+    def _step(self, step: int) -> float:
+        began = time.perf_counter()
+        batch = self._batches[step]
+        # Dropout draws from torch's generators: seeded by the step, a resumed run repeats them.
+        torch.manual_seed(batch.dropout_seed)
+        self._optimizer.zero_grad(set_to_none=True)
+        value = self._backward(batch, step)
+        self._processes.average_gradients(self._model.parameters())
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self.stats.losses.append(value)
+        self.stats.seconds += time.perf_counter() - began
+        return value
+
+    def _backward(self, batch: StepBatch, step: int) -> float:
+        """Leave the gradient in the parameters, scaled where there is a scaler; the loss."""
+        tokens = self._tokenizer(batch)
+        max_rows = batch.views * self._recipe.batch_size if self._cached else None
+        chunks = self._forward.chunks(tokens, max_rows=max_rows)
+        self._count(tokens, chunks)
+        if not self._cached:
+            return self._backward_loss(self._forward.embed(tokens, chunks), batch, step)
+        cache = GradCache(partial(self._forward.embed_chunk, tokens), device=self._device)
+        value = self._backward_loss(in_order(cache.first_pass(chunks), chunks), batch, step)
+        cache.second_pass()
+        return value
+
+    def _backward_loss(self, z: Tensor, batch: StepBatch, step: int) -> float:
+        """Backpropagate the loss of this process's embeddings [V * n, D] and the others'."""
+        loss = contrast(z, batch, self._recipe, process_group=self._processes.group)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise ModelError(
+                f"the loss became {value} at step {step + 1}: try a lower --learning-rate, a "
+                "higher --temperature, or --precision fp32"
+            )
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return value
+
+    def _count(self, tokens: RaggedTokens, chunks: list[Rows]) -> None:
+        real, padded = self._processes.total(
+            int(tokens.lengths.sum()), self._forward.padded_tokens(tokens, chunks)
+        )
+        self.stats.real_tokens += real
+        self.stats.padded_tokens += padded
+
+    def _save(self, store: CheckpointStore, step: int) -> Path:
+        return self._processes.in_first(lambda: store.save(self._state(step)))
+
+    def _state(self, step: int) -> Checkpoint:
+        return Checkpoint(
+            step=step,
+            model=self._model.state_dict(),
+            optimizer=self._optimizer.state_dict(),
+            scaler=self._scaler.state_dict(),
+            stats=dataclasses.asdict(self.stats),
+        )
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        self._model.load_state_dict(checkpoint.model)
+        self._optimizer.load_state_dict(checkpoint.optimizer)
+        self._scaler.load_state_dict(checkpoint.scaler)
+        self.stats = TrainingStats(**checkpoint.stats)

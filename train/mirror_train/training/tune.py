@@ -1,0 +1,277 @@
+"""Tuning, from strings and a base model to a folder that transformers loads."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mirror_rt.bundle.manifest import Manifest, Pooling
+from mirror_rt.errors import ConfigError
+from mirror_rt.io.atomic import check_free, check_space
+from mirror_train.data.batches import Batches, check_loss_batch
+from mirror_train.data.strings import TrainingData
+from mirror_train.model.declared_modules import declared_pooling
+from mirror_train.model.dense import Dense
+from mirror_train.model.pooling import check_special_tokens
+from mirror_train.model.pretrained import Pretrained, load_pretrained
+from mirror_train.model.whitening import centre_again, fit_whitening
+from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
+from mirror_train.training.output_folder import describe, write_folder
+from mirror_train.training.precision import Precision, resolve_precision
+from mirror_train.training.processes import Processes, joined_processes
+from mirror_train.training.recipe import Recipe
+from mirror_train.training.run_config import RunConfig
+from mirror_train.training.trainer import Trainer, TrainingStats
+
+__all__ = ["TuneConfig", "TuneReport", "load_base", "tune", "tuned_pooling"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneConfig(RunConfig):
+    """Everything of a run but its strings; see `RunConfig`.
+
+    Attributes:
+        recipe: hyper-parameters.
+        pooling: `auto` takes what the base model declares, else the recipe's; but a recipe's
+            `mean-without-special` goes first.
+        precision: auto, fp32, bf16 or fp16.
+        loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
+            That many pairs then go through the encoder at a time, and gradients are cached (see
+            `gradient_caching.py`): memory follows the batch size, the loss `loss_batch`. None
+            for the batch size.
+        checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
+        resume: continue after the last checkpoint, if there is one.
+    """
+
+    recipe: Recipe
+    pooling: Pooling | Literal["auto"] = "auto"
+    precision: Precision = "auto"
+    loss_batch: int | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        RunConfig.__post_init__(self)
+        if self.checkpoint_every < 0:
+            raise ConfigError(f"checkpoint_every must be at least 0, got {self.checkpoint_every}")
+        if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
+            raise ConfigError(
+                f"loss_batch must be at least batch_size, {self.recipe.batch_size}, got "
+                f"{self.loss_batch}: it counts the pairs that are contrasted with one another, "
+                "batch_size those that go through the encoder at a time"
+            )
+        if self.resume and self.overwrite:
+            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """What a run made.
+
+    Attributes:
+        out: the folder written.
+        manifest: its mirror.json.
+        stats: losses, time and padding.
+    """
+
+    out: Path
+    manifest: Manifest
+    stats: TrainingStats
+
+
+def tune(data: TrainingData, config: TuneConfig, *, base: Pretrained | None = None) -> TuneReport:
+    """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
+
+    In every process that `torchrun` starts, this is one part of one run: each takes its share of
+    every batch, the loss contrasts the strings of all, and the first process writes the result.
+
+    Raises:
+        ConfigError: an option cannot be used, or a checkpoint is of another run.
+        DataError: fewer strings than one batch.
+        ModelError: the base model cannot be loaded, or the loss diverges.
+        OutputExistsError: `out` or a checkpoint of an earlier run exists.
+        Interrupted: Ctrl-C; a checkpoint was written.
+        OSError: the disk cannot hold the result (checked before the work), or a write failed.
+        ProcessGroupError: another process of the run has failed.
+    """
+    with joined_processes(config.device) as processes:
+        return _tune(data, config, processes, base)
+
+
+def load_base(config: TuneConfig) -> Pretrained:
+    """Load the base model of a run, with the dropout of its recipe.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    return load_pretrained(
+        config.model,
+        revision=config.revision,
+        offline=config.offline,
+        trust_remote_code=config.trust_remote_code,
+        dropout=config.recipe.dropout,
+    )
+
+
+def _tune(
+    data: TrainingData, config: TuneConfig, processes: Processes, base: Pretrained | None
+) -> TuneReport:
+    processes.in_first(lambda: check_free(config.out, overwrite=config.overwrite))
+    loss_batch = config.loss_batch or config.recipe.batch_size
+    check_loss_batch(data, config.recipe, loss_batch, processes.count)
+    precision = resolve_precision(config.precision, processes.device)
+    base = base or processes.first_then_all(lambda: load_base(config))
+    recipe = config.recipe.replace(pooling=tuned_pooling(base, config))
+    _check_length(base, recipe)
+    check_special_tokens(base, [recipe.pooling])
+    _check_whitening(recipe)
+    _check_hard_negatives(data, recipe)
+    run = _run_identity(data, base, recipe, config, precision, processes)
+    store = CheckpointStore(config.out, run)
+    checkpoint = processes.first_then_all(lambda: _starting_point(store, config))
+    processes.check_alike(run | {"step": checkpoint.step if checkpoint else 0})
+    processes.in_first(lambda: _check_space(base, config))
+    batches = Batches(
+        data,
+        recipe,
+        loss_batch=loss_batch,
+        seed=config.seed,
+        mask_token=base.mask_token,
+        processes=processes,
+    )
+    layer = fit_whitening(base, data, recipe, seed=config.seed, device=processes.device)
+    trainer = Trainer(base, batches, recipe, precision=precision, processes=processes, layer=layer)
+    show = config.show_progress_bar if processes.rank == 0 else False
+    with _Progress(trainer, loss_batch, show, checkpoint) as progress:
+        stats = trainer.run(
+            store,
+            checkpoint_every=config.checkpoint_every,
+            resume_from=checkpoint,
+            on_step=progress,
+        )
+    if layer is not None:
+        centre_again(base, layer, data, recipe, seed=config.seed, device=processes.device)
+    manifest = describe(base, data, recipe, run, stats, processes)
+    manifest = processes.in_first(lambda: _write(base, manifest, layer, store, config))
+    return TuneReport(config.out, manifest, stats)
+
+
+def _write(
+    base: Pretrained,
+    manifest: Manifest,
+    layer: Dense | None,
+    store: CheckpointStore,
+    config: TuneConfig,
+) -> Manifest:
+    layers = [] if layer is None else [layer]
+    manifest = write_folder(base, manifest, config.out, layers=layers, overwrite=config.overwrite)
+    store.remove()
+    return manifest
+
+
+def _starting_point(store: CheckpointStore, config: TuneConfig) -> Checkpoint | None:
+    if config.resume:
+        return store.load()
+    if config.overwrite:
+        store.remove()
+    store.check_unused()
+    return None
+
+
+def _check_length(base: Pretrained, recipe: Recipe) -> None:
+    if recipe.max_length > base.max_length:
+        raise ConfigError(
+            f"max_length {recipe.max_length} is more than the {base.max_length} positions of "
+            f"{base.name}"
+        )
+
+
+def _check_whitening(recipe: Recipe) -> None:
+    if recipe.whitening and recipe.pooling == "mean-with-padding":
+        raise ConfigError(
+            "whitening does not go with the pooling mean-with-padding, whose folder has no list of "
+            "modules to keep the layer in: pass --pooling mean"
+        )
+
+
+def _check_hard_negatives(data: TrainingData, recipe: Recipe) -> None:
+    if data.hard_negatives is None:
+        return
+    if recipe.loss == "multi_similarity":
+        raise ConfigError(
+            f"{data.source} has hard negatives, which the loss multi_similarity finds by itself: "
+            "choose ntxent, decoupled or one_way"
+        )
+    if recipe.same_dropout:
+        raise ConfigError("same_dropout compares a string and its copy: give no hard negatives")
+
+
+def _check_space(base: Pretrained, config: TuneConfig) -> None:
+    """Before the work: weights for the result, three times as much for a checkpoint with AdamW."""
+    weights = sum(p.numel() * p.element_size() for p in base.model.parameters())
+    check_space(config.out, (5 if config.checkpoint_every else 1) * weights)
+
+
+def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:
+    """Return the pooling of a run: see `TuneConfig`.
+
+    Raises:
+        ModelError: the base model declares what cannot be tuned.
+    """
+    if config.pooling != "auto":
+        return config.pooling
+    if config.recipe.pooling == "mean-without-special":
+        return config.recipe.pooling  # never a fallback: what the recipe was chosen with
+    return declared_pooling(base.folder) or config.recipe.pooling
+
+
+def _run_identity(
+    data: TrainingData,
+    base: Pretrained,
+    recipe: Recipe,
+    config: TuneConfig,
+    precision: Precision,
+    processes: Processes,
+) -> dict[str, Any]:
+    """Everything that decides the result; a checkpoint of another identity is refused."""
+    return {
+        "model": base.weights_sha256(),
+        "data": data.sha256(),
+        "recipe": dataclasses.asdict(recipe),
+        "seed": config.seed,
+        "precision": precision,
+        "loss_batch": None if config.loss_batch == recipe.batch_size else config.loss_batch,
+        "processes": processes.count,
+    }
+
+
+class _Progress:
+    """A bar with the loss and strings a second, on standard error."""
+
+    def __init__(
+        self, trainer: Trainer, strings: int, show: bool | None, resumed: Checkpoint | None
+    ) -> None:
+        from tqdm import tqdm
+
+        self._strings = strings
+        done = resumed.step if resumed is not None else 0
+        self._bar = tqdm(
+            total=trainer.total_steps * self._strings,
+            initial=done * self._strings,
+            disable=not (sys.stderr.isatty() if show is None else show),
+            unit="string",
+            desc="tune",
+        )
+
+    def __call__(self, loss: float) -> None:
+        self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+        self._bar.update(self._strings)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
