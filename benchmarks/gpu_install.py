@@ -136,6 +136,7 @@ def main() -> None:
         command.add_argument("work", type=Path)
         command.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
+    arguments.work = arguments.work.resolve()  # links must not depend on where they are read
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.do == "build":
         build(arguments.parts, arguments.work, arguments.device)
