@@ -1,6 +1,6 @@
 """What benchmarks/gpu.sh installs, without a network and without a change to the machine's Python.
 
-    python benchmarks/gpu_install.py build PARTS WORK [--device cpu]
+    python benchmarks/gpu_install.py build PARTS WORK [--device cpu] [--seconds 180]
     python benchmarks/gpu_install.py environment NAME PARTS WORK [--device cpu]
 
 Wheels are unpacked into WORK/site-NAME. An environment, WORK/NAME, holds links alone: to these
@@ -9,8 +9,8 @@ libraries, which so lie beside onnxruntime-gpu, where it looks for them. Where o
 with the parts, the machine's onnxruntime is not linked: their wheels overwrite each other.
 
 `build` compiles this project for the card that is here, without isolation and without dependencies.
-Where that fails, it takes the wheel that came with the parts if that is of the same sources, and
-says so. With --device cpu the machine's onnxruntime is used: that for cards refuses to run without.
+Where that fails or takes longer than --seconds, it takes the wheel that came with the parts if that
+is of the same sources, and says so. With --device cpu the machine's onnxruntime is used: that for cards refuses to run without.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def joined(parts: Path, work: Path) -> Path:
     return work / "files"
 
 
-def build(parts: Path, work: Path, device: str) -> None:
+def build(parts: Path, work: Path, device: str, seconds: float) -> None:
     files = joined(parts, work)
     tools = unpack(files, "tools", work)
     target = work / "site-product"
@@ -53,7 +53,7 @@ def build(parts: Path, work: Path, device: str) -> None:
     ]
     path = os.pathsep.join((os.environ["PATH"], "/usr/local/cuda/bin"))
     environment = os.environ | {"PYTHONPATH": str(tools), "PATH": path}
-    if subprocess.run(command, env=environment).returncode == 0:
+    if succeeds(command, environment, seconds):
         print(f"built for compute capability {architecture()}")
     else:
         shutil.rmtree(target, ignore_errors=True)
@@ -63,6 +63,13 @@ def build(parts: Path, work: Path, device: str) -> None:
         pip([wheel], target)
         print(f"THE BUILD FAILED: {wheel.name}, which came with the parts, is used instead")
     environment_of("env", parts, work, device)
+
+
+def succeeds(command: list[str], environment: dict[str, str], seconds: float) -> bool:
+    try:
+        return subprocess.run(command, env=environment, timeout=seconds).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def architecture() -> str:
@@ -129,7 +136,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="do", required=True)
-    commands.add_parser("build")
+    commands.add_parser("build").add_argument("--seconds", type=float, default=180)
     commands.add_parser("environment").add_argument("name", choices=GROUPS)
     for command in commands.choices.values():
         command.add_argument("parts", type=Path)
@@ -139,7 +146,7 @@ def main() -> None:
     arguments.work = arguments.work.resolve()  # links must not depend on where they are read
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.do == "build":
-        build(arguments.parts, arguments.work, arguments.device)
+        build(arguments.parts, arguments.work, arguments.device, arguments.seconds)
     else:
         environment_of(arguments.name, arguments.parts, arguments.work, arguments.device)
 

@@ -1,7 +1,7 @@
 """Runs the steps of benchmarks/gpu.sh, keeps what each of them found, and sums it up.
 
     bash benchmarks/gpu.sh OUT [--stage N ...] [--parts FOLDER] [--work FOLDER] [--again]
-                               [--device cpu] [--list]
+                               [--patience FACTOR] [--device cpu] [--list]
 
 A step is a command in a process of its own. It has a time limit, it never stops the next one, and
 its verdict, its figures and its log are written as soon as it ends:
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -186,13 +186,22 @@ def said(record: Record) -> str:
     return "".join(f": {text}" for text in [record.get("why"), *tail] if text)
 
 
+def patient(stage: Stage, factor: float) -> Stage:
+    """The same stage with `factor` times the time."""
+    steps = [replace(step, limit=factor * step.limit) for step in stage.steps]
+    return replace(stage, budget=factor * stage.budget, steps=steps)
+
+
 def main() -> int:
     from gpu_report import summarize
     from gpu_steps import about, make_stages
 
     arguments = _parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the running step ends, too
-    stages = make_stages(arguments)
+    stages = {
+        number: patient(stage, arguments.patience)
+        for number, stage in make_stages(arguments).items()
+    }
     if arguments.list:
         for number, stage in stages.items():
             print(f"stage {number}: {stage.title} ({stage.budget:.0f} s)")
@@ -222,6 +231,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="repeat steps that have passed")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
                         help="cpu: few texts and rows on the CPU, to rehearse the run")  # fmt: skip
+    parser.add_argument("--patience", type=float, default=1.0, metavar="FACTOR",
+                        help="multiply every limit, on a slow machine (default 1)")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="show the steps and run none")
     arguments = parser.parse_args()
     arguments.root = root

@@ -76,7 +76,8 @@ class Steps:
 
     def loss(self) -> Iterator[Step]:
         yield Step("machine", self.machine_script("gpu_machine.py", "--json", "{result}"), 60)
-        yield Step("build", self.install("build"), 240)
+        seconds = 180 * self.a.patience
+        yield Step("build", self.install("build", "--seconds", seconds), 240)
         for core in CORES:
             tests = self.script("gpu_pytest.py", "--json", "{result}", KERNEL_TESTS)
             core_only = {"MIRROR_RT_CUDA_CORE": core}

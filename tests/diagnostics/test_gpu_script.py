@@ -165,7 +165,7 @@ def test_the_script_lists_its_steps_with_nothing_but_python(tmp_path):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_every_step_is_there_once_and_in_order(device, tmp_path):
-    arguments = argparse.Namespace(device=device, parts=tmp_path, work=tmp_path)
+    arguments = argparse.Namespace(device=device, parts=tmp_path, work=tmp_path, patience=1)
     before: list[str] = []
     stages = make_stages(arguments)
     for stage in stages.values():
