@@ -10,7 +10,8 @@ with the parts, the machine's onnxruntime is not linked: their wheels overwrite 
 
 `build` compiles this project for the card that is here, without isolation and without dependencies.
 Where that fails or takes longer than --seconds, it takes the wheel that came with the parts if that
-is of the same sources, and says so. With --device cpu the machine's onnxruntime is used: that for cards refuses to run without.
+is of the same sources, and says so. With --device cpu the machine's onnxruntime is used: that for
+cards refuses to run without.
 """
 
 from __future__ import annotations
