@@ -21,8 +21,7 @@ import torch
 from gpu_parts import join
 from safetensors.torch import load_file, save_file
 
-HEADS = 12
-# What a layer does with its input: `split` by head (in, out), or not.
+# Layers whose outputs, and whose inputs, are divided among the heads of attention.
 _BY_HEAD_OUT = ("attention.self.query", "attention.self.key", "attention.self.value")
 _BY_HEAD_IN = ("attention.output.dense",)
 
@@ -33,10 +32,10 @@ def repeated(tensor: torch.Tensor, dim: int, heads: int = 1) -> torch.Tensor:
     return torch.cat([block for block in blocks for _ in range(2)], dim)
 
 
-def widened(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def widened(name: str, tensor: torch.Tensor, heads: int) -> torch.Tensor:
     """A tensor of twice the width that computes the same of an input that is there twice."""
-    heads_in = HEADS if any(part in name for part in _BY_HEAD_IN) else 1
-    heads_out = HEADS if any(part in name for part in _BY_HEAD_OUT) else 1
+    heads_in = heads if any(part in name for part in _BY_HEAD_IN) else 1
+    heads_out = heads if any(part in name for part in _BY_HEAD_OUT) else 1
     if "embeddings." in name and tensor.ndim == 2:
         return repeated(tensor, 1)
     wide = repeated(tensor, 0, heads_out)
@@ -51,6 +50,7 @@ def make_base(source: Path, target: Path) -> None:
     making = target.with_name(f"{target.name}.making")
     shutil.rmtree(making, ignore_errors=True)
     shutil.copytree(source, making)
+    heads = json.loads((source / "config.json").read_text())["num_attention_heads"]
     weights = {}
     for name, tensor in load_file(source / "model.safetensors").items():
         if name.endswith("position_ids"):
@@ -58,12 +58,12 @@ def make_base(source: Path, target: Path) -> None:
         first, _, rest = name.partition("layer.")
         number, _, rest = rest.partition(".")
         for copy in range(2 if number else 1):
-            wide = widened(name, tensor).contiguous()
             new = f"{first}layer.{2 * int(number) + copy}.{rest}" if number else name
-            weights[new] = wide
+            weights[new] = widened(name, tensor, heads).contiguous()
     save_file(weights, making / "model.safetensors", metadata={"format": "pt"})
     _change(making / "config.json", "hidden_size", "intermediate_size", "num_hidden_layers")
-    _change(making / "1_Pooling" / "config.json", "word_embedding_dimension")
+    if (making / "1_Pooling").is_dir():
+        _change(making / "1_Pooling" / "config.json", "word_embedding_dimension")
     making.rename(target)
 
 

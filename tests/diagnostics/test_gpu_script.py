@@ -180,6 +180,25 @@ def test_every_step_is_there_once_and_in_order(device, tmp_path):
     assert sum(stage.budget for stage in stages.values()) <= 28 * 60  # and the rest to carry
 
 
+def test_the_model_of_base_size_computes_the_same_twice(tiny_bert, tmp_path):
+    import torch
+    from gpu_model import make_base
+    from transformers import AutoModel
+
+    make_base(tiny_bert, tmp_path / "base")
+    model, wide = (AutoModel.from_pretrained(path) for path in (tiny_bert, tmp_path / "base"))
+    layers = [layer for layer in model.encoder.layer for _ in range(2)]
+    model.encoder.layer = torch.nn.ModuleList(layers)
+    ids = torch.tensor([[2, 7, 11, 13, 3], [2, 5, 3, 0, 0]])
+    with torch.no_grad():
+        expected, found = (
+            of.eval()(ids, attention_mask=(ids > 0).long()).last_hidden_state
+            for of in (model, wide)
+        )
+    assert wide.config.num_hidden_layers == 2 * len(set(map(id, layers)))
+    torch.testing.assert_close(found, torch.cat([expected, expected], -1), rtol=1e-4, atol=1e-5)
+
+
 @pytest.fixture
 def cut(tmp_path):
     """Files of several sizes, in boxes of 0.1 MB."""
