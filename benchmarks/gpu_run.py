@@ -147,7 +147,10 @@ class Runner:
 
     def save(self) -> None:
         self._write("gpu.json", json.dumps(self.state, indent=1) + "\n")
-        self._write("gpu.md", self._summarize(self.state))
+        try:
+            self._write("gpu.md", self._summarize(self.state))
+        except Exception as error:  # noqa: BLE001 - figures of a killed step may be incomplete
+            print(f"gpu.md cannot be written: {type(error).__name__}: {error}", flush=True)
 
     def _write(self, name: str, text: str) -> None:
         part = self.out / f"{name}.part"
@@ -212,7 +215,7 @@ def main() -> int:
         sys.exit(f"gpu.sh: --stage {unknown[0]}: the stages are {', '.join(map(str, stages))}")
     runner = Runner(arguments.out, arguments.work / "steps", about(arguments), summarize)
     runner.run(stages, arguments.stage or list(stages), again=arguments.again)
-    print(f"\n{summarize(runner.state)}\nreport: {arguments.out}/gpu.md")
+    print(f"\n{(arguments.out / 'gpu.md').read_text()}\nreport: {arguments.out}/gpu.md")
     steps = runner.state["steps"].values()
     return int(any(record["verdict"] != PASSED for record in steps))
 

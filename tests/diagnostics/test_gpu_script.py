@@ -108,6 +108,17 @@ def test_children_of_a_step_are_ended_with_it(run, tmp_path):
     assert not mark.exists()
 
 
+def test_figures_that_cannot_be_summed_up_stop_nothing(tmp_path, capsys):
+    def summarize(state):
+        raise KeyError("texts_per_second")
+
+    runner = Runner(tmp_path / "out", tmp_path / "work", {}, summarize)
+    two = [Step(name, python("print()"), 30) for name in ("one", "two")]
+    runner.run({1: Stage("both", 60, two)}, [1], again=False)
+    assert [step["verdict"] for step in runner.state["steps"].values()] == [PASSED, PASSED]
+    assert "gpu.md cannot be written: KeyError" in capsys.readouterr().out
+
+
 def test_the_report_is_complete(run, tmp_path):
     steps = run()
     report = (tmp_path / "out" / "gpu.md").read_text()
