@@ -72,7 +72,7 @@ def fingerprint():
     digest = hashlib.sha256()
     for folder in ("mirror_rt", "csrc", "train", "export"):
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".cpp", ".h", ".cu", ".toml"):
+            if path.suffix in (".py", ".cpp", ".h", ".cu", ".cuh", ".toml"):
                 digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

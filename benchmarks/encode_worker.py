@@ -1,7 +1,8 @@
-"""One contender of benchmarks/encode.py, in its own environment, told what to do line by line.
+"""One contender of benchmarks/encode.py or gpu_encode.py, told what to do line by line.
 
-It knows nothing of the others, and times only the calls that a user would make. Every line on
-standard input is a JSON object; so is every answer.
+It runs in an environment of its own, on the device that MIRROR_RT_BENCHMARK_DEVICE names. It knows
+nothing of the others, and times only the calls that a user would make. Every line on standard input
+is a JSON object; so is every answer.
 """
 
 from __future__ import annotations
@@ -12,17 +13,27 @@ import sys
 import time
 from pathlib import Path
 
+DEVICE = os.environ.get("MIRROR_RT_BENCHMARK_DEVICE", "cpu")
+ON_CARD = (32, 128, 512, 2048)  # batch sizes
+
 
 class MirrorRt:
     """This project; `batch` is its batch_size, in texts of 64 tokens."""
 
-    batches = (4, 8, 16, 32, 64)
+    batches = ON_CARD if DEVICE == "cuda" else (4, 8, 16, 32, 64)
     variant = "fp32"
+    cuda_graphs = False
 
     def __init__(self, folder, threads):
         from mirror_rt import Encoder
 
-        self.encoder = Encoder.load(folder, variant=self.variant, threads=threads)
+        self.encoder = Encoder.load(
+            folder,
+            variant=self.variant,
+            threads=threads,
+            providers=DEVICE,
+            cuda_graphs=self.cuda_graphs,
+        )
 
     def encode(self, texts, batch):
         return self.encoder.encode(texts, batch_size=batch, show_progress_bar=False)
@@ -36,6 +47,18 @@ class MirrorRt:
 
 class MirrorRtInt8(MirrorRt):
     variant = "int8"
+
+
+class MirrorRtHalf(MirrorRt):
+    variant = "fp16"
+
+
+class MirrorRtPacked(MirrorRt):
+    variant = "fp16-cuda"
+
+
+class MirrorRtGraphs(MirrorRtHalf):
+    cuda_graphs = True
 
 
 class Sketch:
@@ -86,7 +109,7 @@ class Sketch:
 
 
 class SentenceTransformersTorch:
-    batches = (1, 8, 16, 32, 64, 128)
+    batches = ON_CARD[:3] if DEVICE == "cuda" else (1, 8, 16, 32, 64, 128)
     backend = "torch"
 
     def __init__(self, folder, threads):
@@ -95,7 +118,7 @@ class SentenceTransformersTorch:
 
         torch.set_num_threads(threads)
         options = self.options(threads)
-        self.model = SentenceTransformer(folder, device="cpu", backend=self.backend, **options)
+        self.model = SentenceTransformer(folder, device=DEVICE, backend=self.backend, **options)
         self.model.max_seq_length = 512
 
     def options(self, threads):
@@ -116,6 +139,33 @@ class SentenceTransformersOnnx(SentenceTransformersTorch):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         return {"model_kwargs": {"provider": "CPUExecutionProvider", "session_options": options}}
+
+
+class SentenceTransformersHalf(SentenceTransformersTorch):
+    attention = "sdpa"
+
+    def options(self, threads):
+        return {"model_kwargs": {"dtype": "float16", "attn_implementation": self.attention}}
+
+
+class SentenceTransformersFlash(SentenceTransformersHalf):
+    """Without padding: it joins the texts of a batch where flash attention is installed."""
+
+    attention = "flash_attention_2"
+
+
+class SentenceTransformersO4(SentenceTransformersOnnx):
+    batches = SentenceTransformersTorch.batches
+
+    def options(self, threads):
+        import onnxruntime
+
+        kwargs = {"file_name": "onnx/model_O4.onnx", "provider": "CPUExecutionProvider"}
+        if DEVICE == "cuda":
+            # Without them onnxruntime would fall back to the CPU, and say so in its log alone.
+            onnxruntime.preload_dlls()
+            kwargs["provider"] = "CUDAExecutionProvider"
+        return {"model_kwargs": kwargs}
 
 
 class Fastembed:
@@ -163,9 +213,15 @@ class LightEmbed:
 CONTENDERS = {
     "mirror-rt fp32": MirrorRt,
     "mirror-rt int8": MirrorRtInt8,
+    "mirror-rt fp16": MirrorRtHalf,
+    "mirror-rt fp16-cuda": MirrorRtPacked,
+    "mirror-rt fp16, CUDA graphs": MirrorRtGraphs,
     "onnxruntime sketch": Sketch,
     "sentence-transformers torch": SentenceTransformersTorch,
     "sentence-transformers onnx": SentenceTransformersOnnx,
+    "sentence-transformers fp16": SentenceTransformersHalf,
+    "sentence-transformers fp16, flash attention": SentenceTransformersFlash,
+    "sentence-transformers ONNX O4": SentenceTransformersO4,
     "fastembed": Fastembed,
     "light-embed": LightEmbed,
 }

@@ -4,9 +4,10 @@
 
 All contenders of a size run in turn on the same embeddings, between them one rows x rows x dim
 matrix product in the same dtype, and medians are printed, also as multiples of that product.
-Memory is the peak of one pass in a process of its own. A contender that would take longer than
---max-seconds, or more memory than there is, is left out and the table says so. With --out, writes
-infonce-DATE-MACHINE .json, .md and .png there.
+Memory is the peak of one pass, on the CPU in a process of its own. A contender that is not
+installed, gives another loss or gradient, or would take longer than --max-seconds or more memory
+than there is, is left out alone and the table says why. With --json, what has been measured is
+written there after every size; with --out, infonce-DATE-MACHINE .json, .md and .png at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ import time
 from pathlib import Path
 
 import torch
-from infonce_contenders import CONTENDERS, make_views, why_not
+from infonce_contenders import (
+    CONTENDERS,
+    core_of,
+    disagreement,
+    make_views,
+    peak_bytes_on_card,
+    why_not,
+)
+from infonce_report import write_json, write_report
 
 ROWS = (400, 2_000, 8_192, 32_768, 65_536, 262_144)
 DIMS = (384, 768, 1_024)
@@ -32,6 +41,7 @@ DIMS = (384, 768, 1_024)
 
 def available_bytes(device):
     if device == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps for itself is free, too
         return torch.cuda.mem_get_info()[0]
     text = Path("/proc/meminfo").read_text()
     return 1024 * int(re.search(r"MemAvailable:\s+(\d+)", text)[1])
@@ -51,10 +61,11 @@ def timed(device, function):
     return result, start.elapsed_time(end) / 1e3
 
 
-def one_pass(device, contender, views):
+def one_pass(device, name, views):
     """(forward, backward) seconds."""
-    loss, forward = timed(device, lambda: contender(*views))
-    _, backward = timed(device, loss.backward)
+    with core_of(name):
+        loss, forward = timed(device, lambda: CONTENDERS[name](*views))
+        _, backward = timed(device, loss.backward)
     for view in views:
         view.grad = None
     return forward, backward
@@ -63,7 +74,7 @@ def one_pass(device, contender, views):
 def product(unit):
     """One rows x rows x dim matrix product; of many rows a part at a time, into one buffer."""
     rows = len(unit)
-    part = min(rows, 16_384)
+    part = min(rows, max(1_024, (1 << 30) // rows))
     out = torch.empty(part, rows, dtype=unit.dtype, device=unit.device)
 
     def run():
@@ -81,7 +92,8 @@ class Cell:
         self.a, self.rows, self.dim = arguments, rows, dim
         self.views = make_views(arguments.device, getattr(torch, arguments.dtype), rows, dim)
         self.left_out = {}
-        self.runners = [name for name in CONTENDERS if self._may_run(name, slowest)]
+        names = arguments.only or CONTENDERS
+        self.runners = [name for name in names if self._may_run(name, slowest)]
 
     def _may_run(self, name, slowest):
         """Not where the last size it ran, `slowest` (rows, seconds), foretells too long a pass."""
@@ -90,6 +102,8 @@ class Cell:
         expected = seconds * (self.rows / rows) ** (3 if "metric" in name else 2)
         if reason is None and expected > self.a.max_seconds:
             reason = f"about {expected:.0f} s a pass"
+        if reason is None:
+            reason = disagreement(name, self.a.device, self.a.dtype, self.dim)
         if reason is not None:
             self.left_out[name] = reason
         return reason is None
@@ -105,9 +119,14 @@ class Cell:
         began = time.perf_counter()
         for turn in range(self.a.repeats + 1):  # the first is a warm-up
             products.append(timed(self.a.device, multiply)[1])
-            for name in self.runners:
+            for name in list(self.runners):
                 gc.collect()
-                times[name].append(one_pass(self.a.device, CONTENDERS[name], self.views))
+                try:
+                    times[name].append(one_pass(self.a.device, name, self.views))
+                except RuntimeError as error:  # of it alone: out of memory, a failed launch
+                    self.left_out[name] = first_line(error)
+                    self.runners.remove(name)
+                    del times[name]
             if turn >= 1 and time.perf_counter() - began > self.a.cell_seconds:
                 break
         return self._result(products[1:], times)
@@ -136,6 +155,12 @@ class Cell:
         }
 
     def _peak(self, name):
+        if self.a.device == "cuda":  # torch's allocator counts tensors alone
+            with core_of(name):
+                peak = peak_bytes_on_card(CONTENDERS[name], self.views) / 1e6
+            for view in self.views:
+                view.grad = None
+            return peak
         script = Path(__file__).with_name("infonce_contenders.py")
         size = ["--rows", str(self.rows), "--dim", str(self.dim)]
         where = ["--device", self.a.device, "--dtype", self.a.dtype]
@@ -143,6 +168,10 @@ class Cell:
             [sys.executable, str(script), name, *size, *where], capture_output=True, text=True
         )
         return float(done.stdout) if done.returncode == 0 else None
+
+
+def first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 HEADER = (
@@ -188,6 +217,8 @@ def arguments_of_command():
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--cell-seconds", type=float, default=30, help="time for a size, at least")
     parser.add_argument("--max-seconds", type=float, default=60, help="most for one pass")
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, metavar="CONTENDER")
+    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--out", type=Path, metavar="DIR")
     arguments = parser.parse_args()
     arguments.dtype = arguments.dtype or ("float32" if arguments.device == "cpu" else "bfloat16")
@@ -213,9 +244,9 @@ def main():
             }
             show(result)
             results.append(result)
+            if arguments.json is not None:
+                write_json(arguments.json, about, results)
     if arguments.out is not None:
-        from infonce_report import write_report
-
         write_report(arguments.out, about, results)
 
 

@@ -8,16 +8,21 @@ prints the peak memory of one forward and backward pass in MB, beside what holds
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.util
+import os
 from pathlib import Path
 
 import torch
+from infonce_cores import CORES, VARIABLE
 from torch.nn import functional
 
 from mirror_train import infonce
 
 TEMPERATURE = 0.04
+# Of the gradient, against float64. What computes its cosines in a 16-bit type is no better.
+_AGREES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.03}
 
 
 def ours(z1, z2, **options):
@@ -63,8 +68,18 @@ def cut_cross_entropy(z1, z2):
     return linear_cross_entropy(queries, keys, torch.arange(len(z1), device=z1.device))
 
 
+def inf_cl(z1, z2):
+    """The Triton kernels of Inf-CL (Cheng et al., 2024), as `one_way`; they compute in float32."""
+    from inf_cl import cal_flash_loss
+
+    queries, keys = functional.normalize(z1, dim=1), functional.normalize(z2, dim=1)
+    width = next(width for width in (256, 128, 64) if z1.shape[1] % width == 0)
+    return cal_flash_loss(queries, keys, scale=1 / TEMPERATURE, head_dim=width).mean()
+
+
 CONTENDERS = {
     "mirror_rt": ours,
+    **{f"mirror_rt, core {core}": ours for core in CORES},
     "mirror_rt, impl=torch": functools.partial(ours, impl="torch"),
     "PyTorch": unfused,
     "torch.compile": lambda z1, z2: compiled()(z1, z2),
@@ -72,12 +87,47 @@ CONTENDERS = {
     "mirror_rt, one_way": functools.partial(ours, variant="one_way"),
     "Liger, one_way": liger,
     "Cut Cross-Entropy, one_way": cut_cross_entropy,
+    "Inf-CL, one_way": inf_cl,
 }
 _PACKAGES = {
     "pytorch-metric-learning": "pytorch_metric_learning",
     "Liger, one_way": "liger_kernel",
     "Cut Cross-Entropy, one_way": "cut_cross_entropy",
+    "Inf-CL, one_way": "inf_cl",
 }
+
+
+@contextlib.contextmanager
+def core_of(name):
+    """Within it the kernels use the core that a contender's name names."""
+    core = name.partition(", core ")[2]
+    before = os.environ.get(VARIABLE)
+    if core:
+        os.environ[VARIABLE] = core
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
+@functools.cache
+def disagreement(name, device, dtype, dim):
+    """Why a contender's loss is another one, or fails, on a few rows; None where it agrees."""
+    # Positives that are hardly the nearest, or the gradient would be next to nothing.
+    views = make_views(device, getattr(torch, dtype), 512, dim, likeness=0.2)
+    exact = [view.detach().double().requires_grad_() for view in views]
+    variant = "one_way" if "one_way" in name else "ntxent"
+    (512 * ours(*exact, variant=variant, impl="torch")).backward()
+    try:
+        with core_of(name):
+            (512 * CONTENDERS[name](*views)).backward()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+    got, expected = (torch.cat([view.grad.double() for view in both]) for both in (views, exact))
+    error = float((got - expected).norm() / expected.norm())
+    return None if error <= _AGREES[dtype] else f"its gradient differs by {error:.2g}"
 
 
 def why_not(name, device, rows, dim, available):
@@ -85,7 +135,7 @@ def why_not(name, device, rows, dim, available):
     package = _PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
         return "not installed"
-    if name.startswith(("Liger", "Cut")) and device == "cpu":
+    if name.startswith(("Liger", "Cut", "Inf", "mirror_rt, core")) and device == "cpu":
         return "GPU only"
     if name == "mirror_rt, one_way" and device == "cpu":
         return "for comparison with GPU kernels"
@@ -95,11 +145,11 @@ def why_not(name, device, rows, dim, available):
     return f"needs {needed / 1e9:.0f} GB" if needed > 0.8 * available else None
 
 
-def make_views(device, dtype, rows, dim):
-    """Two leaves [rows / 2, dim]; a view and a noisy copy of it."""
-    generator = torch.Generator().manual_seed(0)
-    z1 = torch.randn(rows // 2, dim, generator=generator)
-    z2 = z1 + torch.randn(rows // 2, dim, generator=generator)
+def make_views(device, dtype, rows, dim, likeness=1.0):
+    """Two leaves [rows / 2, dim]; a view, and `likeness` of it with noise."""
+    generator = torch.Generator(device).manual_seed(0)
+    z1, noise = (torch.randn(rows // 2, dim, generator=generator, device=device) for _ in range(2))
+    z2 = likeness * z1 + noise
     return [z.to(device, dtype).requires_grad_() for z in (z1, z2)]
 
 
@@ -111,14 +161,21 @@ def _resident(field):
 def peak_bytes(name, device, dtype, rows, dim):
     """Peak memory of forward and backward beyond what was held before, gradients included."""
     contender = CONTENDERS[name]
-    if not (name == "torch.compile" and rows > 256):  # compiling is not what is measured
-        contender(*make_views(device, dtype, 256, dim)).backward()
-    views = make_views(device, dtype, rows, dim)
-    if device == "cpu":
+    with core_of(name):
+        if not (name == "torch.compile" and rows > 256):  # compiling is not what is measured
+            contender(*make_views(device, dtype, 256, dim)).backward()
+        views = make_views(device, dtype, rows, dim)
+        if device == "cuda":
+            return peak_bytes_on_card(contender, views)
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
         before = _resident("VmRSS")
         contender(*views).backward()
         return _resident("VmHWM") - before
+
+
+def peak_bytes_on_card(contender, views):
+    """The same, of torch's allocator on a card."""
+    torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     contender(*views).backward()

@@ -6,14 +6,18 @@ import json
 import re
 
 
+def write_json(path, machine, results):
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    part.replace(path)
+
+
 def write_report(folder, machine, results):
     """Write infonce-DATE-MACHINE .json, .md and .png to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     slug = re.sub(r"[^a-z0-9]+", "-", machine["name"].lower()).strip("-")
     stem = folder / f"infonce-{machine['date']}-{slug}-{machine['dtype']}"
-    stem.with_suffix(".json").write_text(
-        json.dumps({"machine": machine, "results": results}, indent=1) + "\n"
-    )
+    write_json(stem.with_suffix(".json"), machine, results)
     stem.with_suffix(".md").write_text(table(machine, results))
     plot(stem.with_suffix(".png"), machine, results)
     print(f"written: {stem}.json, .md, .png")

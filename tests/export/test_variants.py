@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from safetensors.torch import load_file, save_file
-from wordfreq import top_n_list
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_export.graph.graph_edit import is_dense, read_graph
@@ -17,12 +16,14 @@ from mirror_export.graph.padding_free import check_packed
 from mirror_export.pack.sources import fingerprint
 from mirror_export.parity import GATES, ParityReport
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, ModelError, ParityError
+from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_train import TorchEncoder
 from ort_reference import evaluator
 from paths import ROOT
 from tiny_models import TINY
 
-TEXTS = [" ".join(top_n_list("en", 60)[:k]) for k in (1, 2, 3, 11, 60)]
+WORDS = (ROOT / "tests" / "support" / "words_en.txt").read_text(encoding="utf-8").split()
+TEXTS = [" ".join(WORDS[:k]) for k in (1, 2, 3, 11, 60)]
 ALL = {"precisions": ("fp32", "fp16", "int8"), "targets": ("cpu", "cuda")}
 
 
@@ -109,8 +110,8 @@ def test_a_family_without_packed_attention_runs_its_graph_on_cuda(exported):
 def test_on_cuda(variant, exported):
     from onnxruntime import get_available_providers
 
-    if "CUDAExecutionProvider" not in get_available_providers():
-        pytest.skip("this onnxruntime has no CUDAExecutionProvider")
+    if "CUDAExecutionProvider" not in get_available_providers() or not nvidia_cards():
+        pytest.skip("needs an NVIDIA card and onnxruntime-gpu")
     parity = Manifest.read(exported("bert")).variant(variant).parity
     assert parity["passed"]
     assert parity["provider"] == "CUDAExecutionProvider"

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Collects, on a machine with a network, what benchmarks/gpu.sh needs on one without.
+#
+#   bash benchmarks/gpu_parts.sh [FOLDER]        (default build/gpu-parts)
+#
+# Leaves FOLDER/1, FOLDER/2, ...: boxes of at most MEGABYTES (56) to carry over, the most needed
+# first. In them, for Python TARGET (3.12) on x86-64 Linux:
+#   product  the wheel of this clone, should it not compile there (where pythonTARGET and nvcc are
+#            here; CUDAARCHS, such as 90, builds it for some cards alone)
+#   tools    what builds and tests it, and public kernels of the same loss to compare it with
+#   gpu      onnxruntime-gpu; its CUDA libraries are those of torch there
+#   models   all-MiniLM-L6-v2, and it and a model of base size as optimum's O4 graphs
+#   rival    what runs those: sentence-transformers with optimum, in versions of their own
+# It works in build/gpu-collect, which needs 4 GB, and goes on there if it was interrupted. PYTHON
+# (default: the clone's .venv, else python3) has this project with `train` installed.
+set -euo pipefail
+
+case "${1:-}" in
+  --help | -h) sed -n '2,/^set -euo/{/^set -euo/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+esac
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly parts="${1:-build/gpu-parts}" target="${TARGET:-3.12}" work=build/gpu-collect
+readonly source="$work/files" made="$work/models" rival="$work/rival"
+python="${PYTHON:-.venv/bin/python}"
+[[ -x "$python" ]] || python="$(command -v "$python" || command -v python3)"
+readonly python
+mkdir -p "$source" "$made"
+
+# fetch GROUP WHEEL...: for the other machine, without what they depend on.
+fetch() {
+  local group="$1" platforms=()
+  shift
+  for version in 2_17 2_24 2_26 2_27 2_28 2_31 2_34; do
+    platforms+=(--platform "manylinux_${version}_x86_64")
+  done
+  echo "== wheels: $group"
+  rm -rf "${source:?}/$group"
+  "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version "$target" \
+    --implementation cp "${platforms[@]}" --platform manylinux2014_x86_64 \
+    --dest "$source/$group" "$@"
+}
+
+# pack FOLDER [EXCLUDED]: as models/FOLDER.tar.xz
+pack() {
+  mkdir -p "$source/models"
+  [[ -f "$source/models/$1.tar.xz" ]] || {
+    echo "== packing $1"
+    tar --create --xz --exclude "${2:-nothing}" --directory "$made" \
+      --file "$source/models/$1.tar.xz.making" "$1"
+    mv "$source/models/$1.tar.xz.making" "$source/models/$1.tar.xz"
+  }
+}
+
+fetch tools scikit-build-core pybind11 pathspec packaging pytest iniconfig pluggy pygments \
+  liger-kernel cut-cross-entropy inf-cl
+fetch gpu onnxruntime-gpu
+# The last versions with which sentence-transformers' ONNX backend can be installed.
+readonly versions=(sentence-transformers==5.7.0 transformers==4.57.6 tokenizers==0.22.2
+  huggingface_hub==0.36.2 optimum==2.1.0 optimum-onnx==0.1.0)
+fetch rival "${versions[@]}" requests urllib3 charset-normalizer idna certifi
+
+if [[ ! -f "$rival/ready" ]]; then
+  echo "== the environment of optimum"
+  rm -rf "$rival"
+  "$python" -m venv "$rival"
+  "$rival/bin/python" -m pip install --quiet "${versions[@]}" torch==2.13.0 onnx onnxruntime
+  touch "$rival/ready"
+fi
+if [[ ! -d "$made/minilm" ]]; then
+  folder="$("$python" -c 'from mirror_train.model.default_model import default_model_folder as f; print(f())')"
+  cp -r "$folder" "$made/minilm.making"
+  mv "$made/minilm.making" "$made/minilm"
+fi
+[[ -d "$made/base" ]] || PYTHONPATH=benchmarks "$rival/bin/python" -c '
+import sys; from pathlib import Path; from gpu_model import make_base
+make_base(Path(sys.argv[1], "minilm"), Path(sys.argv[1], "base"))' "$made"
+for name in minilm base; do
+  [[ -d "$made/$name-o4" ]] || {
+    echo "== the O4 graph of $name"
+    HF_HUB_OFFLINE=1 "$rival/bin/python" -W ignore -c '
+import sys; from sentence_transformers import SentenceTransformer, export_optimized_onnx_model
+source, target = sys.argv[1:]
+model = SentenceTransformer(source, device="cpu", backend="onnx",
+                            model_kwargs={"provider": "CPUExecutionProvider"})
+model.save_pretrained(target)
+export_optimized_onnx_model(model, "O4", target)' "$made/$name" "$made/$name-o4.making"
+    mv "$made/$name-o4.making" "$made/$name-o4"
+  }
+done
+pack minilm
+pack minilm-o4 model.onnx
+pack base-o4 model.onnx
+
+if command -v "python$target" > /dev/null && command -v nvcc > /dev/null; then
+  sources="$(PYTHONPATH=benchmarks "$python" -c 'import encode_setup; print(encode_setup.fingerprint())')"
+  if [[ ! -d "$source/product/$sources" ]]; then
+    echo "== the wheel of this clone"
+    rm -rf "$source/product"
+    "python$target" -m pip wheel --quiet --no-deps --config-settings=cmake.define.MIRROR_RT_CUDA=ON \
+      --wheel-dir "$source/product/making" .
+    mv "$source/product/making" "$source/product/$sources"
+  fi
+else
+  echo "== no wheel of this clone: python$target or nvcc is not here"
+fi
+
+rm -rf "$parts"
+"$python" benchmarks/gpu_parts.py cut "$source" "$parts" --megabytes "${MEGABYTES:-56}"
+du -sh "$parts"/*

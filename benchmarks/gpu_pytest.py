@@ -1,0 +1,59 @@
+"""pytest on a machine with other versions of everything; exit status 1 where no test ran.
+
+    python benchmarks/gpu_pytest.py --json FILE TEST ... [further arguments of pytest]
+
+Warnings of foreign versions are no errors here, and the file names every test that failed and the
+reason of every one that was skipped, after each test anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Recorder:
+    """What became of every test."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.passed = path, 0
+        self.failed: list[str] = []
+        self.skipped: dict[str, int] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+        elif report.skipped:
+            reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else "")
+            self.skipped[reason] = self.skipped.get(reason, 0) + 1
+        elif report.when == "call":
+            self.passed += 1
+        else:
+            return
+        found = {"passed": self.passed, "failed": self.failed, "skipped": self.skipped}
+        self.path.write_text(json.dumps(found))
+
+
+def main() -> int:
+    flag, path, *rest = sys.argv[1:]
+    if flag != "--json":
+        sys.exit(__doc__)
+    recorder = Recorder(Path(path))
+    # The installed packages are tested, not the folders of this clone.
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
+    options = ["-q", "-rs", "-m", "gpu", "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
+    options += ["-o", "filterwarnings=default", "-o", "addopts=--import-mode=importlib"]
+    status = int(pytest.main([*options, *rest], plugins=[recorder]))
+    if status == 0 and recorder.passed == 0:
+        print("no test ran")
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

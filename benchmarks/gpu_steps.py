@@ -1,0 +1,153 @@
+"""The stages of benchmarks/gpu.sh: what runs on a machine with an NVIDIA card, in which order.
+
+What is needed most comes first. A stage fits into ten minutes, all of them into half an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from encode_setup import fingerprint
+from gpu_run import Stage, Step
+from infonce_cores import CORES
+
+BENCHMARKS = "benchmarks"
+KERNEL_TESTS = "tests/train/loss/test_cuda_device.py"
+TRAINING_TESTS = (
+    "tests/train/training/test_gradient_caching.py",
+    "tests/train/training/test_tune.py",
+)
+ENCODER_TESTS = ("tests/inference/test_devices.py", "tests/export/test_variants.py")
+# Kernels of others (cuBLAS, torch) would take most of the time, and are not ours to check.
+SANITIZER = ("compute-sanitizer", "--error-exitcode", "1", "--kernel-name", "kns=mirror_train")
+
+
+def about(arguments: argparse.Namespace) -> dict[str, str]:
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "date": arguments.started,
+        "commit": commit or "unknown",
+        "sources": fingerprint(),
+        "device": arguments.device,
+    }
+
+
+def make_stages(arguments: argparse.Namespace) -> dict[int, Stage]:
+    steps = Steps(arguments)
+    return {
+        1: Stage("build, tests and speed of the loss", 450, list(steps.loss())),
+        2: Stage("sanitizer, profiler, rivals of the loss", 330, list(steps.loss_in_depth())),
+        3: Stage("packages, models, bundles", 300, list(steps.models())),
+        4: Stage("the encoder", 540, list(steps.encoder())),
+    }
+
+
+class Steps:
+    """Makes the steps of every stage."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.a = arguments
+        self.work = arguments.work
+        self.python = str(self.work / "env" / "bin" / "python")
+        self.on_card = arguments.device == "cuda"
+
+    def script(self, name: str, *words: object) -> list[str]:
+        """A command of this folder in the environment with this project."""
+        return [self.python, f"{BENCHMARKS}/{name}", *map(str, words)]
+
+    def machine_script(self, name: str, *words: object) -> list[str]:
+        """The same with the machine's own Python, before there is an environment."""
+        return [sys.executable, f"{BENCHMARKS}/{name}", *map(str, words)]
+
+    def install(self, *words: object) -> list[str]:
+        where = (self.a.parts, self.work, "--device", self.a.device)
+        return self.machine_script("gpu_install.py", *words, *where)
+
+    def infonce(self, *words: object) -> list[str]:
+        return self.script("infonce.py", "--device", self.a.device, "--json", "{result}", *words)
+
+    def sizes(self, rows: str, dims: str) -> list[str]:
+        rows, dims = (rows, dims) if self.on_card else ("256", "64")
+        return ["--rows", *rows.split(), "--dims", *dims.split()]
+
+    def loss(self) -> Iterator[Step]:
+        yield Step("machine", self.machine_script("gpu_machine.py", "--json", "{result}"), 60)
+        seconds = 180 * self.a.patience
+        yield Step("build", self.install("build", "--seconds", seconds), 240)
+        for core in CORES:
+            tests = self.script("gpu_pytest.py", "--json", "{result}", KERNEL_TESTS)
+            core_only = {"MIRROR_RT_CUDA_CORE": core}
+            yield Step(f"tests-{core}", tests, 150, core_only, needs=["build"])
+        ours = ["mirror_rt", *(f"mirror_rt, core {core}" for core in CORES)]
+        speed = self.infonce("--only", *ours, *self.sizes("8192 65536", "384 768"))
+        yield Step("speed", [*speed, "--cell-seconds", "3"], 120, needs=["build"])
+        million = self.infonce("--only", "mirror_rt", *self.sizes("1048576", "768"))
+        yield Step("million-rows", [*million, "--repeats", "1"], 150, needs=["build"])
+        profile = self.script("gpu_profile.py", "--json", "{result}")
+        yield Step("host-and-kernels", profile, 60, needs=["build"])
+
+    def loss_in_depth(self) -> Iterator[Step]:
+        rivals = self.infonce(*self.sizes("400 8192 65536", "768"), "--cell-seconds", "3")
+        yield Step("rivals", [*rivals, "--max-seconds", "3"], 180, needs=["build"])
+        for tool, core in [("memcheck", core) for core in CORES] + [
+            ("racecheck", "mma"),  # of wgmma it knows no asynchronous reads
+            *(("synccheck", core) for core in CORES),
+        ]:
+            check = [*SANITIZER, "--tool", tool, *self.one_pass(core, 600, 192, "float32")]
+            # Every tensor an allocation of its own, whose ends are watched.
+            alone = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+            yield Step(f"{tool}-{core}", check, 90, alone, needs=["build"])
+        for core in CORES:
+            yield Step(f"counters-{core}", [
+                *("ncu", "--clock-control", "none", "--kernel-name-base", "mangled"),
+                *("--kernel-name", "regex:mirror_train", "--set", "basic", "--launch-skip", "8"),
+                *("--launch-count", "10", *self.one_pass(core, 8192, 768, "bfloat16")),
+            ], 90, needs=["build"])  # fmt: skip
+        tests = self.script("gpu_pytest.py", "--json", "{result}", *TRAINING_TESTS)
+        yield Step("tests-training", tests, 120, needs=["build"])
+
+    def one_pass(self, core: str, rows: int, dim: int, dtype: str) -> list[str]:
+        size = ["--rows", str(rows), "--dim", str(dim), "--dtype", dtype]
+        name = f"mirror_rt, core {core}"
+        return self.script("infonce_contenders.py", name, "--device", "cuda", *size)
+
+    def models(self) -> Iterator[Step]:
+        for name in ("env", "rival"):
+            install = self.install("environment", name)
+            yield Step(f"packages-{name}", install, 120, needs=["build"])
+        models = self.script("gpu_model.py", self.a.parts, self.work / "models")
+        yield Step("models", models, 120, needs=["packages-env"])
+        for name in ("minilm", "base"):
+            bundle = [self.work / "models" / name, "--out", self.work / "bundles" / name]
+            kinds = ["--precision", "fp32,fp16", "--target", "cpu,cuda", "--overwrite"]
+            export = [self.python, "-m", "mirror_rt.cli", "export", *map(str, [*bundle, *kinds])]
+            offline = {"HF_HUB_OFFLINE": "1", "PYTHONSAFEPATH": "1"}
+            yield Step(f"export-{name}", export, 180, offline, needs=["models"])
+
+    def encoder(self) -> Iterator[Step]:
+        command = [self.python, "-m", "mirror_rt.cli"]
+        safe = {"HF_HUB_OFFLINE": "1", "PYTHONSAFEPATH": "1"}
+        bundle = str(self.work / "bundles" / "minilm")
+        doctor = [*command, "doctor", "--model", bundle]
+        yield Step("doctor", doctor, 60, safe, needs=["export-minilm"])
+        for variant in ("fp16-cuda", "fp16"):
+            encode = self.script("gpu_attention.py", bundle, variant, "--device", self.a.device)
+            named = safe | {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
+            yield Step(f"attention-{variant}", encode, 40, named, needs=["export-minilm"])
+        for name in ("minilm", "base"):
+            yield Step(f"encode-{name}", self.encode(name), 200, needs=[f"export-{name}"])
+        tests = self.script("gpu_pytest.py", "--json", "{result}", *ENCODER_TESTS)
+        yield Step("tests-encoder", tests, 150, needs=["packages-env"])
+
+    def encode(self, name: str) -> list[str]:
+        models = self.work / "models"
+        few = [] if self.on_card else ["--texts", 28, "--seconds", 20]
+        return self.script(
+            "gpu_encode.py", self.work / "bundles" / name, "--model", models / name,
+            "--o4", models / f"{name}-o4", "--rival-python", self.work / "rival/bin/python",
+            "--device", self.a.device, "--json", "{result}", *few,
+        )  # fmt: skip
