@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from mirror_rt import Encoder
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import replace_folder
 from mirror_rt.server import ServerConfig, create_app
 
@@ -180,7 +181,7 @@ def test_reload_under_load(bundle, tmp_path, start_server):
 def test_reload_by_itself(bundle, tmp_path, caplog):
     """Every so often it looks; the same complaint is made once; names may come and go."""
     served = shutil.copytree(bundle, tmp_path / "served")
-    app = create_app(served, ServerConfig(reload_interval=0.02, threads=1))
+    app = create_app(served, ServerConfig(reload_interval=0.02, load=LoadOptions(threads=1)))
     registry = app.state.registry
     try:
         registry.wait_until_warm()
