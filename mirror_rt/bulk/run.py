@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.deprecation import accept_flat
 from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError, require
+from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.providers import CPU
+from mirror_rt.inference.providers import CPU, candidates
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files
@@ -29,10 +30,10 @@ from mirror_rt.languages.pack_index import refuse_pack
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
 
-# Where the bundle is from (its hash counts), whether that is checked, and how many threads or
-# cards share the work. What `providers` comes to on this machine counts, not its name.
-_NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "providers", "allow_fallback",
-                                   "threads", "spinning", "devices"})  # fmt: skip
+# Where the bundle is from (its hash counts), whether that is checked, how many threads or cards
+# share the work, and what becomes of a text that has no vector.
+_NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
+                                   "spinning", "devices", "errors"})  # fmt: skip
 
 
 @accept_flat(load=LoadOptions, options=EncodeOptions)
@@ -115,6 +116,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
         InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
         OutputExistsError: the output, or an unfinished job, is there.
         BundleError: the model is not a bundle.
+        ProviderError: the providers cannot be had.
         ProcessGroupError: one of several processes ended.
     """
     if not 1 <= config.processes <= 256:
@@ -263,28 +265,19 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
     onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     from mirror_rt import __version__
 
-    asked = spec.load.providers
-    on_cpu = asked == "cpu" or nvidia_cards() == 0
-    offered = [CPU] if on_cpu else onnxruntime.get_available_providers()
+    load, ranges = spec.load, spec.options.ranges
+    best = candidates(load.providers, onnxruntime, allow_fallback=load.allow_fallback)[0]
+    values = asdict(load) | asdict(spec.options)
     return {
+        **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
+        "providers": [CPU] if on_card(best[0]) and nvidia_cards() == 0 else best,
+        "provider_options": {name: str(value) for name, value in load.provider_options.items()},
+        "ranges": None if ranges is None else np.asarray(ranges).tolist(),
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,
         "id_field": config.id_field,
         "bundle": sha256(spec.folder / Layout.manifest),
         "window": config.window,
-        **_values(spec.load, leave_out=_NO_CHANGE_OF_VECTORS),
-        **_values(spec.options, leave_out={"errors"}),
         "mirror_rt": __version__,
         "onnxruntime": onnxruntime.__version__,
-        "providers": offered if isinstance(asked, str) else list(asked),
-    }
-
-
-def _values(options: LoadOptions | EncodeOptions, *, leave_out: Set[str]) -> dict[str, Any]:
-    """Return fields as JSON has them; arrays as lists."""
-    values = {each.name: getattr(options, each.name) for each in fields(options)}
-    return {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
-        for name, value in values.items()
-        if name not in leave_out
     }

@@ -151,15 +151,9 @@ def from_file(path: Path, *types: type[Any]) -> Source:
     Raises:
         ConfigError: it cannot be read, or has a key that is the name of no option.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError
-        raise ConfigError(f"{path} is not a TOML file: {error}") from error
     known = [option.name for type_ in types for option in options_of(type_)]
     values: dict[str, object] = {}
-    for key, value in content.items():
+    for key, value in _toml(path).items():
         name = key.replace("-", "_")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -185,6 +179,15 @@ def options_of(type_: type[Any]) -> Iterator[Option]:
             default = field.default if field.default_factory is dataclasses.MISSING else None
             text = _HELP.get(field.name, said.get(field.name, ""))
             yield Option(field.name, hints[field.name], default, text)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
 
 
 def _attributes(type_: type[Any]) -> dict[str, str]:
