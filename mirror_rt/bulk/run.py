@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,14 @@ from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.deprecation import accept_flat
 from mirror_rt.encoding.options import EncodeOptions
-from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError, require
+from mirror_rt.errors import (
+    ConfigError,
+    DataError,
+    InvalidTextError,
+    ProcessGroupError,
+    ProviderError,
+    require,
+)
 from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU, candidates
@@ -266,11 +274,10 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
     from mirror_rt import __version__
 
     load, ranges = spec.load, spec.options.ranges
-    best = candidates(load.providers, onnxruntime, allow_fallback=load.allow_fallback)[0]
     values = asdict(load) | asdict(spec.options)
     return {
         **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
-        "providers": [CPU] if on_card(best[0]) and nvidia_cards() == 0 else best,
+        "providers": _providers(load, onnxruntime),
         "provider_options": {name: str(value) for name, value in load.provider_options.items()},
         "ranges": None if ranges is None else np.asarray(ranges).tolist(),
         "input": sha256(Path(config.input)),
@@ -281,3 +288,14 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
         "mirror_rt": __version__,
         "onnxruntime": onnxruntime.__version__,
     }
+
+
+def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:
+    """Return the providers that the options come to on this machine."""
+    try:
+        names = candidates(load.providers, onnxruntime, allow_fallback=False)[0]
+    except ProviderError:
+        if not load.allow_fallback:
+            raise
+        return [CPU]  # which is said when the bundle is loaded
+    return [CPU] if on_card(names[0]) and nvidia_cards() == 0 else names
