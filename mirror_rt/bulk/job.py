@@ -24,7 +24,7 @@ from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import Embeddings, invalid_rows, open_sink, output_files
 
-__all__ = ["Job", "open_job", "partial_folder"]
+__all__ = ["JobFolder", "open_job", "partial_folder"]
 
 _JOB, _COMPLETE, _LOCK = "job.json", "complete.json", ".lock"
 
@@ -34,8 +34,8 @@ class _Part(NamedTuple):
     ids: list[int | str] | None
 
 
-class Job:
-    """An open job folder; `open_job` makes one.
+class JobFolder:
+    """The folder of a job that is open; `open_job` makes one.
 
     Attributes:
         folder: OUTPUT.partial.
@@ -132,7 +132,7 @@ def partial_folder(output: Path) -> Path:
 @contextlib.contextmanager
 def open_job(
     output: Path, plan: dict[str, Any], *, with_ids: bool, resume: bool, overwrite: bool
-) -> Iterator[Job]:
+) -> Iterator[JobFolder]:
     """Open the job folder of an output, locked; one without a finished part goes with an error.
 
     Args:
@@ -147,7 +147,7 @@ def open_job(
             works on it.
         DataError: the job was another one, or its folder is damaged.
     """
-    job = Job(output, with_ids=with_ids)
+    job = JobFolder(output, with_ids=with_ids)
     begun = _is_begun(job.folder)
     if begun and not (resume or overwrite):
         raise OutputExistsError(
@@ -172,7 +172,7 @@ def open_job(
             raise
 
 
-def _begin(job: Job, plan: dict[str, Any], *, resume: bool) -> None:
+def _begin(job: JobFolder, plan: dict[str, Any], *, resume: bool) -> None:
     if resume:
         _check_plan(job.folder, plan)
         if not job.is_complete:

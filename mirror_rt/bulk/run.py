@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any
 
-from mirror_rt.bulk.job import Job, open_job
+import numpy as np
+
+from mirror_rt.bulk.job import JobFolder, open_job
 from mirror_rt.bulk.progress import Progress, padding
 from mirror_rt.bulk.records import Window, count_records, iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError, require
-from mirror_rt.inference.providers import CPU
+from mirror_rt.deprecation import accept_flat
+from mirror_rt.encoding.options import EncodeOptions
+from mirror_rt.errors import (
+    ConfigError,
+    DataError,
+    InvalidTextError,
+    ProcessGroupError,
+    ProviderError,
+    require,
+)
+from mirror_rt.inference.devices import on_card
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.providers import CPU, candidates
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files
@@ -25,10 +38,16 @@ from mirror_rt.languages.pack_index import refuse_pack
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
 
+# Where the bundle is from (its hash counts), whether that is checked, how many threads or cards
+# share the work, and what becomes of a text that has no vector.
+_NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
+                                   "spinning", "devices", "errors"})  # fmt: skip
 
+
+@accept_flat(load=LoadOptions, options=EncodeOptions)
 @dataclass(frozen=True, slots=True)
 class BulkConfig:
-    """What to encode, and where to.
+    """Say what to encode, and where to. `mirror-rt encode` has an option for every field.
 
     Attributes:
         model: folder or hub name of a bundle.
@@ -36,18 +55,17 @@ class BulkConfig:
             standard input.
         output: a file in .npy, .jsonl, .parquet or .arrow; "-" for JSON lines on standard output.
         text_field: field or column of the texts.
-        id_field: field or column of the ids; None to number the rows from 0.
-        errors: a text that cannot be encoded ends the job (`raise`), or gets NaN (`nan`).
-        resume: go on with what a killed job left, if there is something.
-        overwrite: replace an existing output; without `resume`, an unfinished job too.
-        processes: that encode.
-        threads: of each; None for its share of the processors.
+        id_field: field or column of the ids; None for rows that are numbered from 0.
+        resume: go on with an unfinished job, if there is one.
+        overwrite: replace an existing output; unless it is resumed, an unfinished job too.
+        processes: how many processes encode; they share the processors, unless the number of
+            threads of each is given.
         window: texts sorted by length together, and saved together.
         show_progress_bar: on standard error.
-        variant: which graph of the bundle.
-        revision: of a hub name.
-        offline: never ask the network.
-        options: further arguments of `Encoder.encode`, all but `errors`.
+        load: how each process loads the bundle.
+        options: how the texts become vectors; with `errors="raise"` a text that cannot be encoded
+            ends the job. Fields of `load` and `options` are accepted as arguments of their own,
+            too, with a DeprecationWarning, and both as mappings.
     """
 
     model: str
@@ -55,17 +73,13 @@ class BulkConfig:
     output: str
     text_field: str = "text"
     id_field: str | None = None
-    errors: Literal["raise", "nan"] = "raise"
     resume: bool = False
     overwrite: bool = False
     processes: int = 1
-    threads: int | None = None
     window: int = 8192
     show_progress_bar: bool = False
-    variant: str | None = None
-    revision: str | None = None
-    offline: bool = False
-    options: EncodeKeywords = field(default_factory=EncodeKeywords)
+    load: LoadOptions = field(default_factory=LoadOptions)
+    options: EncodeOptions = field(default_factory=EncodeOptions)
 
     @property
     def is_resumable(self) -> bool:
@@ -75,7 +89,7 @@ class BulkConfig:
 
 @dataclass(frozen=True, slots=True)
 class BulkReport:
-    """What became of a job.
+    """Say what became of a job.
 
     Attributes:
         rows: of the output.
@@ -110,6 +124,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
         InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
         OutputExistsError: the output, or an unfinished job, is there.
         BundleError: the model is not a bundle.
+        ProviderError: the providers cannot be had.
         ProcessGroupError: one of several processes ended.
     """
     if not 1 <= config.processes <= 256:
@@ -122,14 +137,13 @@ def encode_file(config: BulkConfig) -> BulkReport:
         output_files(Path(config.output), with_ids=config.id_field is not None)
     folder = resolve_bundle(
         config.model,
-        revision=config.revision,
-        offline=config.offline,
-        variants=[config.variant],
+        revision=config.load.revision,
+        offline=config.load.offline,
+        variants=[config.load.variant],
     )
     refuse_pack(folder)
-    Manifest.read(folder).variant(config.variant)
-    options: EncodeKeywords = {**config.options, "errors": config.errors}
-    spec = EncoderSpec(folder, config.variant, config.threads, options)
+    Manifest.read(folder).variant(config.load.variant)
+    spec = EncoderSpec(folder, config.load, config.options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 
 
@@ -185,7 +199,7 @@ def _windows(config: BulkConfig) -> Iterator[Window]:
     return windows(iter_records(config.input, config.text_field, config.id_field), config.window)
 
 
-def _rest(config: BulkConfig, job: Job) -> Iterator[Window]:
+def _rest(config: BulkConfig, job: JobFolder) -> Iterator[Window]:
     """Windows that the job has not finished; the rows before them are read again."""
     stream = _windows(config)
     done = sum(len(window.texts) for window in islice(stream, job.parts))
@@ -234,7 +248,7 @@ def _report(
 
 
 @contextlib.contextmanager
-def _told_how_to_resume(job: Job) -> Iterator[None]:
+def _told_how_to_resume(job: JobFolder) -> Iterator[None]:
     """Add to an error after which the job can go on how many texts are safe, and where."""
     try:
         yield
@@ -251,19 +265,37 @@ def _told_how_to_resume(job: Job) -> Iterator[None]:
 
 
 def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
-    """All that the bytes of the output follow from, but the number of threads."""
+    """Return all that the bytes of the output follow from.
+
+    Fields of the options count unless they are known to change no vector, so that one that is new
+    does.
+    """
     onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     from mirror_rt import __version__
 
+    load, ranges = spec.load, spec.options.ranges
+    values = asdict(load) | asdict(spec.options)
     return {
+        **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
+        "providers": _providers(load, onnxruntime),
+        "provider_options": {name: str(value) for name, value in load.provider_options.items()},
+        "ranges": None if ranges is None else np.asarray(ranges).tolist(),
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,
         "id_field": config.id_field,
         "bundle": sha256(spec.folder / Layout.manifest),
-        "variant": spec.variant,
         "window": config.window,
-        **{name: str(value) for name, value in config.options.items()},
         "mirror_rt": __version__,
         "onnxruntime": onnxruntime.__version__,
-        "providers": onnxruntime.get_available_providers() if nvidia_cards() else [CPU],
     }
+
+
+def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:
+    """Return the providers that the options come to on this machine."""
+    try:
+        names = candidates(load.providers, onnxruntime, allow_fallback=False)[0]
+    except ProviderError:
+        if not load.allow_fallback:
+            raise
+        return [CPU]  # which is said when the bundle is loaded
+    return [CPU] if on_card(names[0]) and nvidia_cards() == 0 else names

@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from mirror_rt.bulk.records import Window
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.options import EncodeKeywords
+from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.inference.cpus import available_cpus
 from mirror_rt.inference.load_options import LoadOptions
@@ -100,29 +100,28 @@ class _CountingEncoder(Encoder):
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """How a process loads its encoder, and what it asks of it.
+    """Say how a process loads its encoder, and what it asks of it.
 
     Attributes:
         folder: the bundle.
-        variant: which of its graphs.
-        threads: of each process; None for its share of the processors.
+        load: how to load it; `threads` are those of each process.
         options: of `Encoder.encode`.
     """
 
     folder: Path
-    variant: str | None
-    threads: int | None
-    options: EncodeKeywords
+    load: LoadOptions
+    options: EncodeOptions
 
-    def load(self, counter: RunCounter) -> _CountingEncoder:
+    def open(self, counter: RunCounter) -> _CountingEncoder:
         """Load the encoder."""
-        encoder = _CountingEncoder(
-            self.folder,
-            Manifest.read(self.folder),
-            LoadOptions(variant=self.variant, threads=self.threads),
-        )
+        encoder = _CountingEncoder(self.folder, Manifest.read(self.folder), self.load)
         encoder.counter = counter
         return encoder
+
+    @property
+    def keywords(self) -> EncodeKeywords:
+        """The options as keyword arguments."""
+        return cast(EncodeKeywords, asdict(self.options))
 
 
 def encode_windows(
@@ -148,10 +147,11 @@ def encode_windows(
     if processes == 1:
         counter = RunCounter()
         report_counter(counter)
-        yield from spec.load(counter).encode_windows(stream, spec.options)
+        yield from spec.open(counter).encode_windows(stream, spec.keywords)
     else:
         share = max(1, available_cpus() // processes)
-        shared = replace(spec, threads=spec.threads or share)
+        load = replace(spec.load, threads=spec.load.threads or share)
+        shared = replace(spec, load=load)
         yield from _encode_in_processes(shared, stream, processes, report_counter)
 
 
@@ -229,9 +229,9 @@ def _encode_in_worker(window: Window) -> _Answer:
         raise RuntimeError("the process was not initialised")
     spec, counter = _worker
     if _worker_encoder is None:
-        _worker_encoder = spec.load(counter)
+        _worker_encoder = spec.open(counter)
     try:
-        (result,) = _worker_encoder.encode_windows([window], spec.options)
+        (result,) = _worker_encoder.encode_windows([window], spec.keywords)
     except InvalidTextError as error:
         return error.items  # the exception itself would not survive the way
     return result.vectors, result.invalid

@@ -6,12 +6,14 @@ import argparse
 import datetime
 import functools
 import time
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mirror_rt import __version__
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.diagnostics.benchmarking import (
     Cell,
     machine_name,
@@ -22,12 +24,17 @@ from mirror_rt.diagnostics.benchmarking import (
     write_json_report,
 )
 from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.inference.cpus import available_cpus
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free
 from mirror_rt.io.text import iter_lines
 
 __all__ = ["add_parser"]
+
+# Others would encode other tokens than those that are counted, or fewer texts; ranges cost nothing.
+NOT_MEASURED = ("ranges", "prompt_name", "prompt", "on_too_long", "errors")
 
 _LENGTHS = (8, 32, 128, 512)
 _BATCHES = (1, 8, 32)
@@ -49,39 +56,17 @@ mirror-rt benchmark bundle --texts queries.txt --batches 1 64
 """,
     )
     parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
-    parser.add_argument(
-        "--variant", metavar="NAME", help="graph of the bundle (default: that of Encoder.load)"
-    )
-    parser.add_argument("--threads", type=int, metavar="N", help="default: all available")
-    parser.add_argument(
-        "--lengths",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="tokens of the made-up texts (default: 8 32 128 512, as far as the model goes)",
-    )
+    parser.add_argument("--lengths", type=int, nargs="+", metavar="N", help="tokens of the made-up "
+                        "texts (default: 8 32 128 512, as far as the model goes)")  # fmt: skip
     parser.add_argument("--texts", metavar="FILE", help="lines of a file instead of made-up texts")
-    parser.add_argument(
-        "--batches",
-        type=int,
-        nargs="+",
-        default=_BATCHES,
-        metavar="N",
-        help="texts of a call (default: 1 8 32)",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="of encode: work of one run, in texts of 64 tokens (default 32)",
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=45, metavar="S", help="for all, about (default 45)"
-    )
+    parser.add_argument("--batches", type=int, nargs="+", default=_BATCHES, metavar="N",
+                        help="texts of a call (default: 1 8 32)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=45, metavar="S",
+                        help="for all, about (default 45)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="needs the extra demo")
-    add_hub_options(parser)
+    add_options(parser.add_argument_group("vectors"), EncodeOptions, leave_out=NOT_MEASURED)
+    add_options(parser.add_argument_group("model"), LoadOptions)
     parser.set_defaults(run=run)
 
 
@@ -89,19 +74,16 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     _check(arguments)
     began = time.perf_counter()
-    encoder = Encoder.load(
-        arguments.bundle,
-        variant=arguments.variant,
-        revision=arguments.revision,
-        offline=arguments.offline,
-        threads=arguments.threads,
-    )
-    about = _about(arguments, encoder) | {"load_seconds": time.perf_counter() - began}
+    load = build(LoadOptions, from_arguments(arguments))
+    options = build(EncodeOptions, from_arguments(arguments))
+    encoder = Encoder.load(arguments.bundle, **load.keywords())
+    about = _about(arguments, encoder, load, options)
+    about["load_seconds"] = time.perf_counter() - began
     print(
         f"{arguments.bundle}, {about['variant']}, {about['provider']}, {about['threads']} threads, "
         f"{about['machine']}; loaded in {about['load_seconds']:.2f} s"
     )
-    cells = _measure_all(arguments, encoder)
+    cells = _measure_all(arguments, encoder, options)
     about["peak_memory_mb"] = peak_memory_mb()
     if about["peak_memory_mb"] is not None:
         print(f"peak memory {about['peak_memory_mb']:.0f} MB")
@@ -112,15 +94,15 @@ def run(arguments: argparse.Namespace) -> None:
         plot_cells(arguments.plot, title, cells)
 
 
-def _measure_all(arguments: argparse.Namespace, encoder: Encoder) -> list[Cell]:
+def _measure_all(
+    arguments: argparse.Namespace, encoder: Encoder, options: EncodeOptions
+) -> list[Cell]:
     """Measure and print row after row."""
     print(
         f"\n{'tokens':>7}{'texts a call':>14}{'texts/s':>10}{'tokens/s':>10}"
         f"{'p50 ms':>10}{'p95 ms':>10}{'p99 ms':>10}{'calls':>8}"
     )
-    encode = functools.partial(
-        encoder.encode, batch_size=arguments.batch_size, show_progress_bar=False
-    )
+    encode = functools.partial(encoder.encode, show_progress_bar=False, **asdict(options))
     cells, sets = [], _texts(arguments, encoder)
     seconds = arguments.seconds / (len(sets) * len(arguments.batches))
     for texts in sets:
@@ -149,7 +131,9 @@ def _check(arguments: argparse.Namespace) -> None:
             check_free(path, overwrite=True)
 
 
-def _about(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
+def _about(
+    arguments: argparse.Namespace, encoder: Encoder, load: LoadOptions, options: EncodeOptions
+) -> dict[str, Any]:
     onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     manifest = encoder.manifest
     return {
@@ -157,8 +141,11 @@ def _about(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
         "base_model": manifest.base_model,
         "variant": next(n for n, v in manifest.variants.items() if v == encoder.variant),
         "provider": encoder.providers[0],
-        "threads": arguments.threads or available_cpus(),
-        "batch_size": arguments.batch_size,
+        "devices": encoder.devices,
+        "threads": load.threads or available_cpus(),
+        "batch_size": options.batch_size,
+        "load": load.keywords(),
+        "encode": asdict(options),
         "texts": arguments.texts or "synthetic",
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

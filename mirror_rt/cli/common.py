@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.cli.options import add_options, build, from_arguments, options_of
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.languages.pack_index import refuse_pack
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ def add_subparser(
 
 def add_hub_options(parser: argparse.ArgumentParser) -> None:
     """Add --revision and --offline, for a model given by its hub name."""
-    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit of a hub name")
-    parser.add_argument("--offline", action="store_true", help="never ask the network")
+    add_options(parser, LoadOptions, only=["revision", "offline"])
+    parser.set_defaults(offline=False)
 
 
 def load_model(arguments: argparse.Namespace) -> BatchEncoder:
@@ -60,21 +62,21 @@ def load_model(arguments: argparse.Namespace) -> BatchEncoder:
 
 def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
     """Load the model of that name with the options of `load_model`."""
-    pooling = arguments.pooling
+    pooling, load = arguments.pooling, build(LoadOptions, from_arguments(arguments))
     refuse_pack(Path(name))
     if declared_format(Path(name)) == "mirror_rt bundle":
         if pooling != "auto":
             raise ConfigError(
                 f"--pooling {pooling}: {name} is a bundle, its pooling is in the graph"
             )
-        return Encoder.load(name, variant=arguments.variant, revision=arguments.revision)
-    if arguments.variant is not None:
-        raise ConfigError(f"--variant {arguments.variant}: {name} is not a bundle")
+        return Encoder.load(name, **load.keywords())
+    for option in options_of(LoadOptions):
+        given = getattr(arguments, option.name)
+        if given is not None and option.field not in ("revision", "offline"):
+            raise ConfigError(f"{option.flag} {given}: {name} is not a bundle")
     from mirror_train import TorchEncoder
 
-    return TorchEncoder.load(
-        name, pooling=pooling, revision=arguments.revision, offline=arguments.offline
-    )
+    return TorchEncoder.load(name, pooling=pooling, revision=load.revision, offline=load.offline)
 
 
 def progress(arguments: argparse.Namespace) -> bool:

@@ -7,6 +7,8 @@ import dataclasses
 import json
 
 from mirror_rt.cli.common import Subparsers, add_subparser, fill_table
+from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.inference.load_options import LoadOptions
 
 __all__ = ["add_parser"]
 
@@ -23,11 +25,13 @@ def add_parser(commands: Subparsers) -> None:
         examples="""
 mirror-rt doctor
 mirror-rt doctor --model bundle
+mirror-rt doctor --model bundle --providers cuda --devices all
 mirror-rt doctor --json
 """,
     )
     parser.add_argument("--model", metavar="BUNDLE", help="folder or hub name of a bundle to test")
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    add_options(parser.add_argument_group("how to load --model"), LoadOptions)
     parser.set_defaults(run=run)
 
 
@@ -35,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return 1 where there is a fault."""
     from mirror_rt.diagnostics.doctor import examine
 
-    findings = examine(arguments.model)
+    findings = examine(arguments.model, build(LoadOptions, from_arguments(arguments)))
     faults = sum(finding.status == "fault" for finding in findings)
     if arguments.json:
         values = {"faults": faults, "findings": [dataclasses.asdict(f) for f in findings]}

@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table, load_model
+from mirror_rt.cli.common import Subparsers, add_subparser, fill_table, load_model
 from mirror_rt.cli.evaluate_suite import add_suite_options, run_suite
+from mirror_rt.cli.options import add_options
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.text import iter_lines
 
 __all__ = ["add_parser"]
@@ -82,10 +84,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="of a Hugging Face model; auto: declared, else mean",
     )
-    parser.add_argument(
-        "--variant", metavar="NAME", help="graph of a bundle, int8 say (default: fp32)"
-    )
-    add_hub_options(parser)
+    add_options(parser.add_argument_group("model"), LoadOptions)
 
 
 def _run_similarity(arguments: argparse.Namespace) -> None:

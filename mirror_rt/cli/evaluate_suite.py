@@ -6,11 +6,13 @@ import argparse
 import datetime
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.cli.common import format_table, load_named, progress
+from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.errors import BundleError, ConfigError, require
 from mirror_rt.evaluation.html import to_html
@@ -55,25 +57,18 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="samples of the bootstrap (default 1000; 0: no intervals)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all that is random (default 0)")
-    parser.add_argument(
-        "--geometry-texts",
-        type=int,
-        default=SuiteOptions().geometry_texts,
-        metavar="N",
-        help="most texts of a file for geometry (default 2000; 0: all)",
-    )
+    add_options(parser, SuiteOptions)
     parser.add_argument("--no-plots", action="store_true", help="a report without plots")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run_suite(arguments: argparse.Namespace) -> int:
     """Run the command; return 1 where a set failed or, without --allow-missing, is missing."""
-    _check(arguments)
+    options = build(SuiteOptions, from_arguments(arguments))
+    _check(arguments, options)
     if not arguments.no_plots:
         require("matplotlib", extra="evaluate|demo", purpose="a report with plots (or --no-plots)")
     suites = list(SUITES) if arguments.suite == ["all"] else list(dict.fromkeys(arguments.suite))
-    options = SuiteOptions(arguments.geometry_texts, arguments.seed)
     found = find_sets(arguments.data, suites, options)
     sources = dict(_labelled(spec) for spec in arguments.model)
     if len(sources) < len(arguments.model):
@@ -88,8 +83,8 @@ def run_suite(arguments: argparse.Namespace) -> int:
         suites=suites,
         missing=found.missing,
         samples=arguments.samples,
-        seed=arguments.seed,
-        geometry_texts=arguments.geometry_texts,
+        seed=options.seed,
+        geometry_texts=options.geometry_texts,
     )
     evaluation = _evaluate(arguments, header, models, found)
     _print(evaluation)
@@ -97,17 +92,16 @@ def run_suite(arguments: argparse.Namespace) -> int:
     return _exit_code(evaluation, found.missing, arguments.allow_missing)
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check(arguments: argparse.Namespace, options: SuiteOptions) -> None:
     for name in ("suite", "model", "data", "out"):
         if getattr(arguments, name) is None:
             raise ConfigError(
                 f"evaluate needs --{name}: mirror-rt evaluate --suite SUITE --model M --data DIR "
                 "--out REPORT, or mirror-rt evaluate similarity or geometry (see --help)"
             )
-    for name in ("samples", "seed", "geometry_texts"):
-        if getattr(arguments, name) < 0:
-            option = name.replace("_", "-")
-            raise ConfigError(f"--{option} must be at least 0, got {getattr(arguments, name)}")
+    for name, value in {"samples": arguments.samples, **asdict(options)}.items():
+        if value < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, got {value}")
 
 
 def _evaluate(
@@ -134,7 +128,7 @@ def _evaluate(
                 models,
                 found.sets,
                 samples=arguments.samples,
-                seed=arguments.seed,
+                seed=header.seed,
                 before=announce,
                 after=keep,
             )

@@ -9,22 +9,29 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
+from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
 from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
 from mirror_rt.heads.task_heads import Predictions, TaskHead
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free, new_file
 from mirror_rt.io.text import Table, iter_jsonl, iter_lines
 from mirror_rt.progress import progress_bar
 
 __all__ = ["add_parser"]
+
+# What else there is of `encode` makes other vectors than those that the heads were trained on.
+OF_PREDICT = ("batch_size", "on_too_long", "errors")
 
 _WINDOW = 1024  # rows that are encoded together
 _TEXT_FIELDS = ("text", "sentence")
@@ -72,22 +79,9 @@ printf 'A fine film.\\n' | mirror-rt predict bundle --head sentiment --input -
         "--output", default="-", metavar="FILE.jsonl", help="default: standard output"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
-    parser.add_argument(
-        "--errors",
-        choices=["raise", "nan"],
-        default="raise",
-        help="a text that cannot be encoded (empty, say): stop, or give it null and go on",
-    )
-    parser.add_argument("--variant", metavar="NAME", help="graph of the bundle, int8 say")
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="work of one run, in texts of 64 tokens (default 32)",
-    )
-    add_hub_options(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    add_options(parser.add_argument_group("vectors"), EncodeOptions, only=OF_PREDICT)
+    add_options(parser.add_argument_group("model"), LoadOptions)
     parser.set_defaults(run=run)
 
 
@@ -95,12 +89,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     if arguments.output != "-":
         check_free(Path(arguments.output), overwrite=arguments.overwrite)
-    predictor = Predictor.load(
-        arguments.bundle,
-        variant=arguments.variant,
-        revision=arguments.revision,
-        offline=arguments.offline,
-    )
+    load = build(LoadOptions, from_arguments(arguments))
+    predictor = Predictor.load(arguments.bundle, **load.keywords())
     head = predictor.heads.get(arguments.head)
     rows = _rows(arguments, head)
     with _output(arguments) as file:
@@ -120,17 +110,14 @@ def _predict_windows(
     arguments: argparse.Namespace,
 ) -> tuple[list[float | None], list[Predictions]]:
     """Write the predictions of all rows; their targets (None for none), and the predictions."""
+    options = asdict(build(EncodeOptions, from_arguments(arguments)))
+    options = {name: options[name] for name in OF_PREDICT}
     targets: list[float | None] = []
     parts: list[Predictions] = []
     bar = progress_bar(0, progress(arguments), unit="row", desc="predict")
     with contextlib.closing(bar):
         while window := list(itertools.islice(rows, _WINDOW)):
-            found = predictor.predict(
-                head.name,
-                [row for row, _ in window],
-                batch_size=arguments.batch_size,
-                errors=arguments.errors,
-            )
+            found = predictor.predict(head.name, [row for row, _ in window], **options)
             for i in range(len(window)):
                 record = {"id": len(targets) + i} | _described(head, found, i)
                 file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")

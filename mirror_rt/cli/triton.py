@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.triton.repository import RepositoryConfig, write_repository
 
 __all__ = ["add_parser"]
@@ -29,13 +30,7 @@ tritonserver --model-repository repository
     )
     parser.add_argument("source", metavar="BUNDLE|PACK", help="folder or hub name")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
-    parser.add_argument("--name", help="of the model that takes texts (default: the folder's name)")
-    parser.add_argument("--variant", metavar="NAME", help="graph of the bundle")
-    parser.add_argument("--max-batch-size", type=int, default=64, metavar="N",
-                        help="most texts of a request and of a run (default 64)")  # fmt: skip
-    parser.add_argument("--on-too-long", choices=["error", "truncate"], default="error",
-                        help="a text of more tokens than the model takes: refuse it (default), "
-                        "or cut it")  # fmt: skip
+    add_options(parser, RepositoryConfig)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing folder")
     add_hub_options(parser)
     parser.set_defaults(run=run)
@@ -43,14 +38,12 @@ tritonserver --model-repository repository
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    config = RepositoryConfig(
-        arguments.name, arguments.variant, arguments.max_batch_size, arguments.on_too_long
-    )
+    config = build(RepositoryConfig, from_arguments(arguments))
     source = resolve_bundle(
         arguments.source,
         revision=arguments.revision,
         offline=arguments.offline,
-        variants=[arguments.variant],
+        variants=[config.variant],
     )
     names = write_repository(source, arguments.out, config, overwrite=arguments.overwrite)
     print(f"{arguments.out}: {', '.join(names)}")

@@ -21,6 +21,7 @@ from mirror_rt.bundle.manifest import Precision
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import MirrorError, MissingDependencyError
 from mirror_rt.inference.cpus import cpu_budget
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CUDA, installed
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import (
@@ -69,11 +70,12 @@ class Finding:
     remedy: str | None = None
 
 
-def examine(model: str | Path | None = None) -> list[Finding]:
+def examine(model: str | Path | None = None, load: LoadOptions | None = None) -> list[Finding]:
     """Look at everything.
 
     Args:
         model: a bundle to load and encode with; None to leave that out.
+        load: how to load it; None for the defaults.
     """
     checks: list[Callable[[], Iterator[Finding]]] = [
         _versions,
@@ -83,7 +85,7 @@ def examine(model: str | Path | None = None) -> list[Finding]:
         _cache,
     ]
     if model is not None:
-        checks.append(lambda: _self_test(model))
+        checks.append(lambda: _self_test(model, load or LoadOptions()))
     return [finding for check in checks for finding in check()]
 
 
@@ -192,10 +194,10 @@ def _cache() -> Iterator[Finding]:
     yield Finding("cache", "ok", f"{folder} ({free:.1f} GB free{state})")
 
 
-def _self_test(model: str | Path) -> Iterator[Finding]:
+def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
     """Whether the model gives unit vectors, the same alone and in a batch."""
     try:
-        with Encoder.load(model) as encoder:
+        with Encoder.load(model, **load.keywords()) as encoder:
             together = encoder.encode(_REFERENCE, normalize_embeddings=True)
             alone = np.array([encoder.encode(t, normalize_embeddings=True) for t in _REFERENCE])
             precision, provider = encoder.variant.precision, encoder.providers[0]

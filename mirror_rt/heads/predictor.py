@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from mirror_rt.encoding.options import OnError, OnTooLong
 from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
 from mirror_rt.evaluation.statistics import pearson
 from mirror_rt.heads.task_heads import Heads, Predictions, TaskHead
+from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.tokens.tokenization import why_invalid
 
 __all__ = ["Predictor", "class_of", "score_predictions"]
@@ -45,18 +46,18 @@ class Predictor:
         self.heads = heads
 
     @classmethod
-    def load(cls, path_or_name: str | Path, **options: Any) -> Self:
+    def load(cls, path_or_name: str | Path, **keywords: Unpack[LoadKeywords]) -> Self:
         """Load a bundle with its heads.
 
         Args:
             path_or_name: as `Encoder.load`.
-            **options: of `Encoder.load`.
+            **keywords: the fields of `LoadOptions`.
 
         Raises:
             BundleError: as `Encoder.load`, or the bundle has no heads.
             ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
         """
-        encoder = Encoder.load(path_or_name, **options)
+        encoder = Encoder.load(path_or_name, **keywords)
         return cls(encoder, Heads.read(encoder.folder))
 
     def predict(

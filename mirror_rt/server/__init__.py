@@ -4,13 +4,34 @@
 >>> app = create_app("bundle", ServerConfig(max_items=64))  # an ASGI application
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from mirror_rt.errors import require
+from mirror_rt.server.config import ListenConfig, ServerConfig
 
-for _module in ("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client"):
-    require(_module, extra="serve", purpose="serving a bundle")
+if TYPE_CHECKING:
+    from mirror_rt.server.http.app import create_app
+    from mirror_rt.server.models.served_models import Models, NamedEncoder, load_models
+    from mirror_rt.server.process.main import check, serve
 
-from mirror_rt.server.config import ListenConfig, ServerConfig  # noqa: E402
-from mirror_rt.server.http.app import create_app  # noqa: E402
-from mirror_rt.server.models.served_models import Models, NamedEncoder, load_models  # noqa: E402
+__all__ = ["ListenConfig", "Models", "NamedEncoder", "ServerConfig", "check", "create_app",
+           "load_models", "serve"]  # fmt: skip
 
-__all__ = ["ListenConfig", "Models", "NamedEncoder", "ServerConfig", "create_app", "load_models"]
+_MODULES = {
+    "Models": "models.served_models",
+    "NamedEncoder": "models.served_models",
+    "check": "process.main",
+    "create_app": "http.app",
+    "load_models": "models.served_models",
+    "serve": "process.main",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the rest when it is used: the command line reads the configuration alone."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in ("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client"):
+        require(module, extra="serve", purpose="serving a bundle")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

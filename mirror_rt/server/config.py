@@ -1,47 +1,57 @@
-"""What the server is told, checked once."""
+"""Hold what the server is told, checked once."""
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
+from mirror_rt.deprecation import accept_flat
 from mirror_rt.encoding.options import OnTooLong
 from mirror_rt.errors import ConfigError
-from mirror_rt.inference.load_options import Spinning
-from mirror_rt.inference.providers import Providers
+from mirror_rt.inference.load_options import LoadOptions
 
-__all__ = ["ListenConfig", "ServerConfig"]
+__all__ = ["ListenConfig", "LogFormat", "LogLevel", "ServerConfig"]
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["json", "text"]
 
 
+@accept_flat(load=LoadOptions)
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """How models are served; the options of `Encoder.load` are among them.
+    """Say how models are served. `mirror-rt serve` has an option for every field.
 
     Attributes:
         model_name: what clients call the model; None for the folder's own name. Of a pack, what
-            comes before the name of a bundle: `mirror` (so `mirror-fr`) unless given.
-        languages: names of the bundles of a pack to serve; empty for all.
+            comes before the name of a bundle: `mirror` (so that French is `mirror-fr`) unless
+            given.
+        languages: names of the bundles of a pack to serve; all unless given.
         max_items: most texts of one request.
         max_body_bytes: most bytes of one request.
-        max_waiting_texts: most texts of all requests that are not answered yet.
-        max_wait: seconds; where what waits would take longer, a request is refused.
+        max_waiting_texts: most texts of all requests that are not answered yet; those beyond are
+            refused (429).
+        max_wait: seconds; where what waits would take longer, a request is refused (429).
         token_budget: most padded tokens of a run.
-        on_too_long: what becomes of a text of too many tokens, unless the request says.
-        timeout: seconds until a request is given up, unless it gives fewer itself.
-        body_timeout: seconds in which a request must be here whole.
-        api_keys: that are accepted; with none of these and no file, none is needed.
-        api_keys_file: a key a line; read again when it changes.
+        on_too_long: what becomes of a text of more tokens than the model takes, unless the request
+            says: it is refused (`error`, 413), cut (`truncate`), or encoded in chunks whose
+            vectors are averaged (`chunk`).
+        timeout: seconds until a request is given up, unless it gives fewer itself
+            (`X-Request-Timeout`).
+        body_timeout: seconds in which the body of a request must have arrived.
+        api_keys: keys that are accepted; with none of these and no file, none is needed.
+        api_keys_file: a file with a key a line; it is read again when it changes, and on SIGHUP.
         reload_interval: seconds between two looks at the manifest: where it has changed, the
-            models are loaded again; None for on SIGHUP alone.
+            models are loaded again without a pause; None for a look on SIGHUP alone.
         cors_origins: web origins whose pages may call; `*` for all.
-        variant, revision, offline, verify, providers, allow_fallback, threads, spinning: of
-            `Encoder.load`.
+        load: how the model is loaded, or each of the bundles of a pack. Its fields are accepted as
+            arguments of their own, too, with a DeprecationWarning.
 
     Raises:
-        ConfigError: a limit is not above 0, or a choice is unknown.
+        ConfigError: a limit is not above 0, a choice is unknown, or `reload_interval` is given
+            with CUDA graphs, which are captured while nothing else uses the card.
     """
 
     model_name: str | None = None
@@ -58,20 +68,18 @@ class ServerConfig:
     api_keys_file: Path | None = None
     reload_interval: float | None = None
     cors_origins: tuple[str, ...] = ()
-    variant: str | None = None
-    revision: str | None = None
-    offline: bool = False
-    verify: bool = True
-    providers: Providers = "auto"
-    allow_fallback: bool = False
-    threads: int | None = None
-    spinning: Spinning | None = None
+    load: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:
         _above_zero(self, "max_items", "max_body_bytes", "max_waiting_texts", "max_wait",
                     "token_budget", "timeout", "body_timeout")  # fmt: skip
         if self.reload_interval is not None:
             _above_zero(self, "reload_interval")
+            if self.load.cuda_graphs:
+                raise ConfigError(
+                    "reload_interval and cuda_graphs exclude each other: graphs are captured while "
+                    "nothing else uses the card, so restart the server for another model"
+                )
         if self.on_too_long not in get_args(OnTooLong):
             raise ConfigError(
                 f"on_too_long must be one of {get_args(OnTooLong)}, got {self.on_too_long!r}"
@@ -85,18 +93,20 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Where and how connections are taken.
+    """Say where and how connections are taken. `mirror-rt serve` has an option for every field.
 
     Attributes:
         host: address or name to listen at.
-        port: 0 for any that is free.
-        tls_certificate, tls_key: PEM files, both or neither.
+        port: port to listen at; 0 for any that is free.
+        tls_certificate: PEM file of the certificate, with the file of its key.
+        tls_key: PEM file of the key, with the file of the certificate.
         keep_alive: seconds until a connection without requests is closed.
-        header_timeout: seconds in which the head of a request must be here.
-        max_header_bytes: most bytes of it.
+        header_timeout: seconds in which the head of a request must have arrived.
+        max_header_bytes: most bytes of the head of a request.
         drain: seconds that requests have to finish after SIGTERM.
-        workers: processes that take connections.
-        log_level, log_format: of their logs (`json` or `text`).
+        workers: processes that share the port and the weights; one that dies is started again.
+        log_level: the least severe messages that are logged.
+        log_format: a line of text for each message, or a JSON object.
 
     Raises:
         ConfigError: a value cannot be used, or one of the TLS files is missing.
@@ -111,8 +121,8 @@ class ListenConfig:
     max_header_bytes: int = 32 << 10
     drain: int = 30
     workers: int = 1
-    log_level: str = "info"
-    log_format: str = "text"
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

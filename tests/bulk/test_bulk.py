@@ -100,7 +100,9 @@ def test_formats(bundle, encoder, tmp_path, source, target):
 def test_integer_ids_and_texts_without_a_vector(bundle, encoder, tmp_path, target):
     rows = [{"id": 7, "body": "the river"}, {"id": -1, "body": None}, {"id": 8, "body": " "}]
     path = write(tmp_path / "in.parquet", rows)
-    report = encode_file(config(bundle, path, tmp_path / target, errors="nan", window=2))
+    report = encode_file(
+        config(bundle, path, tmp_path / target, options={"errors": "nan"}, window=2)
+    )
     assert (report.rows, report.invalid) == (3, 2)
     ids, vectors = read(tmp_path / target)
     assert ids == [7, -1, 8]
@@ -136,7 +138,8 @@ def rows_of(path, columns):
 
 def test_precision_without_nan(bundle, tmp_path):
     path = write(tmp_path / "in.csv", [{"id": "x", "body": ""}])
-    settings = config(bundle, path, tmp_path / "v.npy", options={"precision": "int8"}, errors="nan")
+    options = {"precision": "int8", "errors": "nan"}
+    settings = config(bundle, path, tmp_path / "v.npy", options=options)
     with pytest.raises(ConfigError, match="int8 has no NaN"):
         encode_file(settings)
 
@@ -185,11 +188,11 @@ class Killed(BaseException):
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_every_step(bundle, tmp_path, monkeypatch, point, after):
     """Each step is cut off before or after its work, and the next run mends it."""
-    from mirror_rt.bulk.job import Job
+    from mirror_rt.bulk.job import JobFolder
 
     source, output = many(tmp_path, 500), tmp_path / "v.npy"
     encode_file(config(bundle, source, tmp_path / "whole.npy", window=100))
-    step = getattr(Job, point)
+    step = getattr(JobFolder, point)
 
     def cut_off(job, *arguments):
         if point == "save" and job.parts < 2:
@@ -199,7 +202,7 @@ def test_a_kill_at_every_step(bundle, tmp_path, monkeypatch, point, after):
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Job, point, cut_off)
+        patch.setattr(JobFolder, point, cut_off)
         encode_file(config(bundle, source, output, window=100))
     if point != "publish" or not after:
         try:
@@ -211,16 +214,16 @@ def test_a_kill_at_every_step(bundle, tmp_path, monkeypatch, point, after):
 
 
 def interrupt_after(monkeypatch, parts, error):
-    from mirror_rt.bulk.job import Job
+    from mirror_rt.bulk.job import JobFolder
 
-    save = Job.save
+    save = JobFolder.save
 
     def save_or_fail(job, vectors, ids):
         if job.parts == parts:
             raise error
         save(job, vectors, ids)
 
-    monkeypatch.setattr(Job, "save", save_or_fail)
+    monkeypatch.setattr(JobFolder, "save", save_or_fail)
 
 
 def test_a_full_disk_loses_nothing(cli, bundle, tmp_path, monkeypatch):
@@ -265,14 +268,14 @@ def test_a_killed_worker_is_an_error_and_no_process_stays(bundle, tmp_path, monk
     from mirror_rt.bulk import run
 
     source = many(tmp_path, 2_000)
-    save = run.Job.save
+    save = run.JobFolder.save
 
     def save_and_kill(job, vectors, ids):
         save(job, vectors, ids)
         for pid in children():
             os.kill(pid, signal.SIGKILL)
 
-    monkeypatch.setattr(run.Job, "save", save_and_kill)
+    monkeypatch.setattr(run.JobFolder, "save", save_and_kill)
     with pytest.raises(ProcessGroupError, match=r"processes ended.* [1-9]00 texts are saved"):
         encode_file(config(bundle, source, tmp_path / "v.npy", window=100, processes=2))
     assert not children()
@@ -292,7 +295,7 @@ def test_a_job_of_something_else_is_refused(bundle, tmp_path, monkeypatch):
         encode_file(config(bundle, source, output, window=100))
     for change, message in (
         ({"window": 50}, "window was 100 and is 50"),
-        ({"options": {"truncate_dim": 8}}, "truncate_dim was None and is '8'"),
+        ({"options": {"truncate_dim": 8}}, "truncate_dim was None and is 8"),
         ({"id_field": None}, "id_field was 'id' and is None"),
     ):
         with pytest.raises(DataError, match=message):
@@ -330,16 +333,16 @@ def test_two_jobs_of_one_output(bundle, tmp_path):
 
 
 def test_input_that_changes_while_it_is_read(bundle, tmp_path, monkeypatch):
-    from mirror_rt.bulk.job import Job
+    from mirror_rt.bulk.job import JobFolder
 
-    source, save = many(tmp_path, 300), Job.save
+    source, save = many(tmp_path, 300), JobFolder.save
 
     def save_and_append(job, *arguments):
         save(job, *arguments)
         with source.open("a") as file:
             file.write('{"id": "late", "body": "late"}\n')
 
-    monkeypatch.setattr(Job, "save", save_and_append)
+    monkeypatch.setattr(JobFolder, "save", save_and_append)
     with pytest.raises(DataError, match="was changed while it was read"):
         encode_file(config(bundle, source, tmp_path / "v.npy", window=100))
     assert not (tmp_path / "v.npy").exists()
@@ -354,7 +357,7 @@ def test_an_unusable_text_far_into_the_file(bundle, tmp_path):
         with pytest.raises(InvalidTextError, match=r"text 251: the string is empty.*200 texts are"):
             encode_file(settings)
     report = encode_file(
-        config(bundle, path, tmp_path / "v.npy", window=100, errors="nan", resume=True)
+        config(bundle, path, tmp_path / "v.npy", window=100, options={"errors": "nan"}, resume=True)
     )
     assert (report.rows, report.resumed, report.invalid) == (251, 200, 1)
 

@@ -80,8 +80,8 @@ def test_run_time_never_loads_the_training_stack(bundle):
         ("onnxscript", "export", "import mirror_export"),
         ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r})"),
         ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
-        ("starlette", "serve", "import mirror_rt.server"),
-        ("msgspec", "serve", "import mirror_rt.server"),
+        ("starlette", "serve", "from mirror_rt.server import create_app"),
+        ("msgspec", "serve", "from mirror_rt.server import create_app"),
         ("httpx2", "client", "mirror_rt.Client()"),
         ("wordfreq", "demo", "import mirror_train; mirror_train.word_list('en')"),
         (

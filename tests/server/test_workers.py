@@ -12,13 +12,17 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mirror_rt import Encoder
+from mirror_rt.errors import ConfigError
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import replace_folder
 from mirror_rt.server import ServerConfig, create_app
+from mirror_rt.server.models.reload import Reloader
 
 TEXT = "some words of a text"
 
@@ -180,7 +184,7 @@ def test_reload_under_load(bundle, tmp_path, start_server):
 def test_reload_by_itself(bundle, tmp_path, caplog):
     """Every so often it looks; the same complaint is made once; names may come and go."""
     served = shutil.copytree(bundle, tmp_path / "served")
-    app = create_app(served, ServerConfig(reload_interval=0.02, threads=1))
+    app = create_app(served, ServerConfig(reload_interval=0.02, load=LoadOptions(threads=1)))
     registry = app.state.registry
     try:
         registry.wait_until_warm()
@@ -196,6 +200,16 @@ def test_reload_by_itself(bundle, tmp_path, caplog):
         assert len(said) == len(set(said)) <= 2  # while it is looked at, the folder may go
     finally:
         registry.close()
+
+
+def test_cuda_graphs_are_not_captured_while_a_model_serves(bundle, caplog):
+    config = ServerConfig(load=LoadOptions(cuda_graphs=True))
+    reloader = Reloader(bundle, config, SimpleNamespace(digest="another"), pytest.fail)
+    reloader.ask()
+    reloader.close()
+    assert "the models stay as they were: CUDA graphs are captured while" in caplog.text
+    with pytest.raises(ConfigError, match="exclude each other"):
+        ServerConfig(reload_interval=1.0, load=LoadOptions(cuda_graphs=True))
 
 
 @pytest.mark.parametrize("port_is_free", [True, False])

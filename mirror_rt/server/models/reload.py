@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mirror_rt.errors import MirrorError
+from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import (
     Models,
@@ -74,6 +74,10 @@ class Reloader:
                 if asked:
                     logger.info("%s has not changed", self._source)
                 return
+            if self._config.load.cuda_graphs:
+                raise ConfigError(
+                    "CUDA graphs are captured while nothing else uses the card: restart the server"
+                )
             began = time.monotonic()
             models = load_folder(folder, self._config)
             self._replace(models)

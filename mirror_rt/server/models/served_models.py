@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirror_rt.bundle.hub import resolve_bundle
@@ -134,7 +134,10 @@ def resolve_source(source: str | Path, config: ServerConfig) -> Path:
         MirrorError: as `resolve_bundle`.
     """
     return resolve_bundle(
-        source, revision=config.revision, offline=config.offline, variants=[config.variant]
+        source,
+        revision=config.load.revision,
+        offline=config.load.offline,
+        variants=[config.load.variant],
     )
 
 
@@ -176,7 +179,7 @@ def _load_pack(folder: Path, config: ServerConfig) -> Models:
     models = []
     for name in chosen:
         entry = index.bundles[name]
-        if config.verify:
+        if config.load.verify:
             entry.verify(folder)
         encoder = _load(folder / entry.path, config)
         language = entry.language or name
@@ -189,15 +192,8 @@ def _load(folder: Path, config: ServerConfig) -> Encoder:
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     began = time.monotonic()
-    encoder = Encoder.load(
-        folder,
-        variant=config.variant,
-        verify=config.verify,
-        providers=config.providers,
-        allow_fallback=config.allow_fallback,
-        threads=config.threads,
-        spinning=config.spinning,
-    )
+    local = replace(config.load, revision=None, offline=False)  # the folder is here already
+    encoder = Encoder.load(folder, **local.keywords())
     logger.info("loaded %s on %s in %.1f s", folder.name, encoder.providers[0],
                 time.monotonic() - began)  # fmt: skip
     return encoder

@@ -58,7 +58,7 @@ class Supervisor:
 
     Args:
         source: bundle or pack.
-        config: of every worker; without `threads`, they share the processors evenly.
+        config: of every worker; without `load.threads`, they share the processors evenly.
         listen: `workers` is their number.
         listener: bound; closed when the workers are told to end.
     """
@@ -67,8 +67,9 @@ class Supervisor:
         self, source: str | Path, config: ServerConfig, listen: ListenConfig,
         listener: socket.socket,
     ) -> None:  # fmt: skip
-        threads = config.threads or max(1, cpu_budget().threads // listen.workers)
-        self._config = dataclasses.replace(config, threads=threads)
+        self._threads = config.load.threads or max(1, cpu_budget().threads // listen.workers)
+        load = dataclasses.replace(config.load, threads=self._threads)
+        self._config = dataclasses.replace(config, load=load)
         self._source, self._listen, self._listener = str(lasting(source)), listen, listener
         self._url = url_of(listener, listen)
         self._workers = [_Worker(number) for number in range(1, listen.workers + 1)]
@@ -86,8 +87,7 @@ class Supervisor:
                 not end in time.
         """
         with _metrics_folder() as folder, self._wake_up() as wake_up:
-            threads = str(self._config.threads)
-            self._environment = {"RAYON_NUM_THREADS": threads, **os.environ,
+            self._environment = {"RAYON_NUM_THREADS": str(self._threads), **os.environ,
                                  "PROMETHEUS_MULTIPROC_DIR": folder}  # fmt: skip
             self._selector.register(wake_up, selectors.EVENT_READ)
             try:
@@ -150,7 +150,7 @@ class Supervisor:
         if not self._complete and all(w.listening_since is not None for w in self._workers):
             self._complete = True
             logger.info("listening at %s: %d workers, %d threads each", self._url,
-                        len(self._workers), self._config.threads)  # fmt: skip
+                        len(self._workers), self._threads)  # fmt: skip
 
     def _bury(self, worker: _Worker, process: subprocess.Popen[bytes]) -> None:
         """Note that a worker has ended, and when to start it again."""

@@ -34,7 +34,7 @@ class WorkerTask:
 
     Attributes:
         source: bundle or pack.
-        config: of its application; `threads` are its own.
+        config: of its application; `load.threads` are its own.
         listen: how connections are taken.
         descriptor: of the socket, which it inherits.
     """

@@ -1,0 +1,155 @@
+"""Say what an option takes, by the type of the field that it sets, and convert it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.inference.devices import Devices
+from mirror_rt.inference.providers import Providers
+
+__all__ = ["BOOLEAN", "Kind", "kind_of"]
+
+
+class Kind(NamedTuple):
+    """What options of a type take.
+
+    Attributes:
+        convert: makes the value of a text, of several, or of a value of TOML; raises ValueError or
+            TypeError.
+        expected: what that is, for errors.
+        metavar: its name in the help; None for the option's own.
+        several: whether the flag may be repeated.
+    """
+
+    convert: Callable[[Any], Any]
+    expected: str
+    metavar: str | None = None
+    several: bool = False
+
+
+def kind_of(hint: Any) -> Kind:
+    """Return what options of a type take; TypeError for a type that none can have."""
+    if hint in _KINDS:
+        return _KINDS[hint]
+    members = [member for member in get_args(hint) if member is not NoneType]
+    if get_origin(hint) is Literal:
+        choices = ",".join(members)
+        return Kind(partial(_one_of, members), f"one of {', '.join(members)}", f"{{{choices}}}")
+    if get_origin(hint) is tuple:
+        one = kind_of(members[0])
+        expected = f"{one.expected}, or several"
+        return Kind(partial(_each, one.convert), expected, one.metavar, several=True)
+    if len(members) == 1:  # X | None
+        return kind_of(members[0])
+    raise TypeError(f"no option takes {hint}")
+
+
+def _exactly(type_: type[Any], raw: object) -> Any:
+    """Return a value of a type, or make it of a text."""
+    if isinstance(raw, str):
+        return type_(raw)
+    if type(raw) is type_ or (type_ is float and type(raw) is int):
+        return type_(raw)
+    raise TypeError
+
+
+def _truth(raw: object) -> bool:
+    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and raw.lower() in known:
+        return known[raw.lower()]
+    raise TypeError
+
+
+def _one_of(choices: Collection[str], raw: object) -> str:
+    if raw not in choices:
+        raise ValueError
+    return str(raw)
+
+
+def _each(convert: Callable[[Any], Any], raw: object) -> tuple[Any, ...]:
+    """Convert the items of a list, or those that commas separate in a text."""
+    if isinstance(raw, str):
+        raw = [part.strip() for part in raw.split(",") if part.strip()]
+    if not isinstance(raw, list):
+        raise TypeError
+    return tuple(convert(item) for item in raw)
+
+
+def _providers(raw: object) -> Providers:
+    if raw in ("auto", "cpu", "cuda", "tensorrt"):
+        return raw
+    names = _each(partial(_exactly, str), raw)
+    if not names or not all(name.endswith("ExecutionProvider") for name in names):
+        raise ValueError
+    return list(names)
+
+
+def _devices(raw: object) -> Devices:
+    return "all" if raw == "all" else list(_each(partial(_exactly, int), raw))
+
+
+def _named_values(raw: object) -> dict[str, Any]:
+    """Read NAME=VALUE, several of them in a list or separated by commas, or a table of TOML."""
+    if isinstance(raw, dict):
+        if any(isinstance(value, dict | list) for value in raw.values()):
+            raise TypeError
+        return raw
+    if isinstance(raw, str):  # a value may hold commas: one ends it where a name follows
+        raw = re.split(r",(?=\s*\w+=)", raw)
+    if not isinstance(raw, list):
+        raise TypeError
+    pairs = [item.strip().partition("=") for item in raw]
+    if not all(name and equals for name, equals, _ in pairs):
+        raise ValueError
+    return {name: _scalar(text) for name, _, text in pairs}
+
+
+def _scalar(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for type_ in (int, float):
+        if re.fullmatch(r"[+-]?\d[\d.eE+-]*", text):
+            try:
+                return type_(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _array(raw: object) -> npt.NDArray[Any]:
+    if not isinstance(raw, str):
+        raise TypeError
+    try:
+        return np.asarray(np.load(raw, allow_pickle=False))
+    except (OSError, EOFError) as error:
+        raise ValueError from error
+
+
+BOOLEAN = Kind(_truth, "true or false")
+
+_KINDS: dict[Any, Kind] = {
+    bool: BOOLEAN,
+    int: Kind(partial(_exactly, int), "an integer", "N"),
+    float: Kind(partial(_exactly, float), "a number", "N"),
+    str: Kind(partial(_exactly, str), "text"),
+    Path: Kind(partial(_exactly, Path), "the path of a file", "FILE"),
+    Mapping[str, Any]: Kind(_named_values, "NAME=VALUE", "NAME=VALUE", several=True),
+    Providers: Kind(
+        _providers,
+        "one of auto, cpu, cuda, tensorrt, or names of onnxruntime's (...ExecutionProvider), "
+        "separated by commas",
+        "{auto,cpu,cuda,tensorrt}",
+    ),
+    Devices: Kind(_devices, "all, or numbers separated by commas", "{all,N[,N]}"),
+    npt.ArrayLike | None: Kind(_array, "a NumPy file of numbers", "FILE.npy"),
+}

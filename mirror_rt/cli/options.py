@@ -1,0 +1,243 @@
+"""Make options of a command out of the fields of a dataclass, and the dataclass out of them.
+
+A field's type says what its option takes, its default what holds where nothing is given, and the
+section "Attributes" of the class's docstring what the help says: each stands in one place. A value
+comes from a flag, an environment variable or a key of a TOML file, and is checked in one way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import inspect
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from mirror_rt.cli.option_kinds import BOOLEAN, kind_of
+from mirror_rt.errors import ConfigError
+
+__all__ = [
+    "Option",
+    "Source",
+    "add_options",
+    "build",
+    "from_arguments",
+    "from_environment",
+    "from_file",
+    "options_of",
+]
+
+T = TypeVar("T")
+
+# Options that are repeated are called by one of what they hold.
+_NAMES = {
+    "normalize_embeddings": "normalize",
+    "provider_options": "provider_option",
+    "languages": "lang",
+    "cors_origins": "cors_origin",
+}
+# What Python takes as an object reads otherwise on a command line.
+_HELP = {
+    "provider_options": "option of the provider that is preferred, in onnxruntime's names: "
+    "gpu_mem_limit=4294967296 for CUDA, trt_engine_cache_path=engines for TensorRT",
+    "ranges": "NumPy file with the ranges [2, D] of int8 and uint8, of calibration_ranges; "
+    "leave it out for those of unit vectors",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Option:
+    """A field of a dataclass that users can set.
+
+    Attributes:
+        field: name of the field.
+        hint: its type.
+        default: what it has unless given; `dataclasses.MISSING` where it must be given.
+        help: what it means, for the help of a command.
+    """
+
+    field: str
+    hint: Any
+    default: Any
+    help: str
+
+    @property
+    def name(self) -> str:
+        """Its name in a namespace, a file and (in capitals) the environment."""
+        return _NAMES.get(self.field, self.field)
+
+    @property
+    def flag(self) -> str:
+        """Its name on a command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+# Finds what was given for an option, and where, for errors; None where nothing was.
+Source = Callable[[Option], "tuple[object, str] | None"]
+
+
+def add_options(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    type_: type[Any],
+    *,
+    only: Collection[str] | None = None,
+    leave_out: Collection[str] = (),
+) -> None:
+    """Add a flag for each field of a dataclass; `build` converts and checks what they are given.
+
+    Args:
+        parser: of a command, or a group of it.
+        type_: the dataclass. Fields that hold another dataclass are left to a call of their own.
+        only: fields to take; None for all.
+        leave_out: fields to leave out.
+    """
+    for option in options_of(type_):
+        if option.field not in leave_out and (only is None or option.field in only):
+            _add(parser, option)
+
+
+def build(type_: type[T], *sources: Source, **given: Any) -> T:
+    """Make a dataclass, and those that its fields hold, of what sources find.
+
+    Args:
+        type_: the dataclass.
+        *sources: the first that knows an option is believed.
+        **given: values of fields that no source is asked for.
+
+    Raises:
+        ConfigError: naming the flag, variable or key whose value cannot be used.
+    """
+    for name, hint in get_type_hints(type_).items():
+        if dataclasses.is_dataclass(hint) and name not in given:
+            given[name] = build(hint, *sources)  # type: ignore[arg-type]  # it is a class
+    for option in options_of(type_):
+        found = next(filter(None, (source(option) for source in sources)), None)
+        if found is not None and option.field not in given:
+            given[option.field] = _converted(option, *found)
+    return type_(**given)
+
+
+def from_arguments(arguments: argparse.Namespace) -> Source:
+    """Find options among the flags that a command was given."""
+
+    def find(option: Option) -> tuple[object, str] | None:
+        value = getattr(arguments, option.name, None)
+        return None if value is None else (value, option.flag)
+
+    return find
+
+
+def from_environment(environment: Mapping[str, str], prefix: str) -> Source:
+    """Find options among environment variables: `PREFIX` and the name in capitals."""
+
+    def find(option: Option) -> tuple[object, str] | None:
+        variable = prefix + option.name.upper()
+        return (environment[variable], variable) if variable in environment else None
+
+    return find
+
+
+def from_file(path: Path, *types: type[Any]) -> Source:
+    """Find options in a TOML file, under the names of their flags.
+
+    Args:
+        path: the file.
+        *types: the dataclasses whose fields it may set.
+
+    Raises:
+        ConfigError: it cannot be read, or has a key that is the name of no option.
+    """
+    known = [option.name for type_ in types for option in options_of(type_)]
+    values: dict[str, object] = {}
+    for key, value in _toml(path).items():
+        name = key.replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ConfigError(f"{path}: no option {key!r}; {hint}")
+        if name in values:
+            raise ConfigError(f"{path}: {key!r} is given twice, with - and with _")
+        values[name] = value
+
+    def find(option: Option) -> tuple[object, str] | None:
+        if option.name not in values:
+            return None
+        return values[option.name], f"{option.name} in {path}"
+
+    return find
+
+
+def options_of(type_: type[Any]) -> Iterator[Option]:
+    """Yield the fields of a dataclass that hold a value, not another dataclass."""
+    hints, said = get_type_hints(type_), _attributes(type_)
+    for field in dataclasses.fields(type_):
+        if not dataclasses.is_dataclass(hints[field.name]):
+            default = field.default if field.default_factory is dataclasses.MISSING else None
+            text = _HELP.get(field.name, said.get(field.name, ""))
+            yield Option(field.name, hints[field.name], default, text)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+
+
+def _attributes(type_: type[Any]) -> dict[str, str]:
+    """Read the section "Attributes" of a docstring: a text for each name."""
+    section = (inspect.getdoc(type_) or "").partition("\nAttributes:")[2]
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n {4}(?=\S)", re.split(r"\n(?=\S)", section)[0])[1:]:
+        names, _, text = entry.partition(": ")
+        for name in names.split(", "):
+            found[name] = " ".join(text.split()).removesuffix(".")
+    return found
+
+
+def _add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, option: Option) -> None:
+    kind, text = kind_of(option.hint), _help(option)
+    common: dict[str, Any] = {"dest": option.name, "default": None, "help": text}
+    if kind is BOOLEAN and option.default is False:
+        parser.add_argument(option.flag, action="store_const", const=True, **common)
+        # A flag must be able to take back what the environment or a file says.
+        common["help"] = argparse.SUPPRESS
+        negative = f"--no-{option.flag[2:]}"
+        parser.add_argument(negative, action="store_const", const=False, **common)
+    elif kind is BOOLEAN:
+        parser.add_argument(option.flag, action=argparse.BooleanOptionalAction, **common)
+    else:
+        metavar = kind.metavar or option.name.rpartition("_")[2].upper()
+        if metavar == "N" and "seconds" in option.help:
+            metavar = "SECONDS"
+        action = "append" if kind.several else "store"
+        needed = option.default is dataclasses.MISSING
+        parser.add_argument(option.flag, action=action, metavar=metavar, required=needed, **common)
+
+
+def _help(option: Option) -> str:
+    """Say for a command line what a docstring says for Python."""
+    text = option.help.replace("`", "")
+    text = re.sub(r"(^|\. )None for", r"\1Leave it out for", text)
+    text = text.replace("None for", "leave it out for")
+    text = text.replace("True for", f"{option.flag} for")
+    text = text.replace("False for", f"--no-{option.flag[2:]} for")
+    if kind_of(option.hint).several:
+        text += " (again for more)"
+    if isinstance(option.default, int | float | str) and not isinstance(option.default, bool):
+        text += f" (default {option.default:{'g' if isinstance(option.default, float) else ''}})"
+    return text.replace("%", "%%")
+
+
+def _converted(option: Option, raw: object, said: str) -> Any:
+    kind = kind_of(option.hint)
+    try:
+        return kind.convert(raw)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{said} must be {kind.expected}, got {raw!r}") from error

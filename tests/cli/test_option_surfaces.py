@@ -1,0 +1,352 @@
+"""Every option of loading and of encoding, at every place that takes them.
+
+A field that is added to `LoadOptions` or `EncodeOptions` must come to each of these places, or be
+listed here with the reason why it does not.
+"""
+
+import argparse
+import contextlib
+import pickle
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirror_rt import Client, Encoder, Predictor
+from mirror_rt.adapters.lazy import LazyEncoder
+from mirror_rt.bulk import BulkConfig, encode_file
+from mirror_rt.cli import benchmark, doctor, encode, evaluate, main, predict, serve
+from mirror_rt.cli.options import options_of
+from mirror_rt.client.request import RemoteOptions
+from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
+from mirror_rt.errors import ConfigError
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.server import ServerConfig, load_models
+from server_process import make_pack
+
+LOAD = {field.name for field in fields(LoadOptions)}
+ENCODE = {field.name for field in fields(EncodeOptions)}
+
+# A value other than the default for each field, as it is written on a command line.
+GIVEN = {
+    "variant": ("int8", "int8"),
+    "revision": ("v2", "v2"),
+    "offline": (True, None),
+    "verify": (False, "--no-verify"),
+    "providers": ("cuda", "cuda"),
+    "allow_fallback": (True, None),
+    "threads": (3, "3"),
+    "spinning": ("off", "off"),
+    "devices": ([0, 1], "0,1"),
+    "cuda_graphs": (True, None),
+    "provider_options": ({"gpu_mem_limit": 4 << 30}, "gpu_mem_limit=4294967296"),
+    "batch_size": (5, "5"),
+    "normalize_embeddings": (False, "--no-normalize"),
+    "truncate_dim": (8, "8"),
+    "precision": ("int8", "int8"),
+    "ranges": (np.array([[-1.0], [1.0]]), "ranges.npy"),
+    "prompt_name": ("query", "query"),
+    "prompt": ("passage: ", "passage: "),
+    "on_too_long": ("chunk", "chunk"),
+    "errors": ("nan", "nan"),
+}
+GIVEN_LOAD = LoadOptions(**{name: GIVEN[name][0] for name in LOAD & set(GIVEN)})
+
+# What a command deliberately leaves out, of either.
+LEFT_OUT = {
+    encode: set(),
+    # A request brings its own; of the server's, only `on_too_long` is the default of a request.
+    serve: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+            "prompt_name", "prompt", "errors"},
+    # See NOT_MEASURED there.
+    benchmark: {"ranges", "prompt_name", "prompt", "on_too_long", "errors"},
+    # An evaluation encodes as the paper does, so that figures can be compared.
+    evaluate: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+               "prompt_name", "prompt", "on_too_long", "errors"},
+    # The heads were trained on the model's own vectors.
+    predict: {"normalize_embeddings", "truncate_dim", "precision", "ranges", "prompt_name",
+              "prompt"},
+    # It compares vectors of its own texts.
+    doctor: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+             "prompt_name", "prompt", "on_too_long", "errors"},
+}  # fmt: skip
+COMMANDS = sorted(LEFT_OUT, key=lambda module: module.__name__)
+
+
+class Seen(Exception):  # noqa: N818 - it is no error
+    """Ends a command where what it was given has arrived."""
+
+
+def parser_of(module):
+    commands = argparse.ArgumentParser().add_subparsers()
+    module.add_parser(commands)
+    return next(iter(commands.choices.values()))
+
+
+def taken(module):
+    """The fields that a command has options for."""
+    parser = parser_of(module)
+    if module is evaluate:  # similarity and geometry are commands of their own
+        kinds = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+        parser = kinds.choices["similarity"]
+    flags = set(parser._option_string_actions)
+    return {o.field for type_ in (LoadOptions, EncodeOptions) for o in options_of(type_)
+            if o.flag in flags}  # fmt: skip
+
+
+def flags(names):
+    for option in [*options_of(LoadOptions), *options_of(EncodeOptions)]:
+        if option.field in names:
+            text = GIVEN[option.field][1]
+            if text is None or text.startswith("--no-"):
+                yield text or option.flag
+            else:
+                yield f"{option.flag}={text}"
+
+
+def gap(module, known):
+    """Fields that a command neither takes nor is said to leave out."""
+    return known - taken(module) - LEFT_OUT[module]
+
+
+def same(one, other):
+    return all(np.array_equal(getattr(one, field.name), getattr(other, field.name))
+               for field in fields(one))  # fmt: skip
+
+
+def test_this_file_knows_every_field():
+    assert set(GIVEN) == LOAD | ENCODE
+    assert set(LoadKeywords.__annotations__) == LOAD
+    assert set(EncodeKeywords.__annotations__) == ENCODE
+    for type_ in (LoadOptions, EncodeOptions):
+        for option in options_of(type_):
+            assert not np.array_equal(GIVEN[option.field][0], option.default), option.field
+            assert option.help, f"{option.field} is not in the docstring"
+
+
+@pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.__name__)
+def test_commands(module):
+    assert gap(module, LOAD | ENCODE) == set()
+    assert not taken(module) & LEFT_OUT[module], "it is taken, so take it from the table"
+    known = {"help", *(o.name for type_ in (LoadOptions, EncodeOptions) for o in options_of(type_))}
+    for group in parser_of(module)._action_groups:
+        if group.title in ("vectors", "model", "how to load --model"):
+            added = {action.dest for action in group._group_actions} - known
+            assert not added, "an option of one command alone: make it a field"
+
+
+@pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.__name__)
+def test_a_new_field_is_an_option_or_is_missed(module, monkeypatch):
+    """Commands take it by themselves, and this file misses it where one does not."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Extended(LoadOptions):
+        """As before.
+
+        Attributes:
+            brand_new: as said.
+        """
+
+        brand_new: int = 0
+
+    assert gap(module, LOAD | {"brand_new"}) == {"brand_new"}
+    assert gap(module, ENCODE | {"brand_new"}) == {"brand_new"}
+    monkeypatch.setattr(module, "LoadOptions", Extended)
+    parser = parser_of(module)
+    assert "--brand-new" in parser._option_string_actions
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """What `Encoder.load` was asked for, which it refuses."""
+    asked = []
+
+    def load(cls, path_or_name, **keywords):
+        asked.append(LoadOptions(**keywords))
+        raise Seen
+
+    monkeypatch.setattr(Encoder, "load", classmethod(load))
+    return asked
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["benchmark", "m"],
+        ["evaluate", "similarity", "--model", "m", "--pairs", "pairs.tsv"],
+        ["evaluate", "geometry", "--model", "m", "--texts", "pairs.tsv"],
+        ["predict", "m", "--input", "x"],
+        ["doctor", "--model", "m"],
+    ],
+    ids=lambda line: " ".join(line[:2]),
+)
+def test_commands_load_as_they_were_told(line, loaded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.tsv").write_text("text1\ttext2\tscore\na\tb\t1\nc\td\t2\n")
+    monkeypatch.setattr("mirror_rt.cli.common.declared_format", lambda _: "mirror_rt bundle")
+    with pytest.raises(Seen):
+        main([*line, *flags(LOAD)])
+    assert loaded == [GIVEN_LOAD]
+
+
+def test_encode_command(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    np.save("ranges.npy", GIVEN["ranges"][0])
+    configs = []
+
+    def keep(config):
+        configs.append(config)
+        raise Seen
+
+    monkeypatch.setattr(encode, "encode_file", keep)
+    line = ["encode", "--model", "m", "--input", "a.txt", "--output", "b.npy", "--window", "7",
+            "--processes", "2", "--resume", "--overwrite", "--text-field", "t", "--id-field",
+            "i"]  # fmt: skip
+    with pytest.raises(Seen):
+        main([*line, *flags(LOAD | ENCODE)])
+    (config,) = configs
+    assert config.load == GIVEN_LOAD
+    assert same(config.options, EncodeOptions(**{name: GIVEN[name][0] for name in ENCODE}))
+    plain = BulkConfig("m", "a.txt", "b.npy", "t", "i", True, True, 2, 7)
+    assert replace(config, load=plain.load, options=plain.options) == plain
+
+
+def test_serve_command(monkeypatch):
+    served = []
+    monkeypatch.setattr("mirror_rt.server.process.main.serve", lambda *a: served.append(a))
+    monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
+    assert main(["serve", "m", "--port", "0", *flags(LOAD)]) == 0
+    ((source, config, listen),) = served
+    assert (source, config, listen.port) == ("m", ServerConfig(load=GIVEN_LOAD), 0)
+    assert pickle.loads(pickle.dumps(config)) == config  # as workers get it
+
+
+def test_serve_takes_its_options_from_everywhere(monkeypatch, tmp_path):
+    served = []
+    monkeypatch.setattr("mirror_rt.server.process.main.serve", lambda *a: served.append(a))
+    monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
+    path = tmp_path / "serve.toml"
+    path.write_text(
+        'source = "of-the-file"\nport = 1\nworkers = 2\nlang = ["fr", "de"]\nmax-wait = 2\n'
+        'api_keys = ["k"]\nthreads = 4\n[provider-option]\ngpu_mem_limit = 1\n'
+    )
+    monkeypatch.setenv("MIRROR_RT_SERVE_CONFIG", str(path))
+    monkeypatch.setenv("MIRROR_RT_SERVE_PORT", "2")
+    monkeypatch.setenv("MIRROR_RT_SERVE_DEVICES", "0,1")
+    assert main(["serve", "--workers", "1"]) == 0
+    ((source, config, listen),) = served
+    assert (source, listen.port, listen.workers) == ("of-the-file", 2, 1)
+    load = LoadOptions(threads=4, devices=[0, 1], provider_options={"gpu_mem_limit": 1})
+    assert config == ServerConfig(languages=("fr", "de"), max_wait=2.0, api_keys=("k",), load=load)
+
+
+def test_serve_says_what_is_wrong(cli, monkeypatch, tmp_path):
+    path = tmp_path / "serve.toml"
+    path.write_text('source = "m"\nprovider = "cuda"\n')
+    result = cli("serve", "--config", path)
+    assert (result.code, result.err) == (
+        2, f"mirror-rt: error: {path}: no option 'provider'; did you mean providers?\n",
+    )  # fmt: skip
+    monkeypatch.setenv("MIRROR_RT_SERVE_OFFLINE", "perhaps")
+    assert cli("info", "--help").code == 0  # which it is no business of
+    result = cli("serve", "m")
+    assert result.code == 2
+    assert "MIRROR_RT_SERVE_OFFLINE must be true or false, got 'perhaps'" in result.err
+    monkeypatch.delenv("MIRROR_RT_SERVE_OFFLINE")
+    result = cli("serve", "m", "--cuda-graphs", "--reload-interval", 5)
+    assert (result.code, "exclude each other" in result.err) == (2, True)
+
+
+def test_server_config(bundle, loaded, tmp_path):
+    """A bundle, and each of a pack, is loaded with all options; the folder is at hand by then."""
+    load = replace(GIVEN_LOAD, variant=None, revision=None)
+    pack = make_pack(tmp_path / "pack", {"fr": bundle}, "fr")
+    for source in (bundle, pack):
+        with pytest.raises(Seen):
+            load_models(source, ServerConfig(load=load))
+    assert loaded == 2 * [replace(load, offline=False)]
+
+
+def test_old_arguments_work_and_warn():
+    with pytest.warns(DeprecationWarning, match=r"ServerConfig\(threads=...\) is deprecated"):
+        config = ServerConfig(max_items=3, threads=2)
+    assert config == ServerConfig(max_items=3, load=LoadOptions(threads=2))
+    with pytest.warns(DeprecationWarning, match=r"use ServerConfig\.load\.threads"):
+        assert config.threads == 2
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = config.nonsense
+    with pytest.raises(TypeError, match="nonsense"):
+        ServerConfig(nonsense=1)
+    for name in LOAD:
+        with pytest.warns(DeprecationWarning, match=f"{name}=.... is deprecated"):
+            assert getattr(ServerConfig(**{name: GIVEN[name][0]}).load, name) == GIVEN[name][0]
+    with pytest.warns(DeprecationWarning, match="is deprecated"):
+        bulk = BulkConfig("m", "a", "b", errors="nan", variant="int8", options={"batch_size": 4})
+    assert bulk.load == LoadOptions(variant="int8")
+    assert bulk.options == EncodeOptions(batch_size=4, errors="nan")
+
+
+def test_bulk_workers(bundle, tmp_path, monkeypatch):
+    """They get both whole, and a job is another one where a vector could be another."""
+    specs = []
+
+    def keep(spec, *_, **__):
+        specs.append(spec)
+        raise Seen
+        yield
+
+    monkeypatch.setattr("mirror_rt.bulk.run.encode_windows", keep)
+    monkeypatch.setattr("mirror_rt.bulk.run.open_job", plans := Plans())
+    (tmp_path / "a.txt").write_text("a\n")
+    load = replace(GIVEN_LOAD, variant=None, revision=None)
+    options = EncodeOptions(**{name: GIVEN[name][0] for name in ENCODE})
+    config = BulkConfig(
+        str(bundle), str(tmp_path / "a.txt"), str(tmp_path / "b.npy"), load=load, options=options
+    )
+    for resumable in (config, replace(config, output="-")):
+        with pytest.raises(Seen):
+            encode_file(resumable)
+    assert [spec.load for spec in specs] == [load, load]
+    assert all(same(spec.options, options) for spec in specs)
+    no_change = {"revision", "offline", "verify", "allow_fallback", "threads", "spinning",
+                 "devices", "errors"}  # fmt: skip
+    assert (LOAD | ENCODE) - set(plans.plan) == no_change
+    assert plans.plan["ranges"] == GIVEN["ranges"][0].tolist()
+
+
+class Plans:
+    """Stands for `open_job`, and keeps the plan."""
+
+    @contextlib.contextmanager
+    def __call__(self, output, plan, **_):
+        self.plan, self.rows, self.parts, self.is_complete = plan, 0, 0, False
+        yield self
+
+
+def test_client():
+    """It takes what the protocol can carry, and names the reason for the rest."""
+    of_the_server = {"batch_size", "errors"}
+    assert ENCODE - set(RemoteOptions.__annotations__) == of_the_server
+    with Client() as client:
+        for name in of_the_server:
+            with pytest.raises(ConfigError, match=f"^{name}: .*server"):
+                client.encode("a", **{name: GIVEN[name][0]})
+
+
+def test_adapters(loaded):
+    """All of loading and of encoding, by name."""
+    load = {name: GIVEN[name][0] for name in LOAD}
+    lazy = LazyEncoder("m", load, {name: GIVEN[name][0] for name in ENCODE})
+    with pytest.raises(Seen):
+        lazy.load()
+    assert loaded == [GIVEN_LOAD]
+    for keywords in ({"model_kwargs": {"x": 1}}, {"encode_kwargs": {"x": 1}}):
+        with pytest.raises(ConfigError, match="no option 'x'"):
+            LazyEncoder("m", **keywords)
+
+
+def test_predictor(loaded):
+    with pytest.raises(Seen):
+        Predictor.load("m", **GIVEN_LOAD.keywords())
+    assert loaded == [GIVEN_LOAD]
