@@ -19,7 +19,7 @@ from mirror_train.data.batches import Batches
 from mirror_train.loss import multi_similarity
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.checkpoint import CheckpointStore
-from mirror_train.training.processes import joined_processes
+from mirror_train.compute.processes import joined_processes
 from mirror_train.training.trainer import Trainer
 
 INFONCE = {

@@ -16,7 +16,7 @@ from mirror_train.languages.table import LanguageRecipe, LanguageTable, load_lan
 from mirror_train.loss import infonce  # noqa: E402
 from mirror_train.model.default_model import DEFAULT_MODEL  # noqa: E402
 from mirror_train.model.torch_encoder import TorchEncoder  # noqa: E402
-from mirror_train.training.recipe import Recipe, load_recipe, recipe_names  # noqa: E402
+from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names  # noqa: E402
 from mirror_train.training.tune import TuneConfig, TuneReport, tune  # noqa: E402
 
 __all__ = [

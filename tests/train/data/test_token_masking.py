@@ -9,8 +9,8 @@ from mirror_train import TrainingData, load_recipe
 from mirror_train.data.batches import Batches
 from mirror_train.data.token_masking import ViewTokenizer, mask_token_spans
 from mirror_train.model.pretrained import load_pretrained
-from mirror_train.training.precision import resolve_device
-from mirror_train.training.processes import Processes
+from mirror_train.compute.precision import resolve_device
+from mirror_train.compute.processes import Processes
 
 CLS, SEP, MASK = 2, 3, 4
 

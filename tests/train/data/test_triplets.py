@@ -15,7 +15,7 @@ from mirror_train.data.batches import Batches
 from mirror_train.data.token_masking import ViewTokenizer
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.checkpoint import CheckpointStore
-from mirror_train.training.processes import Processes
+from mirror_train.compute.processes import Processes
 from mirror_train.training.trainer import Trainer
 
 ALONE = Processes(torch.device("cpu"))

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from mirror_rt import ConfigError
-from mirror_rt.cli.study import STUDIES as LISTED
+from mirror_train.cli.study import STUDIES as LISTED
 from mirror_train import load_recipe, load_training_data
 from mirror_train.experiments import study_run as study_module
 from mirror_train.experiments.studies import STUDIES, find_study

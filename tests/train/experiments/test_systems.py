@@ -9,7 +9,7 @@ import pytest
 
 import mirror_export
 from mirror_rt import ConfigError, DataError, Encoder
-from mirror_rt.cli import study_systems
+from mirror_train.cli import study_systems
 from mirror_rt.evaluation.bootstrap import Interval
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.similarity import ScoredPairs
@@ -26,8 +26,8 @@ from mirror_train.experiments.systems.claims import Claim, judge
 from mirror_train.experiments.systems.inputs import Inputs, without
 from mirror_train.experiments.systems.job import Job
 from mirror_train.experiments.systems.table import find_systems
-from mirror_train.pairs.examples import Examples
-from mirror_train.training.precision import resolve_device
+from mirror_train.data.labelled_examples import Examples
+from mirror_train.compute.precision import resolve_device
 
 SENTIMENTS = 5
 

@@ -18,8 +18,8 @@ from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_c
 from mirror_train.flow.fitting import RegularisedFit, initial_flow
 from mirror_train.model.glow import Flow
 from mirror_train.model.pretrained import load_pretrained
-from mirror_train.training.precision import resolve_device
-from mirror_train.training.processes import Processes
+from mirror_train.compute.precision import resolve_device
+from mirror_train.compute.processes import Processes
 
 STRINGS = [f"{a} {b}" for a in ("old river", "town hall", "doctor", "rain") for b in "abcdefghij"]
 DATA = TrainingData(STRINGS, STRINGS, None, "strings", language="en")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_train.data.batches import StepBatch
 from mirror_train.model.pretrained import Pretrained
-from mirror_train.training.recipe import Recipe
+from mirror_train.recipes.recipe import Recipe
 
 __all__ = ["ViewTokenizer", "mask_token_spans"]
 

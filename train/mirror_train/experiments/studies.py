@@ -12,7 +12,7 @@ from typing import Any
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError
-from mirror_train.training.recipe import Level, Recipe
+from mirror_train.recipes.recipe import Level, Recipe
 
 __all__ = ["STUDIES", "Setup", "Study", "find_study"]
 

@@ -26,8 +26,8 @@ from mirror_train.data.strings import TrainingData
 from mirror_train.experiments.studies import Setup, Study
 from mirror_train.model.default_model import DEFAULT_MODEL
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.precision import Precision, resolve_device, resolve_precision
-from mirror_train.training.recipe import Recipe
+from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
+from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.tune import TuneConfig, tune
 
 __all__ = ["Run", "StudyConfig", "random_strings", "run_study"]

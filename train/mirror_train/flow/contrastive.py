@@ -29,8 +29,8 @@ from mirror_train.model.pooling import check_special_tokens
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.training.output_folder import write_folder
-from mirror_train.training.precision import Precision, resolve_device, resolve_precision
-from mirror_train.training.processes import Processes
+from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
+from mirror_train.compute.processes import Processes
 from mirror_train.training.run_config import RunConfig
 from mirror_train.training.trainer import TrainingStats
 from mirror_train.training.tune import TuneConfig, TuneReport, tune, tuned_pooling

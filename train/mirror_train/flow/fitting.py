@@ -22,7 +22,7 @@ from mirror_train.model.forward import Forward
 from mirror_train.model.glow import Flow
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.training.contrastive_loss import contrast
-from mirror_train.training.precision import Precision
+from mirror_train.compute.precision import Precision
 from mirror_train.training.trainer import TrainingStats
 
 __all__ = ["RegularisedFit", "bits_per_dimension", "fit_flow", "initial_flow"]

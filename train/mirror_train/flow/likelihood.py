@@ -21,7 +21,7 @@ from mirror_train.flow.run import (
 from mirror_train.model.glow import check_flow_size
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.output_folder import write_folder
-from mirror_train.training.precision import resolve_device
+from mirror_train.compute.precision import resolve_device
 from mirror_train.training.run_config import RunConfig
 from mirror_train.training.tune import TuneReport
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from mirror_rt.errors import ConfigError
-from mirror_train.training.recipe import Recipe, checked, load_recipe
+from mirror_train.recipes.recipe import Recipe, checked, load_recipe
 
 __all__ = ["CfRecipe", "FlowRecipe"]
 

@@ -25,7 +25,7 @@ from mirror_train.model.pooling import check_special_tokens
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.processes import world_size
+from mirror_train.compute.processes import world_size
 from mirror_train.training.trainer import TrainingStats
 
 __all__ = [

@@ -29,7 +29,7 @@ from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.precision import resolve_device
+from mirror_train.compute.precision import resolve_device
 from mirror_train.training.tune import TuneConfig, load_base, tune
 
 __all__ = ["REPORT_FILE", "LanguageJob", "LanguageResult", "Measures", "tune_languages"]

@@ -18,7 +18,7 @@ from mirror_train.model.default_model import DEFAULT_MODEL
 from mirror_train.model.forward import embed_batch
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.training.precision import resolve_device
+from mirror_train.compute.precision import resolve_device
 
 __all__ = ["TorchEncoder"]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_train.data.strings import load_training_data
-from mirror_train.pairs.examples import Examples
+from mirror_train.data.labelled_examples import Examples
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.ppdb import Ppdb, read_ppdb
-from mirror_train.pairs.readers import PARAPHRASE_LABELS, read_nli, read_paraphrases
+from mirror_train.data.labelled_readers import PARAPHRASE_LABELS, read_nli, read_paraphrases
 
 __all__ = ["IDENTIFICATION_LABELS", "OBJECTIVES", "BurtTasks", "NegativeSampling", "turns"]
 

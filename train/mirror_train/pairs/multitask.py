@@ -13,7 +13,7 @@ import torch
 
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.heads.predictor import Predictor, score_predictions
-from mirror_train.pairs.examples import Examples
+from mirror_train.data.labelled_examples import Examples
 from mirror_train.pairs.multitask_data import TASKS, MultitaskData
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.session import Session, TaskConfig, check_numbers, open_session

@@ -23,8 +23,8 @@ from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.training.output_folder import write_folder
-from mirror_train.training.precision import Precision, resolve_device, resolve_precision
-from mirror_train.training.processes import world_size
+from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
+from mirror_train.compute.processes import world_size
 from mirror_train.training.run_config import RunConfig
 from mirror_train.training.trainer import TrainingStats
 from mirror_train.training.tune import TuneReport

@@ -20,7 +20,7 @@ from mirror_train.model.forward import Forward
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.task_layers import TaskLayer
-from mirror_train.training.precision import Precision
+from mirror_train.compute.precision import Precision
 from mirror_train.training.trainer import AUTOCAST, TrainingStats
 
 __all__ = ["TaskTrainer", "bar_of", "constant", "warm_up_then_decay"]

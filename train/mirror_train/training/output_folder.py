@@ -21,8 +21,8 @@ from mirror_train.model.license import base_license
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, quiet_transformers
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
-from mirror_train.training.processes import Processes
-from mirror_train.training.recipe import Recipe
+from mirror_train.compute.processes import Processes
+from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.trainer import TrainingStats, pad_length
 
 __all__ = ["describe", "write_folder"]

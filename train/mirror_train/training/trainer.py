@@ -24,9 +24,9 @@ from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.training.contrastive_loss import contrast
 from mirror_train.training.gradient_caching import GradCache
 from mirror_train.training.interruption import Interrupted, deferred_interrupt
-from mirror_train.training.precision import Precision
-from mirror_train.training.processes import Processes
-from mirror_train.training.recipe import Recipe
+from mirror_train.compute.precision import Precision
+from mirror_train.compute.processes import Processes
+from mirror_train.recipes.recipe import Recipe
 
 __all__ = ["AUTOCAST", "Trainer", "TrainingStats", "pad_length"]
 

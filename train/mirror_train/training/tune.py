@@ -17,12 +17,12 @@ from mirror_train.model.declared_modules import declared_pooling
 from mirror_train.model.dense import Dense
 from mirror_train.model.pooling import check_special_tokens
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.model.whitening import centre_again, fit_whitening
+from mirror_train.training.whitening import centre_again, fit_whitening
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.training.output_folder import describe, write_folder
-from mirror_train.training.precision import Precision, resolve_precision
-from mirror_train.training.processes import Processes, joined_processes
-from mirror_train.training.recipe import Recipe
+from mirror_train.compute.precision import Precision, resolve_precision
+from mirror_train.compute.processes import Processes, joined_processes
+from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.run_config import RunConfig
 from mirror_train.training.trainer import Trainer, TrainingStats
 

@@ -17,7 +17,7 @@ from mirror_train.data.triplets import read_nli
 
 if TYPE_CHECKING:
     from mirror_train.pairs.burt_data import BurtTasks
-    from mirror_train.pairs.examples import Examples
+    from mirror_train.data.labelled_examples import Examples
     from mirror_train.pairs.multitask_data import MultitaskData
 
 __all__ = ["INPUTS", "Inputs", "find_input"]

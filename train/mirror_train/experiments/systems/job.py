@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.pairs import BurtRecipe, MultitaskRecipe
-from mirror_train.training.precision import Precision
-from mirror_train.training.recipe import Recipe
+from mirror_train.compute.precision import Precision
+from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.run_config import RunConfig
 
 __all__ = ["Job", "fitted"]

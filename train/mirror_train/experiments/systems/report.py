@@ -17,7 +17,7 @@ from mirror_train.experiments.systems.claims import Finding, judge
 from mirror_train.experiments.systems.rows import Row, row_to_json
 from mirror_train.experiments.systems.run import SystemsConfig
 from mirror_train.experiments.systems.table import BASE, SYSTEMS
-from mirror_train.training.precision import resolve_device, resolve_precision
+from mirror_train.compute.precision import resolve_device, resolve_precision
 
 __all__ = ["claims_table", "figures_table", "find_claims", "write_report"]
 

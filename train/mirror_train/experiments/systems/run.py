@@ -28,7 +28,7 @@ from mirror_train.experiments.systems.worker import Tuned, tune_in_process
 from mirror_train.model.default_model import DEFAULT_MODEL
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.precision import Precision, resolve_device, resolve_precision
+from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
 
 __all__ = ["Opened", "SystemsConfig", "open_with_torch", "run_systems"]
 

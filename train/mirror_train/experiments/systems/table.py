@@ -10,11 +10,11 @@ from typing import Any
 
 from mirror_rt.errors import ConfigError
 from mirror_train.data.strings import TrainingData
-from mirror_train.experiments.systems import others
+from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.claims import Claim
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.experiments.systems.job import Job, fitted
-from mirror_train.training.recipe import Recipe, load_recipe, suggest
+from mirror_train.recipes.recipe import Recipe, load_recipe, suggest
 from mirror_train.training.tune import TuneConfig, TuneReport, tune
 
 __all__ = ["BASE", "SYSTEMS", "System", "find_systems"]
@@ -113,25 +113,25 @@ SYSTEMS: dict[str, System] = {
         _mirror("mirror-tokens", "the first step of cf: masked spans of tokens", "BERT-CF, 4.1",
                 "sentences", Inputs.sentences, "cf", Claim(BASE, _STS)),
         System("flow", "a flow over frozen vectors, on sentences", "BERT-flow (Li et al. 2020)",
-               ("sentences",), others.flow_options, others.tune_flow, (Claim(BASE, _STS),)),
+               ("sentences",), tuning.flow_options, tuning.tune_flow, (Claim(BASE, _STS),)),
         System("cf", "Mirror-BERT with token spans, then a regularised flow", "BERT-CF",
-               ("sentences",), others.cf_options, others.tune_cf,
+               ("sentences",), tuning.cf_options, tuning.tune_cf,
                tuple(Claim(name, _STS) for name in _COMPARED_WITH_CF)),
         System("cf-simcse", "the same with SimCSE in the place of Mirror-BERT", "BERT-CF, 6.1",
-               ("sentences",), functools.partial(others.cf_options, views="simcse"),
-               functools.partial(others.tune_cf, views="simcse")),
+               ("sentences",), functools.partial(tuning.cf_options, views="simcse"),
+               functools.partial(tuning.tune_cf, views="simcse")),
         System("cf-joint", "the same with the encoder unfrozen", "BERT-CF, 6.1", ("sentences",),
-               functools.partial(others.cf_options, joint=True),
-               functools.partial(others.tune_cf, joint=True)),
+               functools.partial(tuning.cf_options, joint=True),
+               functools.partial(tuning.tune_cf, joint=True)),
         System("cf-unregularised", "a flow after Mirror-BERT, by likelihood alone", "BERT-CF, 6.1",
-               ("sentences",), functools.partial(others.cf_options, regulariser=False),
-               functools.partial(others.tune_cf, regulariser=False)),
+               ("sentences",), functools.partial(tuning.cf_options, regulariser=False),
+               functools.partial(tuning.tune_cf, regulariser=False)),
         System("burt", "inference and paraphrases, by classes", "BURT (Li and Zhao 2020)",
-               ("inference",), others.burt_options, others.tune_burt,
+               ("inference",), tuning.burt_options, tuning.tune_burt,
                (Claim(BASE, _STS + _WORDS),)),
         System("multitask", "sentiment, paraphrases and similarity at once", "BERT-CF, 4.3",
-               ("sentiment", "paraphrases", "similarity"), others.multitask_options,
-               others.tune_multitask, (Claim(BASE, _STS),)),
+               ("sentiment", "paraphrases", "similarity"), tuning.multitask_options,
+               tuning.tune_multitask, (Claim(BASE, _STS),)),
     )
 }  # fmt: skip
 

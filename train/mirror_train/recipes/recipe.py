@@ -57,7 +57,7 @@ class Recipe:
         same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
             the views then differ by masking alone).
         whitening: power of a whitening layer that is fitted to the base model's vectors of the
-            strings (see `mirror_train.model.whitening`), 0 .. 1; 0 for none.
+            strings (see `mirror_train.training.whitening`), 0 .. 1; 0 for none.
         span_probability: with the span_mask `tokens`, of the geometric distribution that the
             length of a span is drawn from, 0 .. 1; characters do not use it.
         ms_alpha: alpha of `multi_similarity`; other losses do without this and the next three.

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_subparser
-from mirror_rt.cli.recipes import add_recipes_option
-from mirror_rt.cli.training_options import (
+from mirror_train.cli.recipes import add_recipes_option
+from mirror_train.cli.training_options import (
     add_base_options,
     add_device_options,
     require_train,
     run_options,
 )
-from mirror_rt.cli.tune_languages import run_languages
+from mirror_train.cli.tune_languages import run_languages
 from mirror_rt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     require_train("tune")
     import mirror_train
-    from mirror_train.training.processes import is_first_process
+    from mirror_train.compute.processes import is_first_process
 
     changes = {name: getattr(arguments, name) for name in _RECIPE_OPTIONS}
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -216,7 +216,7 @@ def _config(arguments: argparse.Namespace, recipe: Recipe) -> TuneConfig:
 def training_data(arguments: argparse.Namespace) -> TrainingData:
     """Read the strings that the options name, and say how many there are."""
     from mirror_train import load_training_data, word_list
-    from mirror_train.training.processes import is_first_process
+    from mirror_train.compute.processes import is_first_process
 
     if arguments.words is not None:
         if arguments.data_format or arguments.language:

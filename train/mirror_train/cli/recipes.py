@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.cli.common import Subparsers, add_subparser, format_table
-from mirror_rt.cli.training_options import require_train
+from mirror_train.cli.training_options import require_train
 
 if TYPE_CHECKING:
     from mirror_train.languages.table import LanguageRecipe, LanguageTable

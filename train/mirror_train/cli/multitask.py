@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.cli.common import Subparsers, add_subparser, format_table
-from mirror_rt.cli.training_options import add_run_options, require_train, run_options
+from mirror_train.cli.training_options import add_run_options, require_train, run_options
 
 __all__ = ["add_parser"]
 

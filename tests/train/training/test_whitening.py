@@ -7,7 +7,7 @@ import torch
 from mirror_rt import Encoder
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
-from mirror_train.model.whitening import whitening_layer
+from mirror_train.training.whitening import whitening_layer
 
 STRINGS = [f"{a}{b}" for a in ("river", "town", "old", "hall") for b in "abcdefghij"]
 

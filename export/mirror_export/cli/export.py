@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from mirror_rt.bundle.manifest import Precision, Target
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
-from mirror_rt.cli.export_pack import run_pack
+from mirror_export.cli.export_pack import run_pack
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.errors import ConfigError, DataError, MissingDependencyError
 from mirror_rt.io.text import iter_lines

@@ -19,7 +19,7 @@ from mirror_train.model.dense import Dense
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.recipe import Recipe
+from mirror_train.recipes.recipe import Recipe
 
 __all__ = ["centre_again", "fit_whitening", "whitening_layer"]
 

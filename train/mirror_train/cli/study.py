@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
-from mirror_rt.cli.study_systems import (
+from mirror_train.cli.study_systems import (
     NAME,
     TITLE,
     add_systems_options,
     check_systems_options,
     run_systems,
 )
-from mirror_rt.cli.training_options import require_train
+from mirror_train.cli.training_options import require_train
 from mirror_rt.errors import ConfigError, MissingDependencyError, require
 from mirror_rt.io.atomic import check_free
 

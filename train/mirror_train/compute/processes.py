@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mirror_rt.errors import ConfigError, ProcessGroupError
-from mirror_train.training.precision import resolve_device
+from mirror_train.compute.precision import resolve_device
 
 __all__ = ["Processes", "is_first_process", "joined_processes", "world_size"]
 

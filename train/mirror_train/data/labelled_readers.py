@@ -15,7 +15,7 @@ from mirror_rt.evaluation.similarity import find_text_columns
 from mirror_rt.heads.predictor import class_of
 from mirror_rt.io.text import Table, iter_jsonl, iter_lines
 from mirror_rt.tokens.tokenization import why_invalid
-from mirror_train.pairs.examples import Examples
+from mirror_train.data.labelled_examples import Examples
 
 __all__ = [
     "NLI_LABELS",

@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_subparser
-from mirror_rt.cli.flow import add_flow_options, add_model_options, flow_options, report
-from mirror_rt.cli.training_options import add_device_options, require_train, run_options
-from mirror_rt.cli.tune import add_data_options, training_data
+from mirror_train.cli.flow import add_flow_options, add_model_options, flow_options, report
+from mirror_train.cli.training_options import add_device_options, require_train, run_options
+from mirror_train.cli.tune import add_data_options, training_data
 from mirror_rt.errors import ConfigError
 
 if TYPE_CHECKING:

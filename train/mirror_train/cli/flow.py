@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.cli.common import Subparsers, add_subparser
-from mirror_rt.cli.training_options import add_base_options, require_train, run_options
-from mirror_rt.cli.tune import add_data_options, training_data
+from mirror_train.cli.training_options import add_base_options, require_train, run_options
+from mirror_train.cli.tune import add_data_options, training_data
 
 if TYPE_CHECKING:
     from mirror_train import TuneReport

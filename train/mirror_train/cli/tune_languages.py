@@ -61,7 +61,7 @@ def run_languages(
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    from mirror_train.training.processes import world_size
+    from mirror_train.compute.processes import world_size
 
     if arguments.language or arguments.data_format:
         raise ConfigError("--language and --data-format do not go with --langs")
