@@ -17,7 +17,6 @@ from mirror_train.model.declared_modules import (
     declared_text_options,
 )
 from mirror_train.model.license import base_license
-from mirror_train.model.pooling import check_special_tokens
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 
@@ -41,7 +40,7 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
         )
     if "mean-with-padding" in head.poolings and declared_pad_to(pretrained.folder) is None:
         raise ConfigError("pooling mean-with-padding needs a folder that was tuned with it")
-    check_special_tokens(pretrained, head.poolings)
+    pretrained.check_special_tokens(head.poolings)
     cut = config.truncate_dim
     if cut is None:
         cut = declared(pretrained.folder).truncate_dim

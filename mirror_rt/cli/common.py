@@ -14,6 +14,7 @@ from mirror_rt.bundle.manifest import declared_format
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.languages.pack_index import refuse_pack
+from mirror_rt.plugins import load_plugin
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder
@@ -34,9 +35,9 @@ Subparsers = Any  # argparse keeps the type of add_subparsers() private
 
 
 def add_subparser(
-    commands: Subparsers, name: str, *, help: str, description: str, examples: str
+    commands: Subparsers, name: str, *, help: str | None = None, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command whose help ends in examples to copy."""
+    """Add a command whose help ends in examples to copy; `commands.py` has its line in the list."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
@@ -70,11 +71,13 @@ def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
         return Encoder.load(name, variant=arguments.variant, revision=arguments.revision)
     if arguments.variant is not None:
         raise ConfigError(f"--variant {arguments.variant}: {name} is not a bundle")
-    from mirror_train import TorchEncoder
-
-    return TorchEncoder.load(
+    torch_encoder = load_plugin(
+        "mirror_rt.encoders", "torch", purpose=f"{name}, which is no bundle,"
+    )
+    encoder: BatchEncoder = torch_encoder.load(
         name, pooling=pooling, revision=arguments.revision, offline=arguments.offline
     )
+    return encoder
 
 
 def progress(arguments: argparse.Namespace) -> bool:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import mirror_export
+import mirror_train
 from mirror_rt.cli.common import Subparsers, add_subparser, progress
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import MissingDependencyError, require
 from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
 from mirror_rt.evaluation.plots import plot_cosine_distributions
 from mirror_rt.evaluation.similarity import cosines
@@ -33,7 +34,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "demo",
-        help="the whole main job: tune, export, encode, compare",
         description="Tune all-MiniLM-L6-v2 on the 10,000 most frequent words of English, export "
         "it,\nand show what changed. Leaves a bundle to use.",
         examples="mirror-rt demo --out demo",
@@ -54,13 +54,6 @@ def add_parser(commands: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    require("matplotlib", extra="demo", purpose="mirror-rt demo")
-    try:
-        import mirror_export
-        import mirror_train
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt demo: {error}") from error
-
     out: Path = arguments.out
     check_free(out, overwrite=arguments.overwrite)
     check_free(out / "tuned", overwrite=True)  # --out may be a file
@@ -126,7 +119,7 @@ def _print_geometry(before: Geometry, after: Geometry) -> None:
 
 
 def _synonym_cosines(model: BatchEncoder) -> Cosines:
-    table = (resources.files("mirror_rt") / "cli" / "demo_synonyms.tsv").read_text("utf-8")
+    table = (resources.files("mirror_export") / "cli" / "demo_synonyms.tsv").read_text("utf-8")
     pairs = [line.split("\t") for line in table.splitlines()]
     return cosines(model, [a for a, _ in pairs], [b for _, b in pairs])
 

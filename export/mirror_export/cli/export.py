@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import Any, get_args
 
-from mirror_rt.bundle.manifest import Precision, Target
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
 from mirror_export.cli.export_pack import run_pack
+from mirror_export.config import ExportConfig
+from mirror_rt.bundle.manifest import Pooling, Precision, Target
+from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
 from mirror_rt.cli.info import describe_parity
-from mirror_rt.errors import ConfigError, DataError, MissingDependencyError
+from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.text import iter_lines
 
-if TYPE_CHECKING:
-    from mirror_export import ExportConfig
-
 __all__ = ["add_parser"]
+
+_DEFAULTS: dict[str, Any] = {one.name: one.default for one in dataclasses.fields(ExportConfig)}
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -26,7 +27,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "export",
-        help="turn a tuned folder into a bundle, checked against PyTorch",
         description="Write a bundle: ONNX graph with pooling and normalisation inside, tokenizer,\n"
         "manifest. It is compared with PyTorch on real strings, and refused if they differ.\n"
         "Of several models, write a pack: a folder of bundles with an index, pack.json.",
@@ -51,8 +51,8 @@ mirror-rt export tuned --out bundle --precision fp32,int8 --parity-pairs pairs.t
     _add_pack_options(parser)
     parser.add_argument(
         "--pooling",
-        choices=["auto", "cls", "mean", "mean-without-special"],
-        default="auto",
+        choices=["auto", *(mode for mode in get_args(Pooling) if mode != "mean-with-padding")],
+        default=_DEFAULTS["pooling"],
         help="auto: what the folder declares, all of its sentence-transformers modules; or this "
         "pooling alone, in their place",
     )
@@ -84,15 +84,18 @@ def _add_variant_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which graphs are written, and how they are compared with PyTorch."""
     parser.add_argument(
         "--precision",
+        dest="precisions",
         type=_choices(*get_args(Precision)),
-        default=("fp32",),
+        default=_DEFAULTS["precisions"],
         metavar="P,...",
-        help="fp32, fp16, int8, or several joined by commas (default fp32)",
+        help=f"{', '.join(get_args(Precision))}, or several joined by commas (default "
+        f"{','.join(_DEFAULTS['precisions'])})",
     )
     parser.add_argument(
         "--target",
+        dest="targets",
         type=_choices(*get_args(Target)),
-        default=("cpu",),
+        default=_DEFAULTS["targets"],
         metavar="T,...",
         help="cpu: graphs that run everywhere (default); cuda: also, or only, graphs without "
         "padding for NVIDIA cards",
@@ -156,10 +159,7 @@ def _add_pack_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    try:
-        from mirror_export import export_bundle
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt export: {error}") from error
+    from mirror_export.export import export_bundle
 
     if arguments.all is not None or len(arguments.models) > 1:
         run_pack(arguments, _config(arguments, ""))
@@ -177,24 +177,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _config(arguments: argparse.Namespace, model: str) -> ExportConfig:
-    from mirror_export import ExportConfig
-
-    return ExportConfig(
-        model=model,
-        out=arguments.out,
-        pooling=arguments.pooling,
-        precisions=arguments.precision,
-        targets=arguments.target,
-        parity_texts=_texts(arguments.parity_texts),
-        parity_pairs=arguments.parity_pairs,
-        force=arguments.force,
-        max_length=arguments.max_length,
-        truncate_dim=arguments.truncate_dim,
-        trust_remote_code=arguments.trust_remote_code,
-        overwrite=arguments.overwrite,
-        revision=arguments.revision,
-        offline=arguments.offline,
-    )
+    names = [one.name for one in dataclasses.fields(ExportConfig)]
+    given = {name: getattr(arguments, name) for name in names if name in arguments}
+    texts = _texts(arguments.parity_texts)
+    return ExportConfig(**given | {"model": model, "parity_texts": texts})
 
 
 def _jobs(text: str) -> int | str:

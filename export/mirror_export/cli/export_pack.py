@@ -7,11 +7,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from mirror_export.config import ExportConfig
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from mirror_export import ExportConfig, ModelResult, PackReport
+    from mirror_export.pack.export_pack import ModelResult, PackReport
     from mirror_rt.bundle.manifest import Manifest
 
 __all__ = ["lowest_cosine", "run_pack"]
@@ -23,7 +24,7 @@ def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
     Raises:
         ModelError: some of them failed; the pack holds the others.
     """
-    from mirror_export import export_pack
+    from mirror_export.pack.export_pack import export_pack
 
     report = export_pack(
         _models(arguments),
@@ -61,7 +62,7 @@ def _models(arguments: argparse.Namespace) -> list[str]:
         return models
     if models:
         raise ConfigError(f"pass models or --all, not both (got {models[0]} too)")
-    from mirror_export import find_models
+    from mirror_export.pack.sources import find_models
     from mirror_train.languages.run import REPORT_FILE
 
     found, skipped = find_models(arguments.all)

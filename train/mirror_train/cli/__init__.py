@@ -1,1 +1,32 @@
-"""The commands that tune."""
+"""The commands that tune: their list, which `mirror-rt` finds by an entry point."""
+
+from mirror_rt.cli.commands import commands_of
+
+__all__ = ["COMMANDS"]
+
+_TRAIN = (("torch", "train"), ("transformers", "train"))
+
+COMMANDS = (
+    *commands_of(
+        "mirror_train.cli",
+        {
+            "tune": "tune a masked language model on raw strings (Mirror-BERT)",
+            "flow": "fit a normalising flow behind an encoder that stays as it is (BERT-flow)",
+            "cf": "Mirror-BERT with masked tokens, then a flow that keeps its loss (BERT-CF)",
+            "burt": "one encoder for words, phrases and sentences, from labelled pairs (BURT)",
+            "multitask": "fine-tune with labels: sentiment, paraphrase and similarity at once",
+        },
+        *_TRAIN,
+    ),
+    *commands_of(
+        "mirror_train.cli",
+        {"study": "the paper's analyses, on your model and data: tables and plots over seeds"},
+        *_TRAIN,
+        ("matplotlib", "study"),
+        ("scipy", "study"),
+    ),
+    *commands_of(
+        "mirror_train.cli",
+        {"recipes": "which base model and hyper-parameters a language is tuned with"},
+    ),
+)

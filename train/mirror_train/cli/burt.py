@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from mirror_rt.cli.common import Subparsers, add_subparser
-from mirror_train.cli.training_options import add_run_options, require_train, run_options
 from mirror_rt.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mirror_train.pairs import BurtConfig, BurtTasks
+from mirror_train.cli.training_options import (
+    add_base_options,
+    add_fields,
+    add_run_options,
+    defaults_of,
+    given,
+    given_config,
+)
+from mirror_train.cli.tune import PRECISION
+from mirror_train.pairs.burt_data import BurtTasks
+from mirror_train.pairs.recipe import CONCATENATIONS, OBJECTIVES, BurtConfig, BurtRecipe
 
 __all__ = ["add_parser"]
 
-# Recipe field -> (type, help).
-_RECIPE: dict[str, tuple[type, str]] = {
-    "negatives": (int, "k, random pairs for each pair of paraphrases (default 3)"),
-    "batch_size": (int, "pairs in a batch (default 16)"),
-    "learning_rate": (float, "of Adam, at its highest (default 2e-5)"),
-    "warm_up": (float, "share of the steps over which it rises (default .1)"),
-    "dropout": (float, "rate of every dropout of the encoder (default .1)"),
-    "epochs": (float, "passes over the sentence pairs, else over the largest task (default 1)"),
-    "steps": (int, "optimiser steps, instead of --epochs"),
-    "max_length": (int, "most tokens of a text in training (default 128)"),
+_RECIPE: Mapping[str, str] = {
+    "pooling": "from token vectors to the vector of a text",
+    "concatenation": "of the two vectors, in quotes: " + " ".join(map(repr, CONCATENATIONS)),
+    "negatives": "k, random pairs for each pair of paraphrases",
+    "batch_size": "pairs in a batch",
+    "learning_rate": "of Adam, at its highest",
+    "warm_up": "share of the steps over which it rises",
+    "dropout": "rate of every dropout of the encoder",
+    "epochs": "passes over the sentence pairs, else over the largest task",
+    "steps": "optimiser steps, instead of --epochs",
+    "max_length": "most tokens of a text in training",
 }
 
 
@@ -33,7 +41,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "burt",
-        help="one encoder for words, phrases and sentences, from labelled pairs (BURT)",
         description="Train an encoder on pairs, each side encoded by itself (BURT, Li and Zhao "
         "2020):\n  nli  entailment, neutral or contradiction, of sentences\n  pi   paraphrases "
         "against random pairs, of phrases and words\n  ptc  equivalence, entailment or "
@@ -50,7 +57,8 @@ mirror-rt burt --nli train.tsv --ppdb train.gz --ablation pooling --evaluate sts
 """,
     )
     _add_data_options(parser)
-    add_run_options(parser)
+    add_base_options(parser)
+    add_run_options(parser, BurtConfig, {"precision": PRECISION})
     _add_recipe_options(parser)
     _add_ablation_options(parser)
     parser.set_defaults(run=run)
@@ -95,18 +103,9 @@ def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--objectives",
         metavar="NAME,...",
-        help="of nli, pi, ptc (default: those that there are data for)",
+        help=f"of {', '.join(OBJECTIVES)} (default: those that there are data for)",
     )
-    group.add_argument("--pooling", choices=["cls", "max", "mean"], default="mean")
-    group.add_argument(
-        "--concatenation",
-        default="u,v,|u-v|",
-        metavar="PARTS",
-        help="of the two vectors, in quotes: 'u,v', '|u-v|', 'u*v', 'u,v,|u-v|' (default), "
-        "'u,v,u*v', '|u-v|,u*v', 'u,v,|u-v|,u*v'",
-    )
-    for name, (kind, text) in _RECIPE.items():
-        group.add_argument("--" + name.replace("_", "-"), type=kind, help=text, dest=name)
+    add_fields(group, BurtRecipe, _RECIPE, defaults=defaults_of(BurtRecipe))
 
 
 def _add_ablation_options(parser: argparse.ArgumentParser) -> None:
@@ -134,26 +133,19 @@ def _add_ablation_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    require_train("burt")
-    from mirror_train.pairs import BurtConfig, BurtRecipe, BurtTasks, tune_burt
+    from mirror_train.pairs.burt import tune_burt
 
-    changes: dict[str, Any] = {name: getattr(arguments, name) for name in _RECIPE}
-    changes = {name: value for name, value in changes.items() if value is not None}
     names = arguments.objectives.split(",") if arguments.objectives else []
-    recipe = BurtRecipe(
-        objectives=tuple(name.strip() for name in names),
-        pooling=arguments.pooling,
-        concatenation=arguments.concatenation,
-        **changes,
-    )
-    config = BurtConfig(recipe=recipe, precision=arguments.precision, **run_options(arguments))
+    objectives = tuple(name.strip() for name in names)
+    recipe = BurtRecipe(objectives=objectives, **given(arguments, _RECIPE))
+    config = given_config(arguments, BurtConfig, recipe=recipe)
     tasks = BurtTasks.load(
         nli=arguments.nli,
         ppdb=arguments.ppdb,
         paraphrases=arguments.paraphrases,
         per_relation=arguments.per_relation,
         top=arguments.top,
-        seed=arguments.seed,
+        seed=config.seed,
     )
     for name in tasks.objectives:
         rows = tasks.of(name)

@@ -6,17 +6,15 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 from mirror_rt.cli.common import Subparsers, add_subparser, format_table
-from mirror_train.cli.training_options import require_train
-
-if TYPE_CHECKING:
-    from mirror_train.languages.table import LanguageRecipe, LanguageTable
+from mirror_train.languages.table import LanguageRecipe, LanguageTable, load_languages
+from mirror_train.recipes.recipe import Level
 
 __all__ = ["add_parser", "add_recipes_option"]
 
-_LEVELS = ("word", "phrase", "sentence")
+_LEVELS = get_args(Level)
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -24,7 +22,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "recipes",
-        help="which base model and hyper-parameters a language is tuned with",
         description="Show the table that 'mirror-rt tune --langs' takes base models and "
         "hyper-parameters\nfrom: every language, or one with all base models for it, the default "
         "first.",
@@ -36,7 +33,7 @@ mirror-rt recipes pt-BR --recipes mine.toml
 """,
     )
     parser.add_argument("lang", nargs="?", metavar="LANG", help="a language tag")
-    parser.add_argument("--level", help="word, phrase or sentence (default: all of one language)")
+    parser.add_argument("--level", help=f"{', '.join(_LEVELS)} (default: all of one language)")
     add_recipes_option(parser)
     parser.add_argument("--json", action="store_true", help="every field, as JSON")
     parser.set_defaults(run=run)
@@ -55,9 +52,6 @@ def add_recipes_option(parser: argparse._ActionsContainer) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    require_train("recipes")
-    from mirror_train.languages.table import load_languages
-
     table = load_languages(arguments.recipes)
     if arguments.lang is None:
         rows = [

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
+from mirror_rt.errors import ConfigError
+from mirror_rt.io.atomic import check_free
 from mirror_train.cli.study_systems import (
     NAME,
     TITLE,
@@ -16,32 +19,28 @@ from mirror_train.cli.study_systems import (
     check_systems_options,
     run_systems,
 )
-from mirror_train.cli.training_options import require_train
-from mirror_rt.errors import ConfigError, MissingDependencyError, require
-from mirror_rt.io.atomic import check_free
+from mirror_train.cli.training_options import add_fields, defaults_of, given_config
+from mirror_train.cli.tune import POOLING, PRECISION
+from mirror_train.data.strings import load_training_data
+from mirror_train.data.training_data import TrainingData
+from mirror_train.data.word_lists import word_list
+from mirror_train.experiments.studies import STUDIES, Study, find_study
+from mirror_train.experiments.study_config import StudyConfig
+from mirror_train.recipes.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
-    from mirror_train import Recipe, TrainingData
-    from mirror_train.experiments.studies import Study
     from mirror_train.experiments.study_run import Run
 
-__all__ = ["STUDIES", "add_parser"]
+__all__ = ["add_parser"]
 
-# As in mirror_train.experiments.studies, which cannot be imported for a help text:
-# name -> title (source).
-STUDIES = {
-    "ablation": "dropout and span masking, each turned off (Tables 7 and 20)",
-    "drophead": "drophead in the place of dropout (Tables 3 and 7)",
-    "controlled-dropout": "the same dropout for a string and its copy (Table 8)",
-    "dropout-rate": "rates of dropout (Table 12)",
-    "masking-rate": "lengths of the masked span (Table 13)",
-    "data-size": "1,000 to 100,000 strings (Figure 5)",
-    "random-strings": "random letters and digits instead of words (Table 10)",
-    "pooling": "[CLS] against the mean of the tokens (Appendix B)",
-    "masking": "which strings are masked, and with what (the authors' code)",
-    "word-plus": "what the recipe word-plus changes (not in the paper)",
+_TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()}
+_NAMES = _TITLES | {NAME: TITLE}
+_OPTIONS: Mapping[str, str] = {
+    "pooling": POOLING,
+    "seeds": "runs of every setup",
+    "precision": PRECISION,
+    "device": "auto, cpu, cuda or cuda:N",
 }
-_NAMES = STUDIES | {NAME: TITLE}
 
 # What --data holds for a level: strings to tune on, pairs to evaluate on.
 _FILES = {
@@ -49,7 +48,7 @@ _FILES = {
     "phrase": ("phrases/{}.txt", "multisimlex/{}.tsv"),
     "sentence": ("sentences/{}.txt", "sts/stsb-{}-test.tsv"),
 }
-_SMALL_TOP, _SMALL_SEEDS, _SEEDS = 1000, 2, 3
+_SMALL_TOP, _SMALL_SEEDS = 1000, 2
 _WORDS = 100_000  # of --words; the data-size study goes as far
 
 
@@ -58,7 +57,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "study",
-        help="the paper's analyses, on your model and data: tables and plots over seeds",
         description="Tune and evaluate the setups of an analysis of the Mirror-BERT paper, with "
         "several\nseeds, and compare them: NAME.md, NAME.json and NAME.png in the output folder.\n"
         "Every run is kept there: the same command goes on after an interruption.\n\n"
@@ -120,59 +118,33 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="what the study changes (default: that of the paper's table, word or sentence)",
     )
     group.add_argument(
-        "--pooling",
-        choices=["auto", "cls", "mean", "mean-without-special", "mean-with-padding"],
-        default="auto",
-        help="auto: what the base model declares, else the recipe's (mean-without-special of a "
-        "recipe goes first)",
-    )
-    group.add_argument(
-        "--seeds", type=int, metavar="N", help=f"runs of every setup (default {_SEEDS})"
-    )
-    group.add_argument(
         "--small",
         action="store_true",
         help=f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given",
     )
-    group.add_argument(
-        "--precision",
-        choices=["auto", "fp32", "bf16", "fp16"],
-        default="auto",
-        help="auto: what the processor is good at",
-    )
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    add_fields(group, StudyConfig, _OPTIONS, defaults=defaults_of(StudyConfig))
 
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Run the command."""
     check_systems_options(arguments)
     if arguments.name == NAME:
-        return _run_systems(arguments)
-    for module in ("matplotlib", "scipy"):
-        require(module, extra="study", purpose="mirror-rt study")
-    require_train("study")
-    import mirror_train
-    from mirror_train.experiments.studies import find_study
+        return run_systems(arguments)
     from mirror_train.experiments.study_plot import plot_study
     from mirror_train.experiments.study_report import markdown_table, summarize, write_report
-    from mirror_train.experiments.study_run import StudyConfig, run_study
+    from mirror_train.experiments.study_run import run_study
 
     study = find_study(arguments.name)
-    recipe = mirror_train.load_recipe(arguments.recipe or study.level)
-    seeds = _SMALL_SEEDS if arguments.small else _SEEDS
-    config = StudyConfig(
+    recipe = load_recipe(arguments.recipe or study.level)
+    if arguments.small and arguments.seeds is None:
+        arguments.seeds = _SMALL_SEEDS
+    config = given_config(
+        arguments,
+        StudyConfig,
         study=study,
         recipe=recipe,
         data=_strings(arguments, study, recipe),
         pairs=_pairs(arguments, recipe),
-        out=arguments.out,
-        seeds=seeds if arguments.seeds is None else arguments.seeds,
-        model=arguments.model or mirror_train.DEFAULT_MODEL,
-        revision=arguments.revision,
-        pooling=arguments.pooling,
-        precision=arguments.precision,
-        device=arguments.device,
-        offline=arguments.offline,
     )
     check_free(arguments.out / study.name, overwrite=True)  # --out may be a file
     print(
@@ -193,13 +165,6 @@ def run(arguments: argparse.Namespace) -> int | None:
     return None
 
 
-def _run_systems(arguments: argparse.Namespace) -> int:
-    try:
-        return run_systems(arguments)
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt study systems: {error}") from error
-
-
 def _print_run(run: Run, done: int, total: int, left: float) -> None:
     seed = "" if run.seed is None else f", seed {run.seed}"
     rest = "" if done == total or math.isnan(left) else f"; about {_duration(left)} left"
@@ -212,8 +177,6 @@ def _duration(seconds: float) -> str:
 
 
 def _strings(arguments: argparse.Namespace, study: Study, recipe: Recipe) -> TrainingData:
-    from mirror_train import load_training_data, word_list
-
     top = arguments.top
     if top is None and arguments.small:
         top = _SMALL_TOP

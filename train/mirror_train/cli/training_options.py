@@ -1,22 +1,97 @@
-"""Options and checks that the commands that tune share."""
+"""Options that the commands that tune share, made from the fields of their configurations."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
+import dataclasses
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mirror_rt.cli.common import add_hub_options, progress
-from mirror_rt.errors import MissingDependencyError
+from mirror_train.training.run_config import RunConfig
 
 __all__ = [
     "add_base_options",
-    "add_device_options",
+    "add_fields",
     "add_run_options",
-    "require_train",
-    "run_options",
+    "defaults_of",
+    "given",
+    "given_config",
 ]
+
+_DEVICE = "auto, cpu, cuda or cuda:N"
+_METAVARS = {int: "N", float: "X"}
+
+
+def add_fields(
+    group: argparse._ActionsContainer,
+    config: type,
+    helps: Mapping[str, str],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    prefix: str = "",
+    flags: Mapping[str, str] | None = None,
+) -> None:
+    """Add an option for some fields of a dataclass; one that is not given is None.
+
+    Args:
+        group: the parser, or a group of it.
+        config: the dataclass.
+        helps: the field's name and what its help says.
+        defaults: the values that the help names as defaults; None for options that override what
+            is chosen elsewhere, a recipe's.
+        prefix: of the attributes in the parsed arguments, before the field's name.
+        flags: options of another name than their field.
+    """
+    types = get_type_hints(config)
+    for name, text in helps.items():
+        flag = (flags or {}).get(name, "--" + name.replace("_", "-"))
+        default = (defaults or {}).get(name)
+        if default and default != "auto":
+            text += (
+                f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
+            )
+        kind, choices = _kind(types[name])
+        options: dict[str, Any] = {"type": kind, "metavar": _METAVARS.get(kind)}
+        if kind is bool:
+            switch = argparse.BooleanOptionalAction if defaults is None else "store_true"
+            options = {"action": switch, "default": None}
+        elif choices:
+            options = {"choices": choices}
+        group.add_argument(flag, dest=prefix + name, help=text, **options)
+
+
+def _kind(hint: Any) -> tuple[type, list[str]]:
+    """The type that a field's option is read as, and its choices where it has some."""
+    if isinstance(hint, type):
+        return hint, []
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    if get_origin(hint) is Literal:
+        return str, parts
+    found = [_kind(part) for part in parts]
+    return found[0][0], list(dict.fromkeys(choice for _, choices in found for choice in choices))
+
+
+def defaults_of(config: type) -> dict[str, Any]:
+    """Return the defaults of a dataclass's fields, those that have one."""
+    fields = dataclasses.fields(config)
+    return {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
+
+
+def given(arguments: argparse.Namespace, names: Iterable[str], prefix: str = "") -> dict[str, Any]:
+    """Return the fields whose options were given, and their values."""
+    found = {name: getattr(arguments, prefix + name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def given_config(arguments: argparse.Namespace, config: type, **changes: Any) -> Any:
+    """Make a configuration of the options that were given, with changes."""
+    names = {one.name for one in dataclasses.fields(config)}
+    options = given(arguments, names)
+    if "show_progress_bar" in names and "quiet" in arguments:
+        options["show_progress_bar"] = progress(arguments)
+    return config(**options | changes)
 
 
 def add_base_options(
@@ -29,13 +104,14 @@ def add_base_options(
         what: the model is, in the help.
         note: what the help of --model says besides.
     """
+    default = defaults_of(RunConfig)["model"]
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
     parser.add_argument(
         "--model",
         "--base",
         metavar="PATH|NAME",
-        help=f"{what}: folder or hub name (default: all-MiniLM-L6-v2, fetched once, checked and "
-        f"cached{note})",
+        help=f"{what}: folder or hub name (default: {default.partition('/')[2]}, fetched once, "
+        f"checked and cached{note})",
     )
     add_hub_options(parser)
     parser.add_argument(
@@ -45,50 +121,18 @@ def add_base_options(
     )
 
 
-def add_device_options(
-    group: argparse._ArgumentGroup, *, precision: str = "auto: what the processor is good at"
-) -> None:
-    """Add --precision, with that help, and --device."""
-    group.add_argument(
-        "--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto", help=precision
-    )
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+def add_run_options(
+    parser: argparse.ArgumentParser, config: type, helps: Mapping[str, str] | None = None
+) -> argparse._ArgumentGroup:
+    """Add the group of options that say how a command runs, and not what it makes.
 
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add what the commands with task heads have in common: base model, result, device, seed."""
-    add_base_options(parser)
-    group = parser.add_argument_group("run")
-    add_device_options(group)
-    group.add_argument("--seed", type=int, default=11711, help="default 11711, that of BERT-CF")
-    group.add_argument("--overwrite", action="store_true", help="replace --out")
-    group.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What every command that trains has in common, as fields of `RunConfig`."""
-    from mirror_train import DEFAULT_MODEL
-
-    return {
-        "out": arguments.out,
-        "model": arguments.model or DEFAULT_MODEL,
-        "revision": arguments.revision,
-        "device": arguments.device,
-        "seed": arguments.seed,
-        "overwrite": arguments.overwrite,
-        "offline": arguments.offline,
-        "trust_remote_code": arguments.trust_remote_code,
-        "show_progress_bar": progress(arguments),
-    }
-
-
-def require_train(command: str) -> None:
-    """Find out whether tuning is installed.
-
-    Raises:
-        MissingDependencyError: it is not; the command is named.
+    Args:
+        parser: of the command.
+        config: the configuration that the options are fields of.
+        helps: further fields than device, seed and overwrite; these may have another help.
     """
-    try:
-        importlib.import_module("mirror_train")  # which says what is missing
-    except MissingDependencyError as error:
-        raise MissingDependencyError(f"mirror-rt {command}: {error}") from error
+    own = {"device": _DEVICE, "seed": "of every random choice", "overwrite": "replace --out"}
+    group = parser.add_argument_group("run")
+    add_fields(group, config, own | dict(helps or {}), defaults=defaults_of(config))
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+    return group

@@ -3,53 +3,66 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import get_args
 
 from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.errors import ConfigError
 from mirror_train.cli.recipes import add_recipes_option
 from mirror_train.cli.training_options import (
     add_base_options,
-    add_device_options,
-    require_train,
-    run_options,
+    add_fields,
+    add_run_options,
+    given,
+    given_config,
 )
 from mirror_train.cli.tune_languages import run_languages
-from mirror_rt.errors import ConfigError
+from mirror_train.data.strings import DataFormat, load_training_data
+from mirror_train.data.training_data import TrainingData
+from mirror_train.data.word_lists import word_list
+from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
+from mirror_train.training.tune_config import TuneConfig
 
-if TYPE_CHECKING:
-    from mirror_train import Recipe, TrainingData, TuneConfig
+__all__ = ["POOLING", "PRECISION", "add_data_options", "add_parser", "training_data"]
 
-__all__ = ["add_data_options", "add_parser", "training_data"]
-
-# Recipe field -> (type, help). Choices and ranges are checked by the recipe itself.
-_RECIPE_OPTIONS: dict[str, tuple[type, str]] = {
-    "level": (str, "what the strings are: word, phrase or sentence"),
-    "temperature": (float, "tau of the InfoNCE loss (none with multi_similarity)"),
-    "span_length": (int, "characters masked in one of the two copies (k); 0 for none"),
-    "span_mask": (
-        str,
-        "mask-token (the tokenizer's own), reference (as the authors' code) or tokens (at most "
-        "--span-length whole tokens, as BERT-CF)",
-    ),
-    "span_probability": (
-        float,
-        "with --span-mask tokens: of the geometric distribution of a span's length (default 0.3)",
-    ),
-    "dropout": (float, "rate of every dropout of the model"),
-    "loss": (str, "InfoNCE: ntxent, decoupled or one_way; or multi_similarity, on hard triplets"),
-    "max_length": (int, "most tokens of a training string"),
-    "epochs": (int, "passes over the strings"),
-    "batch_size": (int, "strings in a batch; with --loss-batch, strings encoded at a time"),
-    "learning_rate": (float, "of AdamW"),
-    "weight_decay": (float, "of AdamW"),
-    "drophead": (float, "rate at which whole attention heads are dropped (default: none)"),
-    "whitening": (float, "power of a whitening layer behind the pooling, 0 to 1 (default: none)"),
-    "ms_alpha": (float, "of multi_similarity: weight of positives"),
-    "ms_beta": (float, "of multi_similarity: weight of negatives"),
-    "ms_base": (float, "of multi_similarity: cosine that both are compared with"),
-    "triplet_margin": (float, "of multi_similarity: margin of a hard triplet's distances"),
-    "same_dropout": (bool, "give a string and its copy the same dropout (a probe)"),
+_TOP = 10_000
+PRECISION = "auto: what the processor is good at"
+POOLING = (
+    "auto: what the base model declares, else the recipe's (mean-without-special of a recipe goes "
+    "first)"
+)
+# Choices and ranges are checked by the recipe itself.
+_RECIPE: Mapping[str, str] = {
+    "level": "what the strings are",
+    "temperature": "tau of the InfoNCE loss (none with multi_similarity)",
+    "span_length": "characters masked in one of the two copies (k); 0 for none",
+    "span_mask": "mask-token is the tokenizer's own, reference as in the authors' code, tokens at "
+    "most --span-length whole tokens, as BERT-CF",
+    "span_probability": "with --span-mask tokens: of the geometric distribution of a span's length",
+    "dropout": "rate of every dropout of the model",
+    "loss": "a form of InfoNCE; or multi_similarity, on hard triplets",
+    "max_length": "most tokens of a training string",
+    "epochs": "passes over the strings",
+    "batch_size": "strings in a batch; with --loss-batch, strings encoded at a time",
+    "learning_rate": "of AdamW",
+    "weight_decay": "of AdamW",
+    "drophead": "rate at which whole attention heads are dropped",
+    "whitening": "power of a whitening layer behind the pooling, 0 to 1",
+    "ms_alpha": "of multi_similarity: weight of positives",
+    "ms_beta": "of multi_similarity: weight of negatives",
+    "ms_base": "of multi_similarity: cosine that both are compared with",
+    "triplet_margin": "of multi_similarity: margin of a hard triplet's distances",
+    "same_dropout": "give a string and its copy the same dropout (a probe)",
+}
+_RUN: Mapping[str, str] = {
+    "pooling": POOLING,
+    "precision": PRECISION,
+    "loss_batch": "contrast N strings in a step, more than fit in memory: --batch-size of them are "
+    "encoded at a time, for one more forward pass (default: the batch size)",
+    "checkpoint_every": "steps between checkpoints; Ctrl-C also writes one",
+    "resume": "continue after the last checkpoint",
+    "overwrite": "replace --out, start afresh",
 }
 
 
@@ -58,7 +71,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "tune",
-        help="tune a masked language model on raw strings (Mirror-BERT)",
         description="Tune a masked language model on raw strings, without labels, by Mirror-BERT.\n"
         "Writes an ordinary Hugging Face folder plus mirror.json; with --langs, one for each "
         "language.",
@@ -80,22 +92,13 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         "--recipe",
         required=True,
         metavar="NAME|FILE.toml",
-        help="word, word-plus, phrase, sentence; simcse, simcse-nli, mirror-ms (docs/systems.md); "
-        "or your own TOML file",
+        help=f"{', '.join(recipe_names())} (docs/tuning.md, docs/systems.md); or a TOML file",
     )
     add_base_options(parser, note="; with --langs: that of each language, see 'mirror-rt recipes'")
     add_data_options(parser)
     _add_language_options(parser)
-    _add_run_options(parser)
-    overrides = parser.add_argument_group("overrides of the recipe")
-    for name, (kind, text) in _RECIPE_OPTIONS.items():
-        flag = "--" + name.replace("_", "-")
-        if kind is bool:
-            overrides.add_argument(
-                flag, action=argparse.BooleanOptionalAction, help=text, dest=name
-            )
-        else:
-            overrides.add_argument(flag, type=kind, help=text, dest=name)
+    add_run_options(parser, TuneConfig, _RUN)
+    add_fields(parser.add_argument_group("overrides of the recipe"), Recipe, _RECIPE)
     parser.set_defaults(run=run, wrong_usage=parser.error)
 
 
@@ -110,10 +113,10 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "--data-format says",
     )
     group.add_argument("--words", metavar="LANG", help="the most frequent words of a language")
-    group.add_argument("--top", type=int, help="with --words: how many (default 10000)")
+    group.add_argument("--top", type=int, help=f"with --words: how many (default {_TOP})")
     group.add_argument(
         "--data-format",
-        choices=["auto", "text", "pairs", "tsv", "triplets", "nli", "synonyms"],
+        choices=get_args(DataFormat),
         help="form of --data (default auto: text or pairs, by name and content). triplets: a table "
         "with columns anchor, positive, negative; nli: SNLI or MultiNLI, JSONL or TSV, made into "
         "triplets; synonyms: concept id TAB name",
@@ -135,51 +138,20 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="the table at the end as JSON")
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("run")
-    group.add_argument(
-        "--pooling",
-        choices=["auto", "cls", "mean", "mean-without-special", "mean-with-padding"],
-        default="auto",
-        help="auto: what the base model declares, else the recipe's (mean-without-special of a "
-        "recipe goes first)",
-    )
-    add_device_options(group)
-    group.add_argument("--seed", type=int, default=42, help="default 42")
-    group.add_argument(
-        "--loss-batch",
-        type=int,
-        metavar="N",
-        help="contrast N strings in a step, more than fit in memory: --batch-size of them are "
-        "encoded at a time, for one more forward pass (default: the batch size)",
-    )
-    group.add_argument(
-        "--checkpoint-every",
-        type=int,
-        default=0,
-        metavar="STEPS",
-        help="also written on Ctrl-C (default: only then)",
-    )
-    group.add_argument("--resume", action="store_true", help="continue after the last checkpoint")
-    group.add_argument("--overwrite", action="store_true", help="replace --out, start afresh")
-    group.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    require_train("tune")
-    import mirror_train
     from mirror_train.compute.processes import is_first_process
+    from mirror_train.training.tune import tune
 
-    changes = {name: getattr(arguments, name) for name in _RECIPE_OPTIONS}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    recipe = mirror_train.load_recipe(arguments.recipe).replace(**changes)
+    changes = given(arguments, _RECIPE)
+    recipe = load_recipe(arguments.recipe).replace(**changes)
+    config = given_config(arguments, TuneConfig, recipe=recipe)
     if arguments.langs is not None:
-        run_languages(arguments, _config(arguments, recipe), changes)
+        run_languages(arguments, config, changes)
         return
     _check_one_language(arguments)
     data = training_data(arguments)
-    report = mirror_train.tune(data, _config(arguments, recipe))
+    report = tune(data, config)
     training = report.manifest.training or {}
     if not is_first_process():
         return
@@ -199,29 +171,14 @@ def _check_one_language(arguments: argparse.Namespace) -> None:
         raise ConfigError("--json and --recipes go with --langs")
 
 
-def _config(arguments: argparse.Namespace, recipe: Recipe) -> TuneConfig:
-    import mirror_train
-
-    return mirror_train.TuneConfig(
-        recipe=recipe,
-        pooling=arguments.pooling,
-        precision=arguments.precision,
-        loss_batch=arguments.loss_batch,
-        checkpoint_every=arguments.checkpoint_every,
-        resume=arguments.resume,
-        **run_options(arguments),
-    )
-
-
 def training_data(arguments: argparse.Namespace) -> TrainingData:
     """Read the strings that the options name, and say how many there are."""
-    from mirror_train import load_training_data, word_list
     from mirror_train.compute.processes import is_first_process
 
     if arguments.words is not None:
         if arguments.data_format or arguments.language:
             raise ConfigError("--data-format and --language go with --data, not with --words")
-        return word_list(arguments.words, top=10_000 if arguments.top is None else arguments.top)
+        return word_list(arguments.words, top=_TOP if arguments.top is None else arguments.top)
     if arguments.top is not None:
         raise ConfigError("--top goes with --words, not with --data")
     data = load_training_data(

@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
+from mirror_train.data.word_lists import has_word_list, word_list
+from mirror_train.languages.table import LanguageRecipe, load_languages
+from mirror_train.training.tune_config import TuneConfig
 
 if TYPE_CHECKING:
-    from mirror_rt.bundle.manifest import Pooling
-    from mirror_train import TuneConfig
     from mirror_train.languages.run import LanguageJob, LanguageResult
-    from mirror_train.languages.table import LanguageRecipe
 
 __all__ = ["run_languages"]
 
@@ -79,8 +80,6 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def _jobs(
     arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
-    from mirror_train.languages.table import load_languages
-
     table = load_languages(arguments.recipes)
     tags = _tags(arguments.langs, table.find)
     rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
@@ -140,8 +139,6 @@ def _tags(text: str, find: Callable[[str], str]) -> list[str]:
 
 def _strings(row: LanguageRecipe, words: Path | None) -> Path | None:
     """The file of a language's strings, None for wordfreq's words."""
-    from mirror_train.data.strings import has_word_list, word_list
-
     if words is not None:
         if (path := _find(words, ("{}.txt",), row.language)) is None:
             raise ConfigError(f"--words {words} has no {row.language}.txt")

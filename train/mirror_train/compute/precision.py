@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
-import torch
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mirror_rt.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Precision", "resolve_device", "resolve_precision"]
 
@@ -19,6 +20,8 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         ConfigError: unknown, or CUDA is asked for and PyTorch has none.
     """
+    import torch  # not above: configurations are read without it
+
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name != "cpu" and name.partition(":")[0] != "cuda":
@@ -48,6 +51,8 @@ def resolve_precision(name: str, device: torch.device) -> Precision:
     Raises:
         ConfigError: unknown name.
     """
+    import torch
+
     if name not in get_args(Precision):
         raise ConfigError(
             f"precision must be one of {', '.join(get_args(Precision))}, got {name!r}"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
-from mirror_train.data.strings import connected_groups
+from mirror_train.data.training_data import connected_groups
 
 __all__ = ["Examples", "held_out"]
 

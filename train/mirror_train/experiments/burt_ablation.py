@@ -15,9 +15,10 @@ from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_p
 from mirror_rt.io.atomic import new_file, write_json
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.pairs.burt import CONCATENATIONS, BurtConfig, BurtRecipe, tune_burt
+from mirror_train.pairs.burt import tune_burt
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.ppdb import read_ppdb
+from mirror_train.pairs.recipe import CONCATENATIONS, BurtConfig, BurtRecipe
 
 __all__ = ["ABLATIONS", "read_sets", "run_ablations"]
 

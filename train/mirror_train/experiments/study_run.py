@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import string
 import time
@@ -19,60 +18,21 @@ import numpy as np
 import torch
 
 from mirror_rt.bundle.manifest import Pooling
-from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.errors import DataError
 from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
 from mirror_rt.io.atomic import sha256, write_json
-from mirror_train.data.strings import TrainingData
-from mirror_train.experiments.studies import Setup, Study
-from mirror_train.model.default_model import DEFAULT_MODEL
+from mirror_train.compute.precision import resolve_device, resolve_precision
+from mirror_train.data.training_data import TrainingData
+from mirror_train.experiments.studies import Setup
+from mirror_train.experiments.study_config import StudyConfig
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
 from mirror_train.recipes.recipe import Recipe
-from mirror_train.training.tune import TuneConfig, tune
+from mirror_train.training.tune import tune
+from mirror_train.training.tune_config import TuneConfig
 
-__all__ = ["Run", "StudyConfig", "random_strings", "run_study"]
+__all__ = ["Run", "random_strings", "run_study"]
 
 _FIRST_SEED = 42  # that of `mirror-rt tune`
-
-
-@dataclass(frozen=True, slots=True)
-class StudyConfig:
-    """What to study, on what.
-
-    Attributes:
-        study: a row of `mirror_train.experiments.studies.STUDIES`.
-        recipe: what its setups change.
-        data: strings to tune on, without positives of their own.
-        pairs: TSV file of scored pairs to evaluate on.
-        out: folder; results go to `out/runs`, what is being tuned to `out/work`.
-        seeds: runs of every tuned setup, with seeds 42, 43, ...
-        model: base model: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
-        pooling: of setups that do not set it; `auto` takes what the base model declares, else the
-            recipe's.
-        precision: auto, fp32, bf16 or fp16.
-        device: auto, cpu, cuda or cuda:N.
-        offline: never ask the network.
-    """
-
-    study: Study
-    recipe: Recipe
-    data: TrainingData
-    pairs: Path
-    out: Path
-    seeds: int = 3
-    model: str = DEFAULT_MODEL
-    revision: str | None = None
-    pooling: Pooling | Literal["auto"] = "auto"
-    precision: Precision = "auto"
-    device: str = "auto"
-    offline: bool = False
-
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ConfigError(f"seeds must be at least 1, got {self.seeds}")
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise ConfigError("a study runs in one process: start it without torchrun")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ModelError
+from mirror_train.compute.precision import Precision
 from mirror_train.data.batches import Batches, StepBatch
-from mirror_train.data.token_masking import ViewTokenizer
 from mirror_train.data.views import epoch_order
 from mirror_train.flow.recipe import CfRecipe, FlowRecipe
 from mirror_train.model.forward import Forward
 from mirror_train.model.glow import Flow
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.training.contrastive_loss import contrast
-from mirror_train.compute.precision import Precision
 from mirror_train.training.trainer import TrainingStats
+from mirror_train.training.view_tokenizer import ViewTokenizer
 
 __all__ = ["RegularisedFit", "bits_per_dimension", "fit_flow", "initial_flow"]
 

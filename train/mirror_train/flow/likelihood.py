@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from mirror_rt.io.atomic import check_free, check_space
-from mirror_train.data.strings import TrainingData
+from mirror_train.compute.precision import resolve_device
+from mirror_train.data.training_data import TrainingData
 from mirror_train.flow.fitting import fit_flow, initial_flow
-from mirror_train.flow.recipe import FlowRecipe
+from mirror_train.flow.recipe import FlowConfig
 from mirror_train.flow.run import (
-    FlowPooling,
     check_batch,
     check_one_process,
     describe_flow,
@@ -21,25 +19,9 @@ from mirror_train.flow.run import (
 from mirror_train.model.glow import check_flow_size
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.output_folder import write_folder
-from mirror_train.compute.precision import resolve_device
-from mirror_train.training.run_config import RunConfig
 from mirror_train.training.tune import TuneReport
 
-__all__ = ["FlowConfig", "tune_flow"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowConfig(RunConfig):
-    """Everything of a run but its strings; see `RunConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-        pooling: cls, mean or mean-without-special; auto for what the model declares, else mean.
-            What follows the pooling of the model stays, and the flow comes after it.
-    """
-
-    recipe: FlowRecipe = field(default_factory=FlowRecipe)
-    pooling: FlowPooling = "auto"
+__all__ = ["tune_flow"]
 
 
 def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:

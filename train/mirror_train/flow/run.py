@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -18,18 +18,16 @@ from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError, DataError, ModelError
 from mirror_rt.progress import progress_bar
-from mirror_train.data.strings import TrainingData
+from mirror_train.compute.processes import world_size
+from mirror_train.data.training_data import TrainingData
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.license import base_license
-from mirror_train.model.pooling import check_special_tokens
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.compute.processes import world_size
 from mirror_train.training.trainer import TrainingStats
 
 __all__ = [
-    "FlowPooling",
     "check_batch",
     "check_one_process",
     "describe_flow",
@@ -38,9 +36,6 @@ __all__ = [
     "step_bar",
     "text_vectors",
 ]
-
-
-FlowPooling = Literal["auto", "cls", "mean", "mean-without-special"]
 
 
 def check_one_process(command: str) -> None:
@@ -81,7 +76,7 @@ def frozen_head(base: Pretrained, pooling: str) -> Head:
             f"{base.name} declares the pooling {head.pooling}, which a flow cannot follow: pass "
             "--pooling cls or --pooling mean"
         )
-    check_special_tokens(base, head.poolings)
+    base.check_special_tokens(head.poolings)
     return head
 
 

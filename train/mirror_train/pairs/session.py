@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,33 +16,20 @@ from mirror_rt.bundle.manifest import Manifest, PoolingMode
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.io.atomic import check_free, check_space
+from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
+from mirror_train.compute.processes import world_size
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.license import base_license
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.pairs.recipe import TaskConfig
 from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.training.output_folder import write_folder
-from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
-from mirror_train.compute.processes import world_size
-from mirror_train.training.run_config import RunConfig
 from mirror_train.training.trainer import TrainingStats
 from mirror_train.training.tune import TuneReport
 
-__all__ = ["Session", "TaskConfig", "check_numbers", "open_session"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfig(RunConfig):
-    """Everything of a run with task heads but its data and its recipe; see `RunConfig`.
-
-    Attributes:
-        precision: auto, fp32, bf16 or fp16.
-        seed: as of every run; the default is BERT-CF's.
-    """
-
-    precision: Precision = "auto"
-    seed: int = 11711
+__all__ = ["Session", "open_session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +201,6 @@ def open_session(
     check_space(config.out, sum(p.numel() * p.element_size() for p in base.model.parameters()))
     head = Head([pooling]) if pooling != "auto" else _declared(base, otherwise)
     return Session(config, base, head.to(device), device, precision)
-
-
-def check_numbers(checks: Iterable[tuple[str, object, bool, str]]) -> None:
-    """Raise ConfigError for the first (name, value, whether it holds, what was expected)."""
-    for name, value, holds, expected in checks:
-        if not holds:
-            raise ConfigError(f"{name} must be {expected}, got {value}")
 
 
 def _declared(base: Pretrained, otherwise: PoolingMode) -> Head:

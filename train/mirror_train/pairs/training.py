@@ -15,12 +15,12 @@ from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ModelError
 from mirror_rt.progress import ProgressBar, progress_bar
 from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_train.compute.precision import Precision
 from mirror_train.data.views import dropout_seed, step_rng
 from mirror_train.model.forward import Forward
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.task_layers import TaskLayer
-from mirror_train.compute.precision import Precision
 from mirror_train.training.trainer import AUTOCAST, TrainingStats
 
 __all__ = ["TaskTrainer", "bar_of", "constant", "warm_up_then_decay"]

@@ -16,12 +16,12 @@ from torch import nn
 from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, record_files
 from mirror_rt.io.atomic import new_folder, write_json
-from mirror_train.data.strings import TrainingData
+from mirror_train.compute.processes import Processes
+from mirror_train.data.training_data import TrainingData
 from mirror_train.model.license import base_license
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, quiet_transformers
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
-from mirror_train.compute.processes import Processes
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.trainer import TrainingStats, pad_length
 

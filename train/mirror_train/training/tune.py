@@ -6,65 +6,26 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free, check_space
-from mirror_train.data.batches import Batches, check_loss_batch
-from mirror_train.data.strings import TrainingData
-from mirror_train.model.declared_modules import declared_pooling
-from mirror_train.model.dense import Dense
-from mirror_train.model.pooling import check_special_tokens
-from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.training.whitening import centre_again, fit_whitening
-from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.training.output_folder import describe, write_folder
 from mirror_train.compute.precision import Precision, resolve_precision
 from mirror_train.compute.processes import Processes, joined_processes
+from mirror_train.data.batches import Batches, check_loss_batch
+from mirror_train.data.training_data import TrainingData
+from mirror_train.model.declared_modules import declared_pooling
+from mirror_train.model.dense import Dense
+from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.recipes.recipe import Recipe
-from mirror_train.training.run_config import RunConfig
+from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
+from mirror_train.training.output_folder import describe, write_folder
 from mirror_train.training.trainer import Trainer, TrainingStats
+from mirror_train.training.tune_config import TuneConfig
+from mirror_train.training.whitening import centre_again, fit_whitening
 
-__all__ = ["TuneConfig", "TuneReport", "load_base", "tune", "tuned_pooling"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneConfig(RunConfig):
-    """Everything of a run but its strings; see `RunConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-        pooling: `auto` takes what the base model declares, else the recipe's; but a recipe's
-            `mean-without-special` goes first.
-        precision: auto, fp32, bf16 or fp16.
-        loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
-            That many pairs then go through the encoder at a time, and gradients are cached (see
-            `gradient_caching.py`): memory follows the batch size, the loss `loss_batch`. None
-            for the batch size.
-        checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
-        resume: continue after the last checkpoint, if there is one.
-    """
-
-    recipe: Recipe
-    pooling: Pooling | Literal["auto"] = "auto"
-    precision: Precision = "auto"
-    loss_batch: int | None = None
-    checkpoint_every: int = 0
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
-        if self.checkpoint_every < 0:
-            raise ConfigError(f"checkpoint_every must be at least 0, got {self.checkpoint_every}")
-        if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
-            raise ConfigError(
-                f"loss_batch must be at least batch_size, {self.recipe.batch_size}, got "
-                f"{self.loss_batch}: it counts the pairs that are contrasted with one another, "
-                "batch_size those that go through the encoder at a time"
-            )
-        if self.resume and self.overwrite:
-            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
+__all__ = ["TuneReport", "load_base", "tune", "tuned_pooling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +87,7 @@ def _tune(
     base = base or processes.first_then_all(lambda: load_base(config))
     recipe = config.recipe.replace(pooling=tuned_pooling(base, config))
     _check_length(base, recipe)
-    check_special_tokens(base, [recipe.pooling])
+    base.check_special_tokens([recipe.pooling])
     _check_whitening(recipe)
     _check_hard_negatives(data, recipe)
     run = _run_identity(data, base, recipe, config, precision, processes)

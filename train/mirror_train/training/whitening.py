@@ -14,7 +14,7 @@ from torch import nn
 
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ModelError
-from mirror_train.data.strings import TrainingData
+from mirror_train.data.training_data import TrainingData
 from mirror_train.model.dense import Dense
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import ScoredPairs
 from mirror_rt.evaluation.readers.scored import read_scored_table
-from mirror_train.data.strings import TrainingData, load_training_data
+from mirror_train.data.strings import load_training_data
 from mirror_train.data.synonyms import read_synonyms
+from mirror_train.data.training_data import TrainingData
 from mirror_train.data.triplets import read_nli
 
 if TYPE_CHECKING:
-    from mirror_train.pairs.burt_data import BurtTasks
     from mirror_train.data.labelled_examples import Examples
+    from mirror_train.pairs.burt_data import BurtTasks
     from mirror_train.pairs.multitask_data import MultitaskData
 
 __all__ = ["INPUTS", "Inputs", "find_input"]

@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from mirror_train.compute.precision import Precision
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.pairs import BurtRecipe, MultitaskRecipe
-from mirror_train.compute.precision import Precision
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.run_config import RunConfig
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,22 +14,22 @@ from typing import Any
 import torch
 
 from mirror_rt.encoding.batch_encoder import BatchEncoder
-from mirror_rt.errors import ConfigError, DataError, MirrorError
+from mirror_rt.errors import DataError, MirrorError
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
 from mirror_rt.io.atomic import sha256, write_json
+from mirror_train.compute.precision import resolve_device, resolve_precision
+from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.inputs import INPUTS, Inputs, find_input
 from mirror_train.experiments.systems.job import Job
 from mirror_train.experiments.systems.rows import Row, load_row, row_to_json
 from mirror_train.experiments.systems.table import BASE, System, find_systems
 from mirror_train.experiments.systems.worker import Tuned, tune_in_process
-from mirror_train.model.default_model import DEFAULT_MODEL
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
 
-__all__ = ["Opened", "SystemsConfig", "open_with_torch", "run_systems"]
+__all__ = ["Opened", "open_with_torch", "run_systems"]
 
 SUITES = ("sentences", "words", "linking", "geometry")
 
@@ -46,53 +45,6 @@ class Opened:
 
     encoder: BatchEncoder
     about: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SystemsConfig:
-    """What to compare, on what.
-
-    Attributes:
-        data: folder with what to tune on and to evaluate on.
-        out: folder; models go to `out/models`, results to `out/runs`.
-        systems: their names; None for all that `data` has the inputs of.
-        model: base model: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
-        language: of inputs and sets.
-        top: tune on the first so many strings, pairs or rows alone.
-        max_steps: see `Job`.
-        learning_rate: see `Job`.
-        seed: of every run, and of the bootstrap.
-        samples: of the bootstrap.
-        precision: auto, fp32, bf16 or fp16.
-        device: auto, cpu, cuda or cuda:N.
-        offline: never ask the network.
-        show_progress_bar: None for bars of the systems where standard error is a terminal.
-    """
-
-    data: Path
-    out: Path
-    systems: list[str] | None = None
-    model: str = DEFAULT_MODEL
-    revision: str | None = None
-    language: str = "en"
-    top: int | None = None
-    max_steps: int | None = None
-    learning_rate: float | None = None
-    seed: int = 42
-    samples: int = 1000
-    precision: Precision = "auto"
-    device: str = "auto"
-    offline: bool = False
-    show_progress_bar: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in [("top", 2), ("max_steps", 1), ("seed", 0), ("samples", 0)]:
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
 
 
 def open_with_torch(config: SystemsConfig) -> Callable[[str, str], Opened]:

@@ -6,16 +6,18 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirror_rt.errors import ConfigError
-from mirror_train.data.strings import TrainingData
+from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.claims import Claim
 from mirror_train.experiments.systems.inputs import Inputs
-from mirror_train.experiments.systems.job import Job, fitted
+from mirror_train.experiments.systems.job import Job
 from mirror_train.recipes.recipe import Recipe, load_recipe, suggest
-from mirror_train.training.tune import TuneConfig, TuneReport, tune
+
+if TYPE_CHECKING:
+    from mirror_train.training.tune import TuneReport
 
 __all__ = ["BASE", "SYSTEMS", "System", "find_systems"]
 
@@ -45,18 +47,9 @@ class System:
     claims: tuple[Claim, ...] = field(default=())
 
 
-def mirror_recipe(name: str, **changes: Any) -> Recipe:
+def _recipe(name: str, **changes: Any) -> Recipe:
     """A recipe by name, with changes."""
     return load_recipe(name).replace(**changes)
-
-
-def tune_mirror(
-    recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: Job
-) -> TuneReport:
-    """Tune by contrast; a batch is no larger than the data."""
-    data, settings = read(job.inputs), fitted(recipe(), job)
-    settings = settings.replace(batch_size=max(2, min(settings.batch_size, len(data))))
-    return tune(data, TuneConfig(recipe=settings, precision=job.precision, **job.run_options()))
 
 
 def _mirror(
@@ -69,14 +62,14 @@ def _mirror(
     *claims: Claim,
     **changes: Any,
 ) -> System:
-    made = functools.partial(mirror_recipe, recipe, **changes)
+    made = functools.partial(_recipe, recipe, **changes)
     return System(
         name,
         title,
         source,
         (needs,),
         lambda: dataclasses.asdict(made()),
-        functools.partial(tune_mirror, made, read),
+        functools.partial(tuning.tune_mirror, made, read),
         claims,
     )
 

@@ -1,0 +1,41 @@
+"""The tuned models of `mirror-rt study systems` as bundles; that command finds this module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirror_export.config import ExportConfig
+from mirror_export.export import export_bundle
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.cli.info import describe_parity
+from mirror_rt.encoding.encoder import Encoder
+from mirror_train.experiments.systems.config import SystemsConfig
+from mirror_train.experiments.systems.run import Opened
+from mirror_train.experiments.systems.table import BASE
+from mirror_train.model.declared_modules import declared_head
+from mirror_train.model.pretrained import load_pretrained
+
+__all__ = ["open_bundles"]
+
+
+def open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
+    """Evaluate models as they are used: exported, compared with PyTorch, run by onnxruntime."""
+
+    def open_model(name: str, model: str) -> Opened:
+        out = config.out / "bundles" / name
+        revision = config.revision if name == BASE else None
+        folder = load_pretrained(model, revision=revision, offline=config.offline).folder
+        export_bundle(
+            ExportConfig(
+                model,
+                out,
+                pooling="auto" if declared_head(folder) else "mean",  # as `TorchEncoder.load`
+                revision=revision,
+                overwrite=True,
+                offline=config.offline,
+            )
+        )
+        variant = Manifest.read(out).variants["fp32"]
+        return Opened(Encoder.load(out), f"bundle {describe_parity(variant)}")
+
+    return open_model
