@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
 
 from mirror_export import study_bundles
 from mirror_rt import ConfigError, DataError, Encoder
+from mirror_rt.child_process import how_it_ended
 from mirror_rt.evaluation.bootstrap import Interval
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.similarity import ScoredPairs
@@ -333,5 +335,10 @@ def test_claims_are_judged_by_paired_intervals():
 
 
 def test_a_worker_that_is_killed_says_so():
-    assert worker.Tuned(**worker._crash(-9)).error.endswith("out of memory, most likely")
-    assert worker.Tuned(**worker._crash(3)).error == "its process ended with code 3"
+    with subprocess.Popen(["bash", "-c", "kill -9 $$"]) as killed:
+        killed.wait()
+    assert how_it_ended(killed).endswith("out of memory, most likely")
+    with subprocess.Popen(["bash", "-c", "exit 3"]) as failed:
+        failed.wait()
+    assert how_it_ended(failed) == "its process ended with code 3"
+    assert how_it_ended(failed, said="why") == "its process ended with code 3: why"

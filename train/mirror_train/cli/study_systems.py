@@ -82,7 +82,7 @@ def run_systems(arguments: argparse.Namespace) -> int:
     systems = None if arguments.systems is None else arguments.systems.split(",")
     config = given_config(arguments, SystemsConfig, systems=systems, language=arguments.lang)
     opener = open_with_torch
-    if arguments.export:
+    if config.export:
         opener = load_plugin("mirror_train.openers", "bundle", purpose="mirror-rt study systems")
     check_free(arguments.out / "runs" / "row", overwrite=True)  # --out may be a file
     try:

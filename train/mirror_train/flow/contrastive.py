@@ -18,7 +18,6 @@ from mirror_train.flow.recipe import CfConfig
 from mirror_train.flow.run import (
     check_batch,
     check_one_process,
-    describe_flow,
     show_bars,
     step_bar,
     text_vectors,
@@ -26,7 +25,7 @@ from mirror_train.flow.run import (
 from mirror_train.model.glow import Flow, check_flow_size
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.training.output_folder import write_folder
+from mirror_train.training.output_folder import describe_run, write_folder
 from mirror_train.training.trainer import TrainingStats
 from mirror_train.training.tune import TuneReport, tune, tuned_pooling
 from mirror_train.training.tune_config import TuneConfig
@@ -73,14 +72,15 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
             f"interrupted while the flow was fitted; {config.mirror_out} holds the tuned encoder: "
             "continue with --resume"
         ) from error
-    manifest = describe_flow(
+    manifest = describe_run(
         base,
-        data,
+        stats,
         pooling=config.recipe.mirror.pooling,
-        dimension=base.dimension,
         recipe={"system": "cf"} | config.recipe.to_dict(),
-        stats=stats,
+        data=data.summary(),
         training={"seed": config.seed, "precision": precision, "device": device.type} | training,
+        level=config.recipe.mirror.level,
+        language=data.language,
     )
     manifest = write_folder(
         encoder, manifest, config.out, layers=[flow], overwrite=config.overwrite

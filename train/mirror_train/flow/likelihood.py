@@ -10,15 +10,15 @@ from mirror_train.flow.recipe import FlowConfig
 from mirror_train.flow.run import (
     check_batch,
     check_one_process,
-    describe_flow,
     frozen_head,
     show_bars,
     step_bar,
     text_vectors,
+    tuned_level,
 )
 from mirror_train.model.glow import check_flow_size
 from mirror_train.model.pretrained import load_pretrained
-from mirror_train.training.output_folder import write_folder
+from mirror_train.training.output_folder import describe_run, write_folder
 from mirror_train.training.tune import TuneReport
 
 __all__ = ["tune_flow"]
@@ -57,14 +57,16 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
         stats = fit_flow(
             flow, vectors, config.recipe, seed=config.seed, device=device, on_step=on_step
         )
-    manifest = describe_flow(
+    manifest = describe_run(
         base,
-        data,
+        stats,
         pooling=head.pooling,
         dimension=dimension,
         recipe={"system": "flow"} | config.recipe.to_dict(),
-        stats=stats,
+        data=data.summary(),
         training={"seed": config.seed, "precision": "fp32", "device": device.type},
+        level=tuned_level(base.folder),
+        language=data.language,
     )
     layers = [*head.layers, flow]
     manifest = write_folder(base, manifest, config.out, layers=layers, overwrite=config.overwrite)

@@ -69,24 +69,19 @@ def _train(
     config = session.config
     parameters = [p for layer in layers.values() for p in layer.parameters()]
     trainer = TaskTrainer(
-        session.base,
-        layers,
-        batches,
-        dict.fromkeys(layers, 1.0),
-        torch.optim.Adam(
+        session=session,
+        layers=layers,
+        batches=batches,
+        weights=dict.fromkeys(layers, 1.0),
+        optimizer=torch.optim.Adam(
             [*session.base.model.parameters(), *parameters],
             lr=recipe.learning_rate,
             betas=(0.9, 0.98),
             eps=1e-9,
             fused=True,
         ),
-        partial(warm_up_then_decay, share=recipe.warm_up),
-        session.pooling,
-        session.layer,
-        recipe.max_length,
-        session.precision,
-        session.device,
-        config.seed,
+        schedule=partial(warm_up_then_decay, share=recipe.warm_up),
+        max_length=recipe.max_length,
     )
     bar = bar_of(len(batches), config.show_progress_bar, "burt")
 

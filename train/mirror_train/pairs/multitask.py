@@ -73,23 +73,18 @@ def _train(
     config = session.config
     parameters = [p for layer in layers.values() for p in layer.parameters()]
     trainer = TaskTrainer(
-        session.base,
-        layers,
-        _Batches(data, recipe, config.seed),
-        recipe.weights,
-        torch.optim.AdamW(
+        session=session,
+        layers=layers,
+        batches=_Batches(data, recipe, config.seed),
+        weights=recipe.weights,
+        optimizer=torch.optim.AdamW(
             [*session.base.model.parameters(), *parameters],
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             fused=True,
         ),
-        constant,
-        session.pooling,
-        session.layer,
-        recipe.max_length,
-        session.precision,
-        session.device,
-        config.seed,
+        schedule=constant,
+        max_length=recipe.max_length,
     )
     best = _Best(session, layers, {name: part.dev for name, part in data.tasks.items()})
     bar = bar_of(recipe.steps, config.show_progress_bar, "multitask")

@@ -20,8 +20,8 @@ from mirror_train.model.dense import Dense
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.training.output_folder import describe, write_folder
-from mirror_train.training.trainer import Trainer, TrainingStats
+from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.trainer import Trainer, TrainingStats, pad_length
 from mirror_train.training.tune_config import TuneConfig
 from mirror_train.training.whitening import centre_again, fit_whitening
 
@@ -115,9 +115,41 @@ def _tune(
         )
     if layer is not None:
         centre_again(base, layer, data, recipe, seed=config.seed, device=processes.device)
-    manifest = describe(base, data, recipe, run, stats, processes)
+    manifest = _describe(base, data, recipe, run, stats, processes)
     manifest = processes.in_first(lambda: _write(base, manifest, layer, store, config))
     return TuneReport(config.out, manifest, stats)
+
+
+def _describe(
+    base: Pretrained,
+    data: TrainingData,
+    recipe: Recipe,
+    run: dict[str, Any],
+    stats: TrainingStats,
+    processes: Processes,
+) -> Manifest:
+    loss_batch = run["loss_batch"] or recipe.batch_size
+    strings = loss_batch * len(stats.losses)
+    return describe_run(
+        base,
+        stats,
+        pooling=recipe.pooling,
+        recipe=dataclasses.asdict(recipe),
+        data=data.summary(),
+        training={
+            "seed": run["seed"],
+            "precision": run["precision"],
+            "device": processes.device.type,
+            "processes": processes.count,
+            "loss_batch": loss_batch,
+            "strings_per_second": round(strings / stats.seconds, 1),
+            "padding_percent": round(stats.padding_percent, 2),
+        },
+        level=recipe.level,
+        language=data.language,
+        weights_sha256=run["model"],
+        pad_to=pad_length(recipe),
+    )
 
 
 def _write(

@@ -29,6 +29,8 @@ class SystemsConfig:
         learning_rate: see `Job`.
         seed: of every run, and of the bootstrap.
         samples: of the bootstrap.
+        export: evaluate exported bundles, and not with PyTorch (what `run_systems` is given must
+            do so).
         precision: auto, fp32, bf16 or fp16.
         device: auto, cpu, cuda or cuda:N.
         offline: never ask the network.
@@ -46,6 +48,7 @@ class SystemsConfig:
     learning_rate: float | None = None
     seed: int = 42
     samples: int = 1000
+    export: bool = True
     precision: Precision = "auto"
     device: str = "auto"
     offline: bool = False

@@ -33,10 +33,10 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "paraphrases": ("pairs/quora-train.csv", "pairs/quora-dev.csv"),
     "similarity": ("pairs/sts-train.csv", "pairs/sts-dev.csv"),
     "ppdb": ("pairs/ppdb*.txt", "ppdb/ppdb*.txt"),
+    # Pairs with scores that systems are evaluated on, and so must not learn from.
+    "evaluated": ("sts/stsb-en-test.tsv", "sts/sick-r-all.tsv"),
 }
 _OF_A_LANGUAGE = frozenset({"sentences", "words"})
-# Pairs with scores that systems are evaluated on, and so must not learn from.
-_EVALUATED = ("sts/stsb-en-test.tsv", "sts/sick-r-all.tsv")
 
 
 def find_input(data: Path, name: str, language: str) -> list[Path]:
@@ -102,7 +102,7 @@ class Inputs:
         from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
 
         read = load_multitask_data(self.data / "pairs", top=self.top, seed=seed).tasks
-        paths = [path for name in _EVALUATED if (path := self.data / name).is_file()]
+        paths = find_input(self.data, "evaluated", self.language)
         evaluated = [read_scored_table(path) for path in paths]
         similarity = read["similarity"]
         train = without(similarity.train, evaluated)

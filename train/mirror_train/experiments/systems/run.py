@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.errors import DataError, MirrorError
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
-from mirror_rt.io.atomic import sha256, write_json
-from mirror_train.compute.precision import resolve_device, resolve_precision
+from mirror_rt.io.atomic import sha256
+from mirror_train.experiments.kept_results import KeptResult, files_sha256, run_setting
 from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.inputs import INPUTS, Inputs, find_input
 from mirror_train.experiments.systems.job import Job
-from mirror_train.experiments.systems.rows import Row, load_row, row_to_json
+from mirror_train.experiments.systems.rows import Row, row_from_json, row_to_json
 from mirror_train.experiments.systems.table import BASE, System, find_systems
 from mirror_train.experiments.systems.worker import Tuned, tune_in_process
 from mirror_train.model.pretrained import load_pretrained
@@ -94,13 +90,13 @@ def run_systems(
     for system in (None, *chosen):
         name = BASE if system is None else system.name
         identity = runner.identity(system)
-        path = runner.path(name, identity)
-        row = load_row(path, identity)
+        kept = KeptResult(config.out / "runs", identity, name)
+        row = kept.load(row_from_json)
         if row is None:
             on_start(name)
             row = runner.run(name, system)
             if row.tuned.error is None:
-                write_json(path, row_to_json(row) | {"identity": identity})
+                kept.save(row_to_json(row))
         rows.append(row)
         on_row(row)
     return rows, left_out
@@ -132,17 +128,16 @@ class _Runner:
     def __init__(self, config: SystemsConfig, open_model: Callable[[str, str], Opened]) -> None:
         self._config, self._open = config, open_model
         self._sets = evaluation_sets(config.data, config.language)
-        device = resolve_device(config.device)
         base = load_pretrained(config.model, revision=config.revision, offline=config.offline)
         self._max_length = base.max_length
-        self._common = {
-            "model": base.weights_sha256(),
+        setting = run_setting(
+            base.weights_sha256(), precision=config.precision, device=config.device
+        )
+        self._common = setting | {
             "sets": {f"{one.suite}/{one.name}": _hash(one.path) for one in self._sets},
             "samples": config.samples,
             "seed": config.seed,
-            "precision": resolve_precision(config.precision, device),
-            "device": device.type,
-            "torch": torch.__version__,
+            "export": config.export,
         }
 
     def identity(self, system: System | None) -> dict[str, Any]:
@@ -152,17 +147,12 @@ class _Runner:
         config = self._config
         files = {
             str(path.relative_to(config.data)): _hash(path)
-            for name in system.inputs
+            for name in (*system.inputs, *system.optional)
             for path in find_input(config.data, name, config.language)
         }
         own = {"system": system.name, "options": system.options(), "files": files}
         limits = {name: getattr(config, name) for name in ("top", "max_steps", "learning_rate")}
         return self._common | own | limits
-
-    def path(self, name: str, identity: dict[str, Any]) -> Path:
-        """Where the row is kept."""
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        return self._config.out / "runs" / f"{name}-{digest[:12]}.json"
 
     def run(self, name: str, system: System | None) -> Row:
         if system is None:
@@ -230,5 +220,4 @@ def _hash(path: Path) -> str:
     """Of a file, or of the files of a folder."""
     if path.is_file():
         return sha256(path)
-    parts = [f"{one.name} {sha256(one)}" for one in sorted(path.rglob("*")) if one.is_file()]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return files_sha256((one for one in sorted(path.rglob("*")) if one.is_file()), path)

@@ -36,6 +36,7 @@ class System:
         options: what decides its result beside job and inputs, as JSON values.
         tune: makes it. Reads the inputs, writes `Job.out`.
         claims: what its paper says it improves.
+        optional: further inputs, which are used, or left out of what is used, where there are any.
     """
 
     name: str
@@ -45,6 +46,7 @@ class System:
     options: Callable[[], dict[str, Any]]
     tune: Callable[[Job], TuneReport]
     claims: tuple[Claim, ...] = field(default=())
+    optional: tuple[str, ...] = ()
 
 
 def _recipe(name: str, **changes: Any) -> Recipe:
@@ -121,10 +123,10 @@ SYSTEMS: dict[str, System] = {
                functools.partial(tuning.tune_cf, regulariser=False)),
         System("burt", "inference and paraphrases, by classes", "BURT (Li and Zhao 2020)",
                ("inference",), tuning.burt_options, tuning.tune_burt,
-               (Claim(BASE, _STS + _WORDS),)),
+               (Claim(BASE, _STS + _WORDS),), ("ppdb", "paraphrases")),
         System("multitask", "sentiment, paraphrases and similarity at once", "BERT-CF, 4.3",
                ("sentiment", "paraphrases", "similarity"), tuning.multitask_options,
-               tuning.tune_multitask, (Claim(BASE, _STS),)),
+               tuning.tune_multitask, (Claim(BASE, _STS),), ("evaluated",)),
     )
 }  # fmt: skip
 
