@@ -171,7 +171,7 @@ def contenders_of(arguments):
 def source(model):
     if Path(model).is_dir():
         return model
-    from mirror_train.model.default_model import default_model_folder
+    from mirror_train.model.model_folder import default_model_folder
 
     return str(default_model_folder()) if model == "all-MiniLM-L6-v2" else model
 

@@ -11,15 +11,18 @@ from mirror_rt.errors import importing
 
 __all__ = ["lazy_exports"]
 
+_NEEDS = {
+    "train": ("torch", "transformers"),
+    "export": ("torch", "transformers", "onnx", "onnxscript"),
+}
+
 
 def lazy_exports(
     package: str,
     names: Sequence[str],
     modules: Sequence[str],
     *,
-    needs: Sequence[str],
     extra: str,
-    purpose: str,
 ) -> Callable[[str], Any]:
     """Return the `__getattr__` (PEP 562) of a package.
 
@@ -28,16 +31,14 @@ def lazy_exports(
         names: its public names.
         modules: the modules below it that have them in their `__all__`, in the order in which
             they are looked through: the quick ones first.
-        needs: the packages that the slow ones import.
-        extra: the extra of mirror-rt that brings those.
-        purpose: what they are for, in the error that names the extra.
+        extra: the extra of mirror-rt that brings what the slow ones import.
     """
 
     def get(name: str) -> Any:
         if name in names:
             with ExitStack() as missing:
-                for need in needs:
-                    missing.enter_context(importing(need, extra=extra, purpose=purpose))
+                for need in _NEEDS[extra]:
+                    missing.enter_context(importing(need, extra=extra, purpose=package))
                 for module in modules:
                     found = import_module(f"{package}.{module}")
                     if name in found.__all__:

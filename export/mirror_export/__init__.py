@@ -26,7 +26,5 @@ __getattr__ = lazy_exports(
     __name__,
     __all__,
     ("config", "pack.sources", "parity", "pack.export_pack", "export"),
-    needs=("torch", "transformers", "onnx", "onnxscript"),
     extra="export",
-    purpose="exporting",
 )

@@ -23,16 +23,15 @@ def open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
 
     def open_model(name: str, model: str) -> Opened:
         out = config.out / "bundles" / name
-        revision = config.revision if name == BASE else None
-        folder = load_pretrained(model, revision=revision, offline=config.offline).folder
+        options = config.load_options() | ({} if name == BASE else {"revision": None})
+        folder = load_pretrained(model, **options).folder
         export_bundle(
             ExportConfig(
                 model,
                 out,
                 pooling="auto" if declared_head(folder) else "mean",  # as `TorchEncoder.load`
-                revision=revision,
                 overwrite=True,
-                offline=config.offline,
+                **options,
             )
         )
         variant = Manifest.read(out).variants["fp32"]

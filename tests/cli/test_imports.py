@@ -119,7 +119,7 @@ def test_recipes_and_configurations_need_no_torch():
     done = python(
         WITHOUT_TORCH + "import mirror_train as m\n"
         "from mirror_export import ExportConfig\n"
-        "from mirror_train.experiments import studies, study_config\n"
+        "from mirror_train.experiments import studies\n"
         "from mirror_train.experiments.systems import config, table\n"
         "from mirror_train.flow import CfRecipe, FlowConfig\n"
         "from mirror_train.pairs import BurtConfig, MultitaskRecipe\n"

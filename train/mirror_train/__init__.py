@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from mirror_rt.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from mirror_train.data.strings import load_training_data
+    from mirror_train.data.strings import has_word_list, load_training_data, word_list
     from mirror_train.data.training_data import TrainingData
-    from mirror_train.data.word_lists import has_word_list, word_list
     from mirror_train.languages.run import LanguageJob, LanguageResult, tune_languages
     from mirror_train.languages.table import LanguageRecipe, LanguageTable, load_languages
     from mirror_train.loss.infonce import infonce
-    from mirror_train.model.default_model import DEFAULT_MODEL
+    from mirror_train.model.model_folder import DEFAULT_MODEL
     from mirror_train.model.torch_encoder import TorchEncoder
     from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
+    from mirror_train.training.run_config import TuneConfig
     from mirror_train.training.tune import TuneReport, tune
-    from mirror_train.training.tune_config import TuneConfig
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -48,17 +47,14 @@ __getattr__ = lazy_exports(
     (
         "recipes.recipe",
         "languages.table",
-        "model.default_model",
-        "training.tune_config",
+        "model.model_folder",
+        "training.run_config",
         "data.training_data",
-        "data.word_lists",
         "data.strings",
         "loss.infonce",
         "model.torch_encoder",
         "training.tune",
         "languages.run",
     ),
-    needs=("torch", "transformers"),
     extra="train",
-    purpose="tuning",
 )

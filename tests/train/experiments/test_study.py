@@ -11,8 +11,7 @@ from scipy import stats
 from mirror_rt import ConfigError
 from mirror_train import load_recipe, load_training_data
 from mirror_train.experiments import study_run as study_module
-from mirror_train.experiments.studies import STUDIES, find_study
-from mirror_train.experiments.study_config import StudyConfig
+from mirror_train.experiments.studies import STUDIES, StudyConfig, find_study
 from mirror_train.experiments.study_report import markdown_table, summarize, t_interval
 from mirror_train.experiments.study_run import Run, random_strings, run_study
 

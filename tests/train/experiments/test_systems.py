@@ -20,9 +20,8 @@ from mirror_train.data.labelled_examples import Examples
 from mirror_train.experiments.systems import run as run_module
 from mirror_train.experiments.systems import worker
 from mirror_train.experiments.systems.claims import Claim, judge
-from mirror_train.experiments.systems.config import SystemsConfig
+from mirror_train.experiments.systems.config import SystemJob, SystemsConfig
 from mirror_train.experiments.systems.inputs import Inputs, without
-from mirror_train.experiments.systems.job import Job
 from mirror_train.experiments.systems.run import open_with_torch, run_systems
 from mirror_train.experiments.systems.table import SYSTEMS, find_systems
 
@@ -248,7 +247,7 @@ def test_options_of_systems_go_with_them_alone(folder, tmp_path, cli):
 def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_bert, tmp_path):
     """Not that of a flow, which learns vectors, however large the encoder is."""
     inputs, model = Inputs(folder, top=48), str(tiny_bert)
-    job = Job(system=system, inputs=inputs, out=tmp_path / "out", model=model, max_steps=1,
+    job = SystemJob(system=system, inputs=inputs, out=tmp_path / "out", model=model, max_steps=1,
               learning_rate=8e-4, precision="fp32", device="cpu",
               show_progress_bar=False)  # fmt: skip
     own = SYSTEMS[system].options()

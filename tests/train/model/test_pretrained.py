@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from mirror_rt import BundleError, Encoder, ModelError
 from mirror_rt.bundle.hub import is_hub_name
 from mirror_train.model.declared_modules import declared_pooling
-from mirror_train.model.default_model import default_model_folder
+from mirror_train.model.model_folder import default_model_folder
 from mirror_train.model.pretrained import load_pretrained
 
 

@@ -21,11 +21,9 @@ from mirror_train.cli.study_systems import (
 )
 from mirror_train.cli.training_options import add_fields, defaults_of, given_config
 from mirror_train.cli.tune import POOLING, PRECISION
-from mirror_train.data.strings import load_training_data
+from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
-from mirror_train.data.word_lists import word_list
-from mirror_train.experiments.studies import STUDIES, Study, find_study
-from mirror_train.experiments.study_config import StudyConfig
+from mirror_train.experiments.studies import STUDIES, Study, StudyConfig, find_study
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ from mirror_train.cli.training_options import (
     given_config,
 )
 from mirror_train.cli.tune_languages import run_languages
-from mirror_train.data.strings import DataFormat, load_training_data
+from mirror_train.data.strings import DataFormat, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
-from mirror_train.data.word_lists import word_list
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
-from mirror_train.training.tune_config import TuneConfig
+from mirror_train.training.run_config import TuneConfig
 
 __all__ = ["POOLING", "PRECISION", "add_data_options", "add_parser", "training_data"]
 

@@ -14,9 +14,9 @@ from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
-from mirror_train.data.word_lists import has_word_list, word_list
+from mirror_train.data.strings import has_word_list, word_list
 from mirror_train.languages.table import LanguageRecipe, load_languages
-from mirror_train.training.tune_config import TuneConfig
+from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
     from mirror_train.languages.run import LanguageJob, LanguageResult

@@ -138,12 +138,7 @@ def _scores(found: dict[str, Any]) -> dict[str, float]:
 def _identity(
     tasks: BurtTasks, config: BurtConfig, sets: Mapping[str, ScoredPairs]
 ) -> dict[str, Any]:
-    base = load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-    )
+    base = load_pretrained(config.model, **config.load_options())
     setting = run_setting(base.weights_sha256(), precision=config.precision, device=config.device)
     return setting | {
         "data": {name: tasks.of(name).sha256() for name in tasks.objectives},

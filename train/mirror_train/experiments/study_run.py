@@ -19,12 +19,11 @@ from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
 from mirror_rt.io.atomic import sha256
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.kept_results import KeptResult, run_setting
-from mirror_train.experiments.studies import Setup
-from mirror_train.experiments.study_config import StudyConfig
+from mirror_train.experiments.studies import Setup, StudyConfig
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.run_config import TuneConfig
 from mirror_train.training.tune import tune
-from mirror_train.training.tune_config import TuneConfig
 
 __all__ = ["Run", "random_strings", "run_study"]
 

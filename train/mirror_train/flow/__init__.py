@@ -12,10 +12,5 @@ if TYPE_CHECKING:
 __all__ = ["CfConfig", "CfRecipe", "FlowConfig", "FlowRecipe", "tune_cf", "tune_flow"]
 
 __getattr__ = lazy_exports(
-    __name__,
-    __all__,
-    ("recipe", "likelihood", "contrastive"),
-    needs=("torch", "transformers"),
-    extra="train",
-    purpose="tuning",
+    __name__, __all__, ("recipe", "likelihood", "contrastive"), extra="train"
 )

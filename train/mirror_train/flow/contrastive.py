@@ -18,17 +18,16 @@ from mirror_train.flow.recipe import CfConfig
 from mirror_train.flow.run import (
     check_batch,
     check_one_process,
-    show_bars,
-    step_bar,
     text_vectors,
 )
 from mirror_train.model.glow import Flow, check_flow_size
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.step_bar import shows_bars, step_bar
 from mirror_train.training.trainer import TrainingStats
 from mirror_train.training.tune import TuneReport, tune, tuned_pooling
-from mirror_train.training.tune_config import TuneConfig
 
 __all__ = ["tune_cf"]
 
@@ -171,11 +170,11 @@ def _second_step(
     precision: Precision,
 ) -> tuple[Flow, TrainingStats]:
     recipe, seed, device = config.recipe, config.seed, processes.device
-    show = show_bars(config.show_progress_bar)
+    show = shows_bars(config.show_progress_bar)
     head = Head([recipe.mirror.pooling])
     vectors = text_vectors(encoder, head, data, device=device, show=show)
     flow = initial_flow(encoder.dimension, recipe.flow, seed=seed, vectors=vectors)
-    with step_bar(recipe.flow.steps, show) as on_step:
+    with step_bar(recipe.flow.steps, show, "flow") as on_step:
         if not recipe.mirror_weight:
             return flow, fit_flow(
                 flow, vectors, recipe.flow, seed=seed, device=device, on_step=on_step

@@ -11,14 +11,13 @@ from mirror_train.flow.run import (
     check_batch,
     check_one_process,
     frozen_head,
-    show_bars,
-    step_bar,
     text_vectors,
     tuned_level,
 )
 from mirror_train.model.glow import check_flow_size
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.step_bar import shows_bars, step_bar
 from mirror_train.training.tune import TuneReport
 
 __all__ = ["tune_flow"]
@@ -40,20 +39,15 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
     check_one_process("flow")
     check_free(config.out, overwrite=config.overwrite)
     check_batch(data, config.recipe.batch_size)
-    device, show = resolve_device(config.device), show_bars(config.show_progress_bar)
-    base = load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-    )
+    device, show = resolve_device(config.device), shows_bars(config.show_progress_bar)
+    base = load_pretrained(config.model, **config.load_options())
     check_space(config.out, sum(p.numel() * p.element_size() for p in base.model.parameters()))
     head = frozen_head(base, config.pooling)
     dimension = head.dimension(base.dimension)
     check_flow_size(dimension)
     vectors = text_vectors(base, head, data, device=device, show=show)
     flow = initial_flow(dimension, config.recipe, seed=config.seed, vectors=vectors)
-    with step_bar(config.recipe.steps, show) as on_step:
+    with step_bar(config.recipe.steps, show, "flow") as on_step:
         stats = fit_flow(
             flow, vectors, config.recipe, seed=config.seed, device=device, on_step=on_step
         )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import cast, get_args
 
@@ -14,7 +11,6 @@ import torch
 from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError, DataError, ModelError
-from mirror_rt.progress import progress_bar
 from mirror_train.compute.processes import world_size
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.declared_modules import declared_head
@@ -22,15 +18,7 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 
-__all__ = [
-    "check_batch",
-    "check_one_process",
-    "frozen_head",
-    "show_bars",
-    "step_bar",
-    "text_vectors",
-    "tuned_level",
-]
+__all__ = ["check_batch", "check_one_process", "frozen_head", "text_vectors", "tuned_level"]
 
 
 def check_one_process(command: str) -> None:
@@ -83,26 +71,6 @@ def text_vectors(
     encoder = TorchEncoder(base, head=head, device=device)
     vectors = encoder.encode(strings, normalize_embeddings=False, show_progress_bar=show)
     return np.asarray(vectors, dtype=np.float32)
-
-
-def show_bars(wanted: bool | None) -> bool:
-    """Whether to show bars: as told, else where standard error is a terminal."""
-    return sys.stderr.isatty() if wanted is None else wanted
-
-
-@contextmanager
-def step_bar(steps: int, show: bool) -> Iterator[Callable[[float], None]]:
-    """A bar of a flow's steps; what it gives takes the loss after each."""
-    bar = progress_bar(steps, show, unit="step", desc="flow")
-
-    def on_step(loss: float) -> None:
-        bar.set_postfix_str(f"loss={loss:.4f}")
-        bar.update(1)
-
-    try:
-        yield on_step
-    finally:
-        bar.close()
 
 
 def tuned_level(folder: Path) -> str | None:

@@ -25,15 +25,14 @@ from mirror_rt.evaluation import (
 from mirror_rt.io.atomic import sha256, write_json
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.scripts import script_warning
-from mirror_train.data.strings import load_training_data
+from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
-from mirror_train.data.word_lists import word_list
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.training.run_config import TuneConfig
 from mirror_train.training.tune import load_base, tune
-from mirror_train.training.tune_config import TuneConfig
 
 __all__ = ["REPORT_FILE", "LanguageJob", "LanguageResult", "Measures", "tune_languages"]
 

@@ -10,7 +10,7 @@ from huggingface_hub.repocard import metadata_load
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError
-from mirror_train.model.default_model import DEFAULT_MODEL_LICENSE, is_default_model
+from mirror_train.model.model_folder import DEFAULT_MODEL_LICENSE, is_default_model
 from mirror_train.model.pretrained import Pretrained
 
 __all__ = ["base_license", "describe_base"]

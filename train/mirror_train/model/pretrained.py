@@ -21,10 +21,9 @@ from mirror_rt.errors import ConfigError, MirrorError, ModelError
 from mirror_rt.io.atomic import sha256
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.model.declared_modules import declared_text_options, transformer_folder
-from mirror_train.model.default_model import DEFAULT_MODEL
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.families import family_of
-from mirror_train.model.model_folder import SAFE_WEIGHTS, resolve_model
+from mirror_train.model.model_folder import DEFAULT_MODEL, SAFE_WEIGHTS, resolve_model
 
 __all__ = ["Pretrained", "load_pretrained", "quiet_transformers"]
 

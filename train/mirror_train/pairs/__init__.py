@@ -24,10 +24,5 @@ __all__ = [
 ]
 
 __getattr__ = lazy_exports(
-    __name__,
-    __all__,
-    ("recipe", "multitask_data", "burt_data", "multitask", "burt"),
-    needs=("torch", "transformers"),
-    extra="train",
-    purpose="tuning",
+    __name__, __all__, ("recipe", "multitask_data", "burt_data", "multitask", "burt"), extra="train"
 )

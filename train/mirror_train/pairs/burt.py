@@ -20,7 +20,8 @@ from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.recipe import BurtConfig, BurtRecipe
 from mirror_train.pairs.session import Session, open_session
 from mirror_train.pairs.task_layers import SoftmaxLayer, TaskLayer
-from mirror_train.pairs.training import TaskTrainer, bar_of, warm_up_then_decay
+from mirror_train.pairs.training import TaskTrainer, warm_up_then_decay
+from mirror_train.training.step_bar import step_bar
 from mirror_train.training.trainer import TrainingStats
 from mirror_train.training.tune import TuneReport
 
@@ -83,15 +84,8 @@ def _train(
         schedule=partial(warm_up_then_decay, share=recipe.warm_up),
         max_length=recipe.max_length,
     )
-    bar = bar_of(len(batches), config.show_progress_bar, "burt")
-
-    def on_step(done: int, loss: float) -> None:
-        bar.set_postfix_str(f"loss {loss:.3f}")
-        bar.update(1)
-
-    stats = trainer.run(len(batches), on_step=on_step)
-    bar.close()
-    return stats
+    with step_bar(len(batches), config.show_progress_bar, "burt") as on_step:
+        return trainer.run(len(batches), on_step=lambda done, loss: on_step(loss))
 
 
 class _Batches:

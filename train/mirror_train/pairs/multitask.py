@@ -17,7 +17,8 @@ from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
 from mirror_train.pairs.session import Session, open_session
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
-from mirror_train.pairs.training import TaskTrainer, bar_of, constant
+from mirror_train.pairs.training import TaskTrainer, constant
+from mirror_train.training.step_bar import step_bar
 from mirror_train.training.tune import TuneReport
 
 __all__ = ["evaluate_tasks", "tune_multitask"]
@@ -87,16 +88,14 @@ def _train(
         max_length=recipe.max_length,
     )
     best = _Best(session, layers, {name: part.dev for name, part in data.tasks.items()})
-    bar = bar_of(recipe.steps, config.show_progress_bar, "multitask")
+    with step_bar(recipe.steps, config.show_progress_bar, "multitask") as show:
 
-    def on_step(done: int, loss: float) -> None:
-        bar.set_postfix_str(f"loss {loss:.3f}")
-        bar.update(1)
-        if done % recipe.evaluate_every == 0 or done == recipe.steps:
-            best.evaluate(done, last=done == recipe.steps)
+        def on_step(done: int, loss: float) -> None:
+            show(loss)
+            if done % recipe.evaluate_every == 0 or done == recipe.steps:
+                best.evaluate(done, last=done == recipe.steps)
 
-    stats = trainer.run(recipe.steps, on_step=on_step)
-    bar.close()
+        stats = trainer.run(recipe.steps, on_step=on_step)
     return session.save(
         layers,
         stats,

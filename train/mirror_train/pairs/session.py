@@ -156,13 +156,7 @@ def open_session(
     check_free(config.out, overwrite=config.overwrite)
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
-    base = load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-        dropout=dropout,
-    )
+    base = load_pretrained(config.model, dropout=dropout, **config.load_options())
     if max_length > base.max_length:
         raise ConfigError(
             f"max_length {max_length} is more than the {base.max_length} positions of {base.name}"

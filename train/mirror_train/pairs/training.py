@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from mirror_rt.errors import ModelError
-from mirror_rt.progress import ProgressBar, progress_bar
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.data.views import dropout_seed, step_rng
 from mirror_train.model.forward import Forward
@@ -21,7 +19,7 @@ from mirror_train.pairs.session import Session
 from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.training.trainer import AUTOCAST, TrainingStats
 
-__all__ = ["TaskTrainer", "bar_of", "constant", "warm_up_then_decay"]
+__all__ = ["TaskTrainer", "constant", "warm_up_then_decay"]
 
 
 def constant(step: int, total: int) -> float:
@@ -38,12 +36,6 @@ def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
     if step < warm:
         return (step + 1) / warm
     return (total - step) / max(1, total - warm)
-
-
-def bar_of(total: int, show: bool | None, desc: str) -> ProgressBar:
-    """A bar of steps; None shows one where standard error is a terminal."""
-    shown = sys.stderr.isatty() if show is None else show
-    return progress_bar(total, shown, unit="step", desc=desc)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

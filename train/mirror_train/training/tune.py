@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,9 @@ from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.step_bar import step_bar
 from mirror_train.training.trainer import Trainer, TrainingStats, pad_length
-from mirror_train.training.tune_config import TuneConfig
 from mirror_train.training.whitening import centre_again, fit_whitening
 
 __all__ = ["TuneReport", "load_base", "tune", "tuned_pooling"]
@@ -68,13 +68,7 @@ def load_base(config: TuneConfig) -> Pretrained:
     Raises:
         ModelError: it cannot be loaded.
     """
-    return load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-        dropout=config.recipe.dropout,
-    )
+    return load_pretrained(config.model, dropout=config.recipe.dropout, **config.load_options())
 
 
 def _tune(
@@ -106,12 +100,13 @@ def _tune(
     layer = fit_whitening(base, data, recipe, seed=config.seed, device=processes.device)
     trainer = Trainer(base, batches, recipe, precision=precision, processes=processes, layer=layer)
     show = config.show_progress_bar if processes.rank == 0 else False
-    with _Progress(trainer, loss_batch, show, checkpoint) as progress:
+    done = checkpoint.step if checkpoint else 0
+    with step_bar(len(batches), show, "tune", done=done, unit="string", size=loss_batch) as on_step:
         stats = trainer.run(
             store,
             checkpoint_every=config.checkpoint_every,
             resume_from=checkpoint,
-            on_step=progress,
+            on_step=on_step,
         )
     if layer is not None:
         centre_again(base, layer, data, recipe, seed=config.seed, device=processes.device)
@@ -239,32 +234,3 @@ def _run_identity(
         "loss_batch": None if config.loss_batch == recipe.batch_size else config.loss_batch,
         "processes": processes.count,
     }
-
-
-class _Progress:
-    """A bar with the loss and strings a second, on standard error."""
-
-    def __init__(
-        self, trainer: Trainer, strings: int, show: bool | None, resumed: Checkpoint | None
-    ) -> None:
-        from tqdm import tqdm
-
-        self._strings = strings
-        done = resumed.step if resumed is not None else 0
-        self._bar = tqdm(
-            total=trainer.total_steps * self._strings,
-            initial=done * self._strings,
-            disable=not (sys.stderr.isatty() if show is None else show),
-            unit="string",
-            desc="tune",
-        )
-
-    def __call__(self, loss: float) -> None:
-        self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
-        self._bar.update(self._strings)
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()

@@ -16,9 +16,8 @@ from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
 from mirror_rt.io.atomic import sha256
 from mirror_train.experiments.kept_results import KeptResult, files_sha256, run_setting
-from mirror_train.experiments.systems.config import SystemsConfig
+from mirror_train.experiments.systems.config import SystemJob, SystemsConfig
 from mirror_train.experiments.systems.inputs import INPUTS, Inputs, find_input
-from mirror_train.experiments.systems.job import Job
 from mirror_train.experiments.systems.rows import Row, row_from_json, row_to_json
 from mirror_train.experiments.systems.table import BASE, System, find_systems
 from mirror_train.experiments.systems.worker import Tuned, tune_in_process
@@ -47,12 +46,8 @@ def open_with_torch(config: SystemsConfig) -> Callable[[str, str], Opened]:
     """Evaluate models with PyTorch, as they are tuned."""
 
     def open_model(name: str, model: str) -> Opened:
-        revision = config.revision if name == BASE else None
-        return Opened(
-            TorchEncoder.load(
-                model, revision=revision, offline=config.offline, device=config.device
-            )
-        )
+        options = config.load_options() | ({} if name == BASE else {"revision": None})
+        return Opened(TorchEncoder.load(model, device=config.device, **options))
 
     return open_model
 
@@ -128,7 +123,7 @@ class _Runner:
     def __init__(self, config: SystemsConfig, open_model: Callable[[str, str], Opened]) -> None:
         self._config, self._open = config, open_model
         self._sets = evaluation_sets(config.data, config.language)
-        base = load_pretrained(config.model, revision=config.revision, offline=config.offline)
+        base = load_pretrained(config.model, **config.load_options())
         self._max_length = base.max_length
         setting = run_setting(
             base.weights_sha256(), precision=config.precision, device=config.device
@@ -165,23 +160,17 @@ class _Runner:
             return Row(name, tuned)
         return self._evaluate(name, str(out), tuned)
 
-    def _job(self, name: str, out: Path) -> Job:
+    def _job(self, name: str, out: Path) -> SystemJob:
         config = self._config
-        return Job(
+        options = config.run_options() | {"out": out, "overwrite": True}
+        return SystemJob(
             system=name,
             inputs=Inputs(config.data, config.language, config.top),
-            out=out,
-            model=config.model,
-            revision=config.revision,
-            seed=config.seed,
             max_steps=config.max_steps,
             learning_rate=config.learning_rate,
             max_length=self._max_length,
             precision=config.precision,
-            device=config.device,
-            overwrite=True,
-            offline=config.offline,
-            show_progress_bar=config.show_progress_bar,
+            **options,
         )
 
     def _evaluate(self, name: str, model: str, tuned: Tuned) -> Row:

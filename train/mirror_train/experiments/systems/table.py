@@ -12,8 +12,8 @@ from mirror_rt.errors import ConfigError
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.claims import Claim
+from mirror_train.experiments.systems.config import SystemJob
 from mirror_train.experiments.systems.inputs import Inputs
-from mirror_train.experiments.systems.job import Job
 from mirror_train.recipes.recipe import Recipe, load_recipe, suggest
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class System:
         source: the paper.
         inputs: names in `mirror_train.experiments.systems.inputs.INPUTS`; all are needed.
         options: what decides its result beside job and inputs, as JSON values.
-        tune: makes it. Reads the inputs, writes `Job.out`.
+        tune: makes it. Reads the inputs, writes `SystemJob.out`.
         claims: what its paper says it improves.
         optional: further inputs, which are used, or left out of what is used, where there are any.
     """
@@ -44,7 +44,7 @@ class System:
     source: str
     inputs: tuple[str, ...]
     options: Callable[[], dict[str, Any]]
-    tune: Callable[[Job], TuneReport]
+    tune: Callable[[SystemJob], TuneReport]
     claims: tuple[Claim, ...] = field(default=())
     optional: tuple[str, ...] = ()
 

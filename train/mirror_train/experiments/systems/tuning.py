@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mirror_train.data.training_data import TrainingData
+from mirror_train.experiments.systems.config import SystemJob, fitted
 from mirror_train.experiments.systems.inputs import Inputs
-from mirror_train.experiments.systems.job import Job, fitted
 from mirror_train.flow.recipe import CfConfig, CfRecipe, FlowConfig, FlowRecipe
 from mirror_train.pairs.recipe import BurtConfig, BurtRecipe, MultitaskConfig, MultitaskRecipe
 from mirror_train.recipes.recipe import Recipe
-from mirror_train.training.tune_config import TuneConfig
+from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.tune import TuneReport
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 
-def _steps(own: int, job: Job) -> int:
+def _steps(own: int, job: SystemJob) -> int:
     return own if job.max_steps is None else min(own, job.max_steps)
 
 
 def tune_mirror(
-    recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: Job
+    recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: SystemJob
 ) -> TuneReport:
     """Tune by contrast; a batch is no larger than the data."""
     from mirror_train.training.tune import tune
@@ -51,7 +51,7 @@ def flow_options() -> dict[str, Any]:
     return dataclasses.asdict(FlowRecipe())
 
 
-def tune_flow(job: Job) -> TuneReport:
+def tune_flow(job: SystemJob) -> TuneReport:
     """Fit a flow to the base model's mean vectors of the sentences."""
     from mirror_train.flow.likelihood import tune_flow as run
 
@@ -74,7 +74,7 @@ def cf_options(**ablation: Any) -> dict[str, Any]:
     return cf_recipe(**ablation).to_dict()
 
 
-def tune_cf(job: Job, **ablation: Any) -> TuneReport:
+def tune_cf(job: SystemJob, **ablation: Any) -> TuneReport:
     """Tune by Mirror-BERT on the sentences, then fit a flow with its loss as regulariser."""
     from mirror_train.flow.contrastive import tune_cf as run
 
@@ -90,7 +90,7 @@ def burt_options() -> dict[str, Any]:
     return dataclasses.asdict(BurtRecipe())
 
 
-def tune_burt(job: Job) -> TuneReport:
+def tune_burt(job: SystemJob) -> TuneReport:
     """Train on inference pairs and paraphrases, an epoch of the inference pairs."""
     from mirror_train.pairs.burt import tune_burt as run
 
@@ -109,7 +109,7 @@ def multitask_options() -> dict[str, Any]:
     return dataclasses.asdict(MultitaskRecipe())
 
 
-def tune_multitask(job: Job) -> TuneReport:
+def tune_multitask(job: SystemJob) -> TuneReport:
     """Fine-tune on sentiment, paraphrases and similarity together."""
     from mirror_train.pairs.multitask import tune_multitask as run
 

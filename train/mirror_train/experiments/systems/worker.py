@@ -9,7 +9,7 @@ from typing import Any
 from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
 from mirror_rt.errors import MirrorError
-from mirror_train.experiments.systems.job import Job
+from mirror_train.experiments.systems.config import SystemJob
 
 __all__ = ["Tuned", "tune_here"]
 
@@ -33,7 +33,7 @@ class Tuned:
     data: str = ""
 
 
-def tune_in_process(job: Job) -> Tuned:
+def tune_in_process(job: SystemJob) -> Tuned:
     """Tune a system as `job` says. An exception here, Ctrl-C too, ends the process."""
     with start_child() as process:
         try:
@@ -45,7 +45,7 @@ def tune_in_process(job: Job) -> Tuned:
     return Tuned(**(reply or {"error": how_it_ended(process)}))
 
 
-def tune_here(job: Job) -> dict[str, Any]:
+def tune_here(job: SystemJob) -> dict[str, Any]:
     """Tune a system in this process; the fields of `Tuned`."""
     import torch
 
