@@ -38,7 +38,7 @@ def lazy_exports(
         if name in names:
             with ExitStack() as missing:
                 for need in _NEEDS[extra]:
-                    missing.enter_context(importing(need, extra=extra, purpose=package))
+                    missing.enter_context(importing(need, extra=extra, purpose=f"{package}.{name}"))
                 for module in modules:
                     found = import_module(f"{package}.{module}")
                     if name in found.__all__:

@@ -152,6 +152,27 @@ def test_what_is_finished_is_kept(configure, here):
         run_systems(config, open_with_torch(config))
 
 
+def test_optional_inputs_decide_a_row_too(configure, folder, tmp_path):
+    """PPDB that BURT may take, pairs that must not be learnt from, and how models are evaluated."""
+    data = shutil.copytree(folder, tmp_path / "data")
+
+    def identities(**options):
+        config = configure(data=data, **options)
+        runner = run_module._Runner(config, open_with_torch(config))
+        return [runner.identity(SYSTEMS[name]) for name in ("mirror", "burt", "multitask")]
+
+    mirror, burt, multitask = identities()
+    assert set(burt["files"]) == {"pairs/snli-dev.tsv", "pairs/quora-dev.csv"}
+    assert "sts/stsb-en-test.tsv" in multitask["files"]
+    (data / "pairs" / "ppdb-s.txt").write_text("[NN] ||| a ||| b ||| ||| ||| Equivalence\n")
+    (data / "sts" / "sick-r-all.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\n")
+    after = identities()
+    assert set(after[1]["files"]) - set(burt["files"]) == {"pairs/ppdb-s.txt"}
+    assert set(after[2]["files"]) - set(multitask["files"]) == {"sts/sick-r-all.tsv"}
+    assert after[0]["files"] == mirror["files"]
+    assert identities(export=False)[0] != after[0]
+
+
 def test_a_system_that_fails_is_a_row(configure, folder, here, tmp_path, monkeypatch):
     data = tmp_path / "data"
     for name in ("sentences", "sts", "bel"):
