@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirror_export.config import ExportConfig
-from mirror_export.export import export_bundle
+from mirror_export import ExportConfig, export_bundle  # says which extra is missing
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.encoding.encoder import Encoder

@@ -77,6 +77,12 @@ def test_run_time_never_loads_the_training_stack(bundle):
         ("torch", "train", "from mirror_train.flow import tune_flow"),
         ("transformers", "train", "from mirror_train.pairs import tune_burt"),
         ("onnxscript", "export", "import mirror_export; mirror_export.export_bundle"),
+        (
+            "onnx",
+            "export",
+            "from mirror_rt.plugins import load_plugin\n"
+            "load_plugin('mirror_train.openers', 'bundle', purpose='a study')",
+        ),
         ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r})"),
         ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
         ("starlette", "serve", "import mirror_rt.server"),

@@ -4,8 +4,6 @@ from mirror_rt.cli.commands import commands_of
 
 __all__ = ["COMMANDS"]
 
-_TRAIN = (("torch", "train"), ("transformers", "train"))
-
 COMMANDS = (
     *commands_of(
         "mirror_train.cli",
@@ -15,15 +13,10 @@ COMMANDS = (
             "cf": "Mirror-BERT with masked tokens, then a flow that keeps its loss (BERT-CF)",
             "burt": "one encoder for words, phrases and sentences, from labelled pairs (BURT)",
             "multitask": "fine-tune with labels: sentiment, paraphrase and similarity at once",
+            "study": "the paper's analyses, on your model and data: tables and plots over seeds",
         },
-        *_TRAIN,
-    ),
-    *commands_of(
-        "mirror_train.cli",
-        {"study": "the paper's analyses, on your model and data: tables and plots over seeds"},
-        *_TRAIN,
-        ("matplotlib", "study"),
-        ("scipy", "study"),
+        ("torch", "train"),
+        ("transformers", "train"),
     ),
     *commands_of(
         "mirror_train.cli",

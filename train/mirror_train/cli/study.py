@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free
 from mirror_train.cli.study_systems import (
     NAME,
@@ -128,6 +128,8 @@ def run(arguments: argparse.Namespace) -> int | None:
     check_systems_options(arguments)
     if arguments.name == NAME:
         return run_systems(arguments)
+    for module in ("matplotlib", "scipy"):
+        require(module, extra="study", purpose="mirror-rt study")
     from mirror_train.experiments.study_plot import plot_study
     from mirror_train.experiments.study_report import markdown_table, summarize, write_report
     from mirror_train.experiments.study_run import run_study
