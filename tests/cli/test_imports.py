@@ -78,7 +78,7 @@ def test_run_time_never_loads_the_training_stack(bundle):
         ("transformers", "train", "from mirror_train.pairs import tune_burt"),
         ("onnxscript", "export", "import mirror_export; mirror_export.export_bundle"),
         (
-            "onnx",
+            "onnxscript",
             "export",
             "from mirror_rt.plugins import load_plugin\n"
             "load_plugin('mirror_train.openers', 'bundle', purpose='a study')",
