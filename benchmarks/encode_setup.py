@@ -81,7 +81,7 @@ def model_of(cache, kind, bundle):
     """The folder of a model: `bundle`, `transformers`, or `onnx` with token vectors as output."""
     if kind == "bundle":
         return bundle or make_bundle(cache)
-    from mirror_train.model.default_model import default_model_folder
+    from mirror_train.model.model_folder import default_model_folder
 
     source = default_model_folder()
     return source if kind == "transformers" else make_onnx(cache, source)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
 from mirror_train import TorchEncoder, load_recipe
-from mirror_train.model.default_model import default_model_folder
+from mirror_train.model.model_folder import default_model_folder
 
 PEER = "sentence-transformers"
 

@@ -38,13 +38,21 @@ class _NoBar:
 
 
 def progress_bar(
-    total: int, show: bool | None, *, unit: str = "text", desc: str = "encode"
+    total: int,
+    show: bool | None,
+    *,
+    unit: str = "text",
+    desc: str = "encode",
+    initial: int = 0,
 ) -> ProgressBar:
-    """A bar of `total` units; None shows one where the logger `mirror_rt` is at INFO."""
+    """A bar of `total` units, `initial` of them done.
+
+    None shows one where the logger `mirror_rt` is at INFO.
+    """
     if show is None:
         show = logging.getLogger("mirror_rt").isEnabledFor(logging.INFO)
     if not show:
         return _NoBar()
     tqdm = require("tqdm", extra="train", purpose="a progress bar").tqdm
-    bar: ProgressBar = tqdm(total=total, unit=unit, desc=desc)
+    bar: ProgressBar = tqdm(total=total, unit=unit, desc=desc, initial=initial)
     return bar

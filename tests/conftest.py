@@ -112,7 +112,7 @@ def words_file(tmp_path_factory, words) -> Path:
 def default_model() -> Path:
     """The embedded default, fetched beforehand; the tests themselves stay offline."""
     from mirror_rt import ModelError
-    from mirror_train.model.default_model import default_model_folder
+    from mirror_train.model.model_folder import default_model_folder
 
     try:
         return default_model_folder(offline=True)

@@ -1,15 +1,15 @@
 """mirror_export: tuned encoders to ONNX bundles, checked against PyTorch. Extra `export`."""
 
-from mirror_rt.errors import require as _require
+from typing import TYPE_CHECKING
 
-for _module in ("torch", "transformers", "onnx", "onnxscript"):
-    _require(_module, extra="export", purpose="exporting")
+from mirror_rt.lazy_exports import lazy_exports
 
-from mirror_export.config import ExportConfig  # noqa: E402
-from mirror_export.export import export_bundle  # noqa: E402
-from mirror_export.pack.export_pack import ModelResult, PackReport, export_pack  # noqa: E402
-from mirror_export.pack.sources import find_models  # noqa: E402
-from mirror_export.parity import ParityReport, check_parity  # noqa: E402
+if TYPE_CHECKING:
+    from mirror_export.config import ExportConfig
+    from mirror_export.export import export_bundle
+    from mirror_export.pack.export_pack import ModelResult, PackReport, export_pack
+    from mirror_export.pack.sources import find_models
+    from mirror_export.parity import ParityReport, check_parity
 
 __all__ = [
     "ExportConfig",
@@ -21,3 +21,10 @@ __all__ = [
     "export_pack",
     "find_models",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    __all__,
+    ("config", "pack.sources", "parity", "pack.export_pack", "export"),
+    extra="export",
+)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import logging
 
 from mirror_export.config import ExportConfig
-from mirror_rt import Manifest, __version__
+from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.provenance import made_now
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train.model.declared_modules import (
     declared,
@@ -16,8 +16,7 @@ from mirror_train.model.declared_modules import (
     declared_pad_to,
     declared_text_options,
 )
-from mirror_train.model.license import base_license
-from mirror_train.model.pooling import check_special_tokens
+from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 
@@ -41,7 +40,7 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
         )
     if "mean-with-padding" in head.poolings and declared_pad_to(pretrained.folder) is None:
         raise ConfigError("pooling mean-with-padding needs a folder that was tuned with it")
-    check_special_tokens(pretrained, head.poolings)
+    pretrained.check_special_tokens(head.poolings)
     cut = config.truncate_dim
     if cut is None:
         cut = declared(pretrained.folder).truncate_dim
@@ -67,8 +66,7 @@ def describe(pretrained: Pretrained, head: Head, config: ExportConfig) -> Manife
         pooling=head.pooling,
         normalize=head.normalize,
         max_length=_max_length(pretrained, manifest, config),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        generator=f"mirror-rt {__version__}",
+        **made_now(),
         format="mirror_rt bundle",
     )
 
@@ -83,11 +81,7 @@ def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:
         mask_token=pretrained.mask_token,
         prompts=settings.prompts,
         default_prompt_name=settings.default_prompt_name,
-        base_model={
-            "name": pretrained.public_name,
-            "revision": pretrained.revision,
-            "license": base_license(pretrained.name, pretrained.folder),
-        },
+        base_model=describe_base(pretrained),
     )
 
 

@@ -46,7 +46,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "benchmark",
-        help="throughput and latency of a bundle on this machine",
         description="Measure a bundle over texts a call and lengths, in about a minute: texts and "
         "tokens\na second, and how long a call takes (median, 95th and 99th percentile).",
         examples="""

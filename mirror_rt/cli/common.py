@@ -16,6 +16,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.languages.pack_index import refuse_pack
+from mirror_rt.plugins import load_plugin
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder
@@ -36,9 +37,9 @@ Subparsers = Any  # argparse keeps the type of add_subparsers() private
 
 
 def add_subparser(
-    commands: Subparsers, name: str, *, help: str, description: str, examples: str
+    commands: Subparsers, name: str, *, help: str | None = None, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command whose help ends in examples to copy."""
+    """Add a command whose help ends in examples to copy; `commands.py` has its line in the list."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
@@ -74,9 +75,13 @@ def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
         given = getattr(arguments, option.name)
         if given is not None and option.field not in ("revision", "offline"):
             raise ConfigError(f"{option.flag} {given}: {name} is not a bundle")
-    from mirror_train import TorchEncoder
-
-    return TorchEncoder.load(name, pooling=pooling, revision=load.revision, offline=load.offline)
+    torch_encoder = load_plugin(
+        "mirror_rt.encoders", "torch", purpose=f"{name}, which is no bundle,"
+    )
+    encoder: BatchEncoder = torch_encoder.load(
+        name, pooling=pooling, revision=load.revision, offline=load.offline
+    )
+    return encoder
 
 
 def progress(arguments: argparse.Namespace) -> bool:

@@ -18,7 +18,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "doctor",
-        help="what is installed here, and how to mend what does not fit",
         description="Look at versions, execution providers, the libraries of CUDA, the processors\n"
         "that this process may use, the native extension and the cache folder; with --model,\n"
         "load a bundle and compare its vectors. Ends with 1 where there is a fault.",

@@ -24,7 +24,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "encode",
-        help="texts to vectors",
         description="Encode the texts of a file (lines, JSON lines, CSV, Parquet) with a bundle.\n"
         "Streams: memory does not grow with the file. The output appears when it is whole; what "
         "is\nfinished before waits in OUTPUT.partial, from which --resume goes on after a kill.",

@@ -24,7 +24,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "evaluate",
-        help="suites of evaluation sets; one file of scored pairs; geometry of the space",
         description="Evaluate bundles (with onnxruntime) or Hugging Face folders (with torch):\n"
         "whole suites of sets in a folder, with a report, or one file (WHAT).",
         examples="""

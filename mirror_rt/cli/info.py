@@ -27,7 +27,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "info",
-        help="what a bundle or a pack is; verifies every hash",
         description="Show what a bundle (or a tuned folder, or a pack) is and how it was "
         "made,\nafter comparing every file with the hash in its manifest.",
         examples="""

@@ -45,7 +45,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "predict",
-        help="labels and values by the task heads of a bundle, without torch",
         description="Apply a task head of a bundle (of 'mirror-rt multitask' or 'mirror-rt burt') "
         "to texts\nor pairs of texts. Writes a JSON line a row: its label and what it comes from; "
         "with\n--label-field, also how many are right, beside always saying the most frequent "

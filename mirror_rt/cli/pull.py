@@ -16,7 +16,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "pull",
-        help="a bundle from a model hub",
         description="Download a bundle, or a language pack, from a model hub into a folder. Every "
         "file is compared\nwith its hash; the folder appears when it is whole. After an "
         "interruption run it again:\nfiles that were transferred whole are in the hub's cache "

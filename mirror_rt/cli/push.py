@@ -16,7 +16,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "push",
-        help="a bundle to a model hub",
         description="Send a bundle, or a language pack, to a model hub: every file is compared "
         "with its hash\nfirst, and all go in one commit, which also removes what the former "
         "version had.\nThe repository and the branch are made where there are none; a bundle "

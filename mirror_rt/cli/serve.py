@@ -43,7 +43,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "serve",
-        help="an HTTP server with the protocols of OpenAI and text-embeddings-inference",
         description="Serve a bundle, or the languages of a pack, until SIGTERM or Ctrl-C.\n"
         "/docs describes the paths. Every option is also an environment variable\n"
         f"({_PREFIX}PORT=8080 for --port 8080, {_PREFIX}SOURCE for the bundle; lists\n"

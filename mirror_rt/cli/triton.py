@@ -18,7 +18,6 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "triton",
-        help="a bundle or a pack as a model repository of NVIDIA Triton",
         description="Write a model repository of the NVIDIA Triton Inference Server: of each\n"
         "bundle the graph (onnxruntime backend, dynamic batching), its tokenizer (Python\n"
         "backend) and both as one model that takes texts.",

@@ -9,8 +9,6 @@ import io
 import json
 import os
 import shutil
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from mirror_rt import BundleError, Encoder, InvalidTextError, LanguagePack, Mani
 from mirror_rt.cli import main
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+from time_limits import within_a_second
 
 fuzz = settings(
     max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "100")),
@@ -83,24 +82,6 @@ def apply(document, changes):
             else:
                 holder["added" if what == "add" else at[-1]] = value
     return document
-
-
-@contextlib.contextmanager
-def within_a_second():
-    """A second of processor time, which neighbours do not change; what hangs ends after 20."""
-
-    def give_up(*_):
-        pytest.fail("it hangs")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(20)
-    began = time.thread_time()
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-    assert time.thread_time() - began < 1
 
 
 def edit(path, **changes):

@@ -75,9 +75,17 @@ def test_run_time_never_loads_the_training_stack(bundle):
 @pytest.mark.parametrize(
     ("module", "extra", "code"),
     [
-        ("torch", "train", "import mirror_train"),
-        ("transformers", "train", "import mirror_train"),
-        ("onnxscript", "export", "import mirror_export"),
+        ("torch", "train", "import mirror_train; mirror_train.tune"),
+        ("transformers", "train", "import mirror_train; mirror_train.TorchEncoder"),
+        ("torch", "train", "from mirror_train.flow import tune_flow"),
+        ("transformers", "train", "from mirror_train.pairs import tune_burt"),
+        ("onnxscript", "export", "import mirror_export; mirror_export.export_bundle"),
+        (
+            "onnxscript",
+            "export",
+            "from mirror_rt.plugins import load_plugin\n"
+            "load_plugin('mirror_train.openers', 'bundle', purpose='a study')",
+        ),
         ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r})"),
         ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
         ("starlette", "serve", "from mirror_rt.server import create_app"),
@@ -104,6 +112,90 @@ def test_a_missing_extra_is_named(module, extra, code, bundle):
     last = done.stderr.strip().splitlines()[-1]
     assert "MissingDependencyError" in last
     assert f"pip install 'mirror-rt[{extra}]'" in last
+
+
+WITHOUT_TORCH = "import sys; sys.modules.update(dict.fromkeys(['torch', 'transformers', 'onnx']))\n"
+RUN = "from mirror_rt.cli import main\nraise SystemExit(main(sys.argv[1:]))"
+
+
+def mirror_rt(*arguments, before=""):
+    """Run a command without torch, after other statements."""
+    line = [sys.executable, "-c", WITHOUT_TORCH + before + RUN, *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def test_recipes_and_configurations_need_no_torch():
+    done = python(
+        WITHOUT_TORCH + "import mirror_train as m\n"
+        "from mirror_export import ExportConfig\n"
+        "from mirror_train.experiments import studies\n"
+        "from mirror_train.experiments.systems import config, table\n"
+        "from mirror_train.flow import CfRecipe, FlowConfig\n"
+        "from mirror_train.pairs import BurtConfig, MultitaskRecipe\n"
+        "m.load_languages(), m.load_recipe('word'), m.TuneConfig, m.load_training_data\n"
+        "print(len(studies.STUDIES), len(table.SYSTEMS), CfRecipe().mirror.level)\n"
+        "print([name for name, module in sys.modules.items() if name == 'scipy' and module])"
+    )
+    assert done.stdout.split() == ["10", "14", "sentence", "[]"], done.stderr
+
+
+def test_all_commands_are_listed_in_one_list_with_the_extras_that_they_lack():
+    done = mirror_rt("--help")
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert (
+        "tune a masked language model on raw strings (Mirror-BERT) (needs the extra train)" in text
+    )
+    assert "checked against PyTorch (needs the extra export)" in text
+    assert "texts to vectors evaluate" in text  # onnxruntime is there
+    assert "language is tuned with serve" in text  # recipes needs nothing more
+
+
+@pytest.mark.parametrize(
+    "command", ["tune", "flow", "cf", "burt", "multitask", "study", "recipes", "export", "demo"]
+)
+def test_the_help_of_a_command_needs_no_torch(command):
+    done = mirror_rt(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "examples:" in done.stdout
+
+
+def test_what_needs_no_torch_runs_without_it():
+    done = mirror_rt("recipes", "fr", "--level", "word")
+    assert done.returncode == 0, done.stderr
+    assert "temperature" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["tune", "--recipe", "word", "--words", "en", "--out", "x"], "train"),
+        (["study", "systems", "--data", "x", "--out", "x"], "train"),
+        (["export", "x", "--out", "y"], "export"),
+        (["demo"], "export"),
+        (["evaluate", "geometry", "--model", ".", "--texts", __file__], "train"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_says_which_extra_it_lacks(arguments, extra):
+    done = mirror_rt(*arguments)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert f"pip install 'mirror-rt[{extra}]'" in done.stderr
+
+
+def test_without_metadata_the_other_packages_are_said_to_be_missing():
+    """A checkout on the path that was never installed, or before the entry points were there."""
+    none = "import importlib.metadata as m; m.entry_points = lambda **_: []\n"
+    done = mirror_rt("tune", before=none)
+    assert done.returncode == 2
+    assert "no command 'tune': the metadata" in done.stderr
+    assert "pip install -e ." in done.stderr
+    assert "Not everything is listed" in mirror_rt("--help", before=none).stdout
+    assert mirror_rt("info", "--help", before=none).returncode == 0
+    nothing = mirror_rt("evaluate", "geometry", "--model", ".", "--texts", __file__, before=none)
+    assert nothing.returncode == 1
+    assert "pip install -e ." in nothing.stderr
 
 
 @pytest.fixture(scope="module")

@@ -243,7 +243,7 @@ def workers(parent):
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (folder / "cmdline").read_bytes()
-            if b"mirror_export.pack.worker" in line and int(stat_field(folder, 1)) == parent:
+            if b"mirror_rt.child_process" in line and int(stat_field(folder, 1)) == parent:
                 found.append(int(folder.name))
     return found
 

@@ -15,11 +15,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mirror_rt import MirrorError
 from mirror_train import TuneConfig, infonce, load_recipe, load_training_data, tune
+from mirror_train.compute.processes import joined_processes
 from mirror_train.data.batches import Batches
 from mirror_train.loss import multi_similarity
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.checkpoint import CheckpointStore
-from mirror_train.training.processes import joined_processes
 from mirror_train.training.trainer import Trainer
 
 INFONCE = {

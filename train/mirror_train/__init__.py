@@ -1,23 +1,23 @@
-"""mirror_train: Mirror-BERT tuning (Liu et al., EMNLP 2021). Needs the extra `train`."""
+"""mirror_train: Mirror-BERT tuning (Liu et al., EMNLP 2021). Needs the extra `train`.
 
-from mirror_rt.errors import require as _require
+Recipes, tables of languages and configurations can be read without it.
+"""
 
-_require("torch", extra="train", purpose="tuning")
-_require("transformers", extra="train", purpose="tuning")
+from typing import TYPE_CHECKING
 
-from mirror_train.data.strings import (  # noqa: E402
-    TrainingData,
-    has_word_list,
-    load_training_data,
-    word_list,
-)
-from mirror_train.languages.run import LanguageJob, LanguageResult, tune_languages  # noqa: E402
-from mirror_train.languages.table import LanguageRecipe, LanguageTable, load_languages  # noqa: E402
-from mirror_train.loss import infonce  # noqa: E402
-from mirror_train.model.default_model import DEFAULT_MODEL  # noqa: E402
-from mirror_train.model.torch_encoder import TorchEncoder  # noqa: E402
-from mirror_train.training.recipe import Recipe, load_recipe, recipe_names  # noqa: E402
-from mirror_train.training.tune import TuneConfig, TuneReport, tune  # noqa: E402
+from mirror_rt.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from mirror_train.data.strings import has_word_list, load_training_data, word_list
+    from mirror_train.data.training_data import TrainingData
+    from mirror_train.languages.run import LanguageJob, LanguageResult, tune_languages
+    from mirror_train.languages.table import LanguageRecipe, LanguageTable, load_languages
+    from mirror_train.loss.infonce import infonce
+    from mirror_train.model.model_folder import DEFAULT_MODEL
+    from mirror_train.model.torch_encoder import TorchEncoder
+    from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
+    from mirror_train.training.run_config import TuneConfig
+    from mirror_train.training.tune import TuneReport, tune
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -40,3 +40,21 @@ __all__ = [
     "tune_languages",
     "word_list",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    __all__,
+    (
+        "recipes.recipe",
+        "languages.table",
+        "model.model_folder",
+        "training.run_config",
+        "data.training_data",
+        "data.strings",
+        "loss.infonce",
+        "model.torch_encoder",
+        "training.tune",
+        "languages.run",
+    ),
+    extra="train",
+)

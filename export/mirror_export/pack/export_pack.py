@@ -19,7 +19,7 @@ from mirror_export.pack.worker import Outcome, run_workers
 from mirror_rt import Manifest
 from mirror_rt.errors import ConfigError, MirrorError, require
 from mirror_rt.languages.pack_index import PackIndex
-from mirror_train.model.pretrained import resolve_model
+from mirror_train.model.model_folder import resolve_model
 
 __all__ = ["ModelResult", "PackReport", "export_pack"]
 

@@ -17,6 +17,7 @@ from mirror_rt.bundle.manifest import declared_format
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
 from mirror_rt.languages.pack_index import PACK_FILE, is_pack
+from mirror_train.experiments.kept_results import files_sha256
 
 __all__ = ["find_models", "fingerprint", "name_models", "weight_bytes"]
 
@@ -73,14 +74,11 @@ def fingerprint(folder: Path, config: ExportConfig) -> dict[str, Any]:
 
     The bundle of a model folder is kept by a later run where all three are the same.
     """
-    digest = hashlib.sha256()
-    for path in _model_files(folder):
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256(path)}\n".encode())
     fields = {f.name for f in dataclasses.fields(config)} - _NOT_OPTIONS
     options = {name: _plain(getattr(config, name)) for name in sorted(fields)}
     return {
         "model": Path(config.model).name if Path(config.model).exists() else config.model,
-        "model_sha256": digest.hexdigest(),
+        "model_sha256": files_sha256(_model_files(folder), folder),
         "options": json.loads(json.dumps(options)),
         "generator": f"mirror-rt {__version__}",
     }
@@ -130,7 +128,7 @@ def _model_files(folder: Path) -> Iterator[Path]:
 def _plain(value: Any) -> Any:
     """An option as JSON; files by their content, many strings by their hash."""
     if isinstance(value, Path) and value.is_dir():
-        return {path.name: sha256(path) for path in sorted(value.glob("*.tsv"))}
+        return files_sha256(sorted(value.glob("*.tsv")), value)
     if isinstance(value, Path):
         return sha256(value)
     if isinstance(value, list):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
 import glob
 import logging
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mirror_rt import __version__
+from mirror_rt.bundle.provenance import made_now
 from mirror_rt.errors import BundleError, OutputExistsError
 from mirror_rt.io.atomic import check_free, link_or_copy, replace_folder
 from mirror_rt.languages.pack_index import PACK_FILE, PackedBundle, PackIndex, is_pack
@@ -120,8 +119,7 @@ class Staging:
         index = PackIndex(
             entries,
             default=names[0],
-            generator=f"mirror-rt {__version__}",
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            **made_now(),
         )
         index.write(self.folder)
         (self.folder / _PROGRESS).unlink()

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import pickle
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from mirror_export.config import ExportConfig
+from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
+from mirror_rt.diagnostics.benchmarking import peak_memory_mb
 from mirror_rt.errors import MirrorError
 from mirror_rt.inference.cpus import available_cpus
 
-__all__ = ["Outcome", "main", "run_workers"]
+__all__ = ["Outcome", "run_workers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +82,7 @@ class _Running:
         with self._lock:
             if self._closed:
                 raise KeyboardInterrupt
-            process = subprocess.Popen(
-                # -P: a torch.py in the working folder is not torch.
-                [sys.executable, "-P", "-c", "from mirror_export.pack.worker import main; main()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                process_group=0,  # Ctrl-C reaches this process alone, which ends the others
-            )
+            process = start_child(stderr=log, environment=environment)
             self._processes.add(process)
         try:
             with process:
@@ -112,59 +101,25 @@ def _run(name: str, config: ExportConfig, threads: int, running: _Running) -> Ou
     start = time.monotonic()
     with tempfile.TemporaryFile() as log:
         with running.start(log, threads) as process:
-            assert process.stdin is not None  # it is a pipe
-            assert process.stdout is not None
-            with contextlib.suppress(BrokenPipeError):  # it has ended already: see below
-                shared = dataclasses.replace(config, threads=config.threads or threads)
-                pickle.dump(shared, process.stdin)
-                process.stdin.flush()
-            # Its standard input stays open: the worker ends when that is closed.
-            reply = process.stdout.read()
+            shared = dataclasses.replace(config, threads=config.threads or threads)
+            give_task(process, export_here, shared)
+            reply = read_reply(process)
         log.seek(0)
         lines = log.read().decode(errors="replace").splitlines()
-    values = json.loads(reply) if reply.endswith(b"\n") else _crash(process.returncode, lines)
-    return Outcome(name, round(time.monotonic() - start, 1), log=tuple(lines), **values)
+    if reply is None:
+        said = next((line for line in reversed(lines) if line.strip()), "nothing said")
+        reply = {"error": how_it_ended(process, advice=": try fewer --jobs", said=said)}
+    return Outcome(name, round(time.monotonic() - start, 1), log=tuple(lines), **reply)
 
 
-def _crash(code: int, log: list[str]) -> dict[str, Any]:
-    """What to say of a process that ended without a reply."""
-    if code >= 0:
-        last = next((line for line in reversed(log) if line.strip()), "nothing said")
-        return {"error": f"its process ended with code {code}: {last}"}
-    hint = "; out of memory, most likely: try fewer --jobs" if code == -signal.SIGKILL else ""
-    return {"error": f"its process was ended by signal {-code}, {signal.strsignal(-code)}{hint}"}
+def export_here(config: ExportConfig) -> dict[str, Any]:
+    """Export a model in this process; the error and the memory of its `Outcome`."""
+    from mirror_export.export import export_bundle
 
-
-def main() -> None:
-    """Export what standard input says; reply with a line of JSON on standard output."""
-    with os.fdopen(os.dup(1), "w") as channel:
-        os.dup2(2, 1)  # whatever else prints is no reply
-        config = pickle.load(sys.stdin.buffer)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-        from mirror_export.export import export_bundle
-
-        error = None
-        try:
-            export_bundle(config)
-        except (MirrorError, OSError) as problem:
-            error = " ".join(str(problem).split())
-        channel.write(json.dumps({"error": error, "peak_bytes": _peak()}) + "\n")
-
-
-def _end_with_parent() -> None:
-    """Exit at once when standard input is closed: nobody waits for the bundle any more."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
-def _peak() -> int | None:
-    """Most resident memory so far; not ru_maxrss, which starts at what the parent had."""
+    error = None
     try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    return next(
-        (int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM")),
-        None,
-    )
+        export_bundle(config)
+    except (MirrorError, OSError) as problem:
+        error = " ".join(str(problem).split())
+    peak = peak_memory_mb()
+    return {"error": error, "peak_bytes": None if peak is None else int(peak * 2**20)}

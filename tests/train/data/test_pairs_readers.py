@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from mirror_rt import ConfigError, DataError
-from mirror_train.pairs import BurtTasks, load_multitask_data
-from mirror_train.pairs.examples import Examples, held_out
-from mirror_train.pairs.ppdb import read_ppdb
-from mirror_train.pairs.readers import (
+from mirror_train.data.labelled_examples import Examples, held_out
+from mirror_train.data.labelled_readers import (
     NLI_LABELS,
     read_nli,
     read_paraphrases,
     read_sentiment,
     read_similarity,
 )
+from mirror_train.pairs import BurtTasks, load_multitask_data
+from mirror_train.pairs.ppdb import read_ppdb
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ import pytest
 from mirror_rt import ConfigError
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_train import TrainingData, load_recipe
+from mirror_train.compute.precision import resolve_device
+from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
-from mirror_train.data.token_masking import ViewTokenizer, mask_token_spans
+from mirror_train.data.token_masking import mask_token_spans
 from mirror_train.model.pretrained import load_pretrained
-from mirror_train.training.precision import resolve_device
-from mirror_train.training.processes import Processes
+from mirror_train.training.view_tokenizer import ViewTokenizer
 
 CLS, SEP, MASK = 2, 3, 4
 

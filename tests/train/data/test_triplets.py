@@ -11,12 +11,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from mirror_rt import ConfigError, DataError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TrainingData, TuneConfig, load_recipe, load_training_data, tune
+from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
-from mirror_train.data.token_masking import ViewTokenizer
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.checkpoint import CheckpointStore
-from mirror_train.training.processes import Processes
 from mirror_train.training.trainer import Trainer
+from mirror_train.training.view_tokenizer import ViewTokenizer
 
 ALONE = Processes(torch.device("cpu"))
 

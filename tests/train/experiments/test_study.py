@@ -9,12 +9,11 @@ import pytest
 from scipy import stats
 
 from mirror_rt import ConfigError
-from mirror_rt.cli.study import STUDIES as LISTED
 from mirror_train import load_recipe, load_training_data
 from mirror_train.experiments import study_run as study_module
-from mirror_train.experiments.studies import STUDIES, find_study
+from mirror_train.experiments.studies import STUDIES, StudyConfig, find_study
 from mirror_train.experiments.study_report import markdown_table, summarize, t_interval
-from mirror_train.experiments.study_run import Run, StudyConfig, random_strings, run_study
+from mirror_train.experiments.study_run import Run, random_strings, run_study
 
 TINY_RECIPE = """
 level = "word"
@@ -102,9 +101,9 @@ def markdown_rows(text):
 
 
 def test_the_list_of_the_command_line_is_that_of_the_studies(cli):
-    assert {name: f"{s.title} ({s.source})" for name, s in STUDIES.items()} == LISTED
     text = cli("study", "--help").out
-    for name, line in LISTED.items():
+    for name, study in STUDIES.items():
+        line = f"{study.title} ({study.source})"
         assert re.search(rf"^  {name} +{re.escape(line)}$", text, re.M)
 
 

@@ -3,31 +3,27 @@
 import dataclasses
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
 
-import mirror_export
+from mirror_export import study_bundles
 from mirror_rt import ConfigError, DataError, Encoder
-from mirror_rt.cli import study_systems
+from mirror_rt.child_process import how_it_ended
 from mirror_rt.evaluation.bootstrap import Interval
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.similarity import ScoredPairs
 from mirror_rt.evaluation.suites import Outcome
-from mirror_train.experiments.systems import (
-    SYSTEMS,
-    SystemsConfig,
-    open_with_torch,
-    run_systems,
-    worker,
-)
+from mirror_train.compute.precision import resolve_device
+from mirror_train.data.labelled_examples import Examples
 from mirror_train.experiments.systems import run as run_module
+from mirror_train.experiments.systems import worker
 from mirror_train.experiments.systems.claims import Claim, judge
+from mirror_train.experiments.systems.config import SystemJob, SystemsConfig
 from mirror_train.experiments.systems.inputs import Inputs, without
-from mirror_train.experiments.systems.job import Job
-from mirror_train.experiments.systems.table import find_systems
-from mirror_train.pairs.examples import Examples
-from mirror_train.training.precision import resolve_device
+from mirror_train.experiments.systems.run import open_with_torch, run_systems
+from mirror_train.experiments.systems.table import SYSTEMS, find_systems
 
 SENTIMENTS = 5
 
@@ -103,10 +99,10 @@ def here(monkeypatch):
     return tuned
 
 
-def test_the_list_of_the_command_line_is_that_of_the_systems():
-    listed = {name: f"{one.title} ({one.source})" for name, one in SYSTEMS.items()}
-    assert listed == study_systems.SYSTEMS
+def test_the_list_of_the_command_line_is_that_of_the_systems(cli):
+    text = " ".join(cli("study", "--help").out.split())
     for system in SYSTEMS.values():
+        assert f"{system.name} {system.title} ({system.source})" in text
         assert json.loads(json.dumps(system.options()))
         assert all(claim.against in {"untuned", *SYSTEMS} for claim in system.claims)
 
@@ -154,6 +150,27 @@ def test_what_is_finished_is_kept(configure, here):
         path.write_text(kept.read_text()[:-9])
     with pytest.raises(DataError, match=r"simcse-.* is not the result of a run"):
         run_systems(config, open_with_torch(config))
+
+
+def test_optional_inputs_decide_a_row_too(configure, folder, tmp_path):
+    """PPDB that BURT may take, pairs that must not be learnt from, and how models are evaluated."""
+    data = shutil.copytree(folder, tmp_path / "data")
+
+    def identities(**options):
+        config = configure(data=data, **options)
+        runner = run_module._Runner(config, open_with_torch(config))
+        return [runner.identity(SYSTEMS[name]) for name in ("mirror", "burt", "multitask")]
+
+    mirror, burt, multitask = identities()
+    assert set(burt["files"]) == {"pairs/snli-dev.tsv", "pairs/quora-dev.csv"}
+    assert "sts/stsb-en-test.tsv" in multitask["files"]
+    (data / "pairs" / "ppdb-s.txt").write_text("[NN] ||| a ||| b ||| ||| ||| Equivalence\n")
+    (data / "sts" / "sick-r-all.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\n")
+    after = identities()
+    assert set(after[1]["files"]) - set(burt["files"]) == {"pairs/ppdb-s.txt"}
+    assert set(after[2]["files"]) - set(multitask["files"]) == {"sts/sick-r-all.tsv"}
+    assert after[0]["files"] == mirror["files"]
+    assert identities(export=False)[0] != after[0]
 
 
 def test_a_system_that_fails_is_a_row(configure, folder, here, tmp_path, monkeypatch):
@@ -209,8 +226,8 @@ def test_systems_are_evaluated_as_they_are_used(configure, tiny_bert, bundle, mo
         asked.append((config.model, config.pooling, config.overwrite))
         shutil.copytree(bundle, config.out)
 
-    monkeypatch.setattr(mirror_export, "export_bundle", export)
-    opened = study_systems.open_bundles(configure())("untuned", str(tiny_bert))
+    monkeypatch.setattr(study_bundles, "export_bundle", export)
+    opened = study_bundles.open_bundles(configure())("untuned", str(tiny_bert))
     assert asked == [(str(tiny_bert), "mean", True)]
     assert isinstance(opened.encoder, Encoder)
     assert "differs from PyTorch by" in opened.about
@@ -251,7 +268,7 @@ def test_options_of_systems_go_with_them_alone(folder, tmp_path, cli):
 def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_bert, tmp_path):
     """Not that of a flow, which learns vectors, however large the encoder is."""
     inputs, model = Inputs(folder, top=48), str(tiny_bert)
-    job = Job(system=system, inputs=inputs, out=tmp_path / "out", model=model, max_steps=1,
+    job = SystemJob(system=system, inputs=inputs, out=tmp_path / "out", model=model, max_steps=1,
               learning_rate=8e-4, precision="fp32", device="cpu",
               show_progress_bar=False)  # fmt: skip
     own = SYSTEMS[system].options()
@@ -338,5 +355,10 @@ def test_claims_are_judged_by_paired_intervals():
 
 
 def test_a_worker_that_is_killed_says_so():
-    assert worker.Tuned(**worker._crash(-9)).error.endswith("out of memory, most likely")
-    assert worker.Tuned(**worker._crash(3)).error == "its process ended with code 3"
+    with subprocess.Popen(["bash", "-c", "kill -9 $$"]) as killed:
+        killed.wait()
+    assert how_it_ended(killed).endswith("out of memory, most likely")
+    with subprocess.Popen(["bash", "-c", "exit 3"]) as failed:
+        failed.wait()
+    assert how_it_ended(failed) == "its process ended with code 3"
+    assert how_it_ended(failed, said="why") == "its process ended with code 3: why"

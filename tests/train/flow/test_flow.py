@@ -13,13 +13,13 @@ import torch
 from mirror_rt import ConfigError, DataError, Encoder, ModelError, OutputExistsError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
+from mirror_train.compute.precision import resolve_device
+from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
 from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_cf, tune_flow
 from mirror_train.flow.fitting import RegularisedFit, initial_flow
 from mirror_train.model.glow import Flow
 from mirror_train.model.pretrained import load_pretrained
-from mirror_train.training.precision import resolve_device
-from mirror_train.training.processes import Processes
 
 STRINGS = [f"{a} {b}" for a in ("old river", "town hall", "doctor", "rain") for b in "abcdefghij"]
 DATA = TrainingData(STRINGS, STRINGS, None, "strings", language="en")

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -98,6 +99,11 @@ def test_the_table_and_resuming(tune, folders, tmp_path):
     assert row.split()[-1] == "kept"
     assert row.split()[:-1] == lines[1].split()[:-1]  # the same figures; columns fit all languages
     assert (tmp_path / "tuned/en/mirror.json").read_bytes() == before
+    changed = shutil.copytree(folders / "data", tmp_path / "changed")
+    for path in changed.rglob("en.tsv"):
+        path.write_text(path.read_text().replace("1", "2"))
+    scored = tune("--data", changed, "--resume", langs="en").out.splitlines()[1].split()
+    assert scored[-2:] == ["-", "kept"]  # the score was of other pairs
     other = tune("--epochs", 1, "--resume", langs="en")
     assert other.code == 1
     assert "is of another run: epochs was 2, now 1" in other.err

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from mirror_train import infonce
-from mirror_train.loss import cuda_kernel
-from mirror_train.loss.cuda_kernel import CudaKernel, unavailable_reason
+from mirror_train.loss import cuda_extension
+from mirror_train.loss.cuda_extension import unavailable_reason
+from mirror_train.loss.cuda_kernel import CudaKernel
+from mirror_train.loss.cuda_rows import CudaRows
 from mirror_train.loss.kernel import Negatives, Pairs
 from mirror_train.loss.torch_kernel import TorchKernel
 
@@ -337,7 +339,7 @@ def test_a_core_that_cannot_run_is_an_error(build, monkeypatch):
 def test_errors_name_the_kernel(kernel):
     z = kernel.normalize([rows(9, 16)])
     native = kernel._cuda.Rows(z.unit.data_ptr() + 2, z.norms.data_ptr(), 9, 16, z.stride, True)
-    z = cuda_kernel.CudaRows(z.unit, z.norms, native, [9], 16, z.stride, z.dtype)
+    z = CudaRows(z.unit, z.norms, native, [9], 16, z.stride, z.dtype)
     with pytest.raises(RuntimeError, match="logsumexp_tiles: misaligned access of 16 bytes"):
         kernel.logsumexp(z, z, Negatives(9, 9, 9), scale=1.0)
 
@@ -370,9 +372,9 @@ def test_bad_arguments(kernel):
 @pytest.fixture
 def look_again():
     """What is known of the extension is forgotten, before the test and after."""
-    cuda_kernel._extension_is_built.cache_clear()
+    cuda_extension.extension_is_built.cache_clear()
     yield
-    cuda_kernel._extension_is_built.cache_clear()
+    cuda_extension.extension_is_built.cache_clear()
 
 
 @pytest.mark.usefixtures("look_again")

@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from mirror_rt import BundleError, Encoder, ModelError
 from mirror_rt.bundle.hub import is_hub_name
 from mirror_train.model.declared_modules import declared_pooling, transformer_folder
-from mirror_train.model.default_model import default_model_folder
+from mirror_train.model.model_folder import default_model_folder
 from mirror_train.model.pretrained import load_pretrained
-from test_hostile_bundles import within_a_second
+from time_limits import within_a_second
 
 
 @pytest.fixture

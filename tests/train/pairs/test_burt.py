@@ -9,10 +9,11 @@ import pytest
 from mirror_rt import ConfigError, DataError, Encoder, Predictor
 from mirror_rt.heads.task_heads import Heads
 from mirror_train import TorchEncoder
+from mirror_train.data.labelled_examples import Examples
 from mirror_train.pairs import BurtConfig, BurtRecipe, BurtTasks, tune_burt
-from mirror_train.pairs.burt import CONCATENATIONS, _Batches
+from mirror_train.pairs.burt import _Batches
 from mirror_train.pairs.burt_data import NegativeSampling, turns
-from mirror_train.pairs.examples import Examples
+from mirror_train.pairs.recipe import CONCATENATIONS
 from mirror_train.pairs.training import warm_up_then_decay
 
 

@@ -13,8 +13,8 @@ import torch
 
 from mirror_rt import ConfigError
 from mirror_train import TorchEncoder
+from mirror_train.compute.processes import Processes, is_first_process, joined_processes
 from mirror_train.data.views import dropout_seed, step_rng
-from mirror_train.training.processes import Processes, is_first_process, joined_processes
 from paths import TESTS
 
 PROBES = ["the river", "a", "old town on the river", "doctor"]

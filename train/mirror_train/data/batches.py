@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError, DataError
-from mirror_train.data.strings import TrainingData
+from mirror_train.compute.processes import Processes
+from mirror_train.data.training_data import TrainingData
 from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
-from mirror_train.training.processes import Processes
-from mirror_train.training.recipe import Recipe
+from mirror_train.recipes.recipe import Recipe
 
 __all__ = ["Batches", "StepBatch", "check_loss_batch"]
 

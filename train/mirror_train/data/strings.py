@@ -1,25 +1,18 @@
-"""Training strings: text files, supervised pairs, and word lists."""
+"""Reading the strings to tune on: text files, pairs, triplets, synonyms, word lists."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.text import iter_lines
+from mirror_train.data.synonyms import read_synonyms
+from mirror_train.data.training_data import TrainingData, connected_groups
+from mirror_train.data.triplets import read_nli, read_triplets
 
-__all__ = [
-    "DataFormat",
-    "TrainingData",
-    "connected_groups",
-    "has_word_list",
-    "load_training_data",
-    "word_list",
-]
+__all__ = ["DataFormat", "has_word_list", "load_training_data", "word_list"]
 
 DataFormat = Literal["auto", "text", "pairs", "tsv", "triplets", "nli", "synonyms"]
 
@@ -27,58 +20,6 @@ logger = logging.getLogger("mirror_train")
 
 # Distances of languages, by CLDR: up to 10 for what is written alike, 60 for what is related.
 _SAME, _RELATED = 10, 60
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingData:
-    """n positive pairs; for raw strings both sides are the same string.
-
-    Attributes:
-        first: n strings.
-        second: n strings, the positives of `first` (the same list for raw strings).
-        group_ids: n numbers, equal for pairs that share a string or a concept, directly or through
-            others; such pairs are no negatives of each other. None where all strings differ.
-        source: where they came from.
-        language: their language, if known.
-        blank: blank lines dropped.
-        duplicates: repeated lines dropped.
-        hard_negatives: n strings, each near to a string of `first` and not its positive; None for
-            none.
-    """
-
-    first: list[str]
-    second: list[str]
-    group_ids: list[int] | None
-    source: str
-    language: str | None = None
-    blank: int = 0
-    duplicates: int = 0
-    hard_negatives: list[str] | None = None
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def sha256(self) -> str:
-        """Hash of the strings in order, whatever file they came from."""
-        digest = hashlib.sha256()
-        columns = [self.first, self.second]
-        if self.hard_negatives is not None:
-            columns.append(self.hard_negatives)
-        for row in zip(*columns, strict=True):
-            digest.update("\t".join(row).encode() + b"\n")
-        return digest.hexdigest()
-
-    def summary(self) -> dict[str, Any]:
-        """What mirror.json records of the data."""
-        return {
-            "source": self.source,
-            "sha256": self.sha256(),
-            "strings": len(self),
-            "blank_dropped": self.blank,
-            "duplicates_dropped": self.duplicates,
-            "supervised_pairs": self.first is not self.second,
-            "hard_negatives": self.hard_negatives is not None,
-        }
 
 
 def load_training_data(
@@ -94,13 +35,7 @@ def load_training_data(
         DataError: missing, empty, binary or not UTF-8; or a line is not of the format.
     """
     if data_format in ("triplets", "nli", "synonyms"):
-        from mirror_train.data import synonyms, triplets
-
-        read = {
-            "triplets": triplets.read_triplets,
-            "nli": triplets.read_nli,
-            "synonyms": synonyms.read_synonyms,
-        }[data_format]
+        read = {"triplets": read_triplets, "nli": read_nli, "synonyms": read_synonyms}[data_format]
         return read(path, language=language)
     lines = [(number, line.strip()) for number, line in enumerate(iter_lines(path), 1)]
     filled = [(number, line) for number, line in lines if line]
@@ -192,21 +127,3 @@ def _split(path: Path, number: int, line: str, separator: str) -> tuple[str, str
             f"got {len(cells)}: {line[:60]!r}"
         )
     return cells[0], cells[1]
-
-
-def connected_groups(pairs: Iterable[tuple[str, str]]) -> list[int]:
-    """Number the connected components of the graph whose edges are the pairs (union-find)."""
-    pairs = list(pairs)
-    parent: dict[str, str] = {}
-
-    def root(text: str) -> str:
-        parent.setdefault(text, text)
-        while parent[text] != text:
-            parent[text] = parent[parent[text]]
-            text = parent[text]
-        return text
-
-    for a, b in pairs:
-        parent[root(a)] = root(b)
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(root(a), len(numbers)) for a, _ in pairs]

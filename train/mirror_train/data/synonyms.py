@@ -12,7 +12,7 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.concepts import Names, read_dictionary, read_mentions
 from mirror_rt.evaluation.readers.tables import read_rows
 from mirror_rt.io.text import iter_lines
-from mirror_train.data.strings import TrainingData, connected_groups
+from mirror_train.data.training_data import TrainingData, connected_groups
 
 __all__ = ["MOST_PAIRS", "read_synonyms", "synonym_pairs"]
 

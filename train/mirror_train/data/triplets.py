@@ -9,8 +9,8 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.io.text import Table
 from mirror_rt.tokens.tokenization import why_invalid
-from mirror_train.data.strings import TrainingData, connected_groups
-from mirror_train.pairs.readers import read_nli as read_pairs
+from mirror_train.data.labelled_readers import read_nli as read_pairs
+from mirror_train.data.training_data import TrainingData, connected_groups
 
 __all__ = ["nli_triplets", "read_nli", "read_triplets"]
 
@@ -47,8 +47,8 @@ def read_nli(path: Path, *, language: str | None = None) -> TrainingData:
     """Read SNLI or MultiNLI (JSON lines or TSV) and make triplets of it, see `nli_triplets`.
 
     Raises:
-        DataError: as `mirror_train.pairs.readers.read_nli`, or no premise has both an entailed and
-            a contradicting sentence.
+        DataError: as `mirror_train.data.labelled_readers.read_nli`, or no premise has both an
+            entailed and a contradicting sentence.
     """
     pairs = read_pairs(path)
     labels = [pairs.labels[target] for target in pairs.targets]

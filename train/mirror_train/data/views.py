@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.masking import mask_span
-from mirror_train.data.strings import TrainingData
-from mirror_train.training.recipe import Recipe
+from mirror_train.data.training_data import TrainingData
+from mirror_train.recipes.recipe import Recipe
 
 __all__ = ["dropout_seed", "epoch_order", "make_views", "step_rng"]
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
 from mirror_rt.io.atomic import new_file, write_json
+from mirror_train.experiments.kept_results import KeptResult, run_setting
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.pairs.burt import CONCATENATIONS, BurtConfig, BurtRecipe, tune_burt
+from mirror_train.pairs.burt import tune_burt
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.ppdb import read_ppdb
+from mirror_train.pairs.recipe import CONCATENATIONS, BurtConfig, BurtRecipe
 
 __all__ = ["ABLATIONS", "read_sets", "run_ablations"]
 
@@ -115,10 +116,9 @@ def _run(
     objectives = recipe.objectives or tasks.objectives
     fields = dataclasses.asdict(recipe) | {"objectives": list(objectives)}
     identity = common | {"recipe": fields}
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    path = config.out / "runs" / f"{digest}.json"
-    if path.is_file():
-        return _kept(path)
+    kept = KeptResult(config.out / "runs", identity)
+    if (found := kept.load(_scores)) is not None:
+        return found
     work = config.out / "work"
     shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     try:
@@ -127,31 +127,20 @@ def _run(
         scores = {name: evaluate_similarity(encoder, pairs) for name, pairs in sets.items()}
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    write_json(path, {"identity": identity, "scores": scores})
+    kept.save({"scores": scores})
     return scores
 
 
-def _kept(path: Path) -> dict[str, float]:
-    try:
-        scores = json.loads(path.read_text(encoding="utf-8"))["scores"]
-        return {str(name): float(value) for name, value in scores.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path} is not the result of a run ({error}): remove it to run it again"
-        ) from error
+def _scores(found: dict[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in found["scores"].items()}
 
 
 def _identity(
     tasks: BurtTasks, config: BurtConfig, sets: Mapping[str, ScoredPairs]
 ) -> dict[str, Any]:
-    base = load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-    )
-    return {
-        "model": base.weights_sha256(),
+    base = load_pretrained(config.model, **config.load_options())
+    setting = run_setting(base.weights_sha256(), precision=config.precision, device=config.device)
+    return setting | {
         "data": {name: tasks.of(name).sha256() for name in tasks.objectives},
         "sets": {
             name: hashlib.sha256(
@@ -160,8 +149,6 @@ def _identity(
             for name, pairs in sets.items()
         },
         "seed": config.seed,
-        "precision": config.precision,
-        "device": config.device,
     }
 
 

@@ -14,8 +14,9 @@ from mirror_rt import __version__
 from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.errors import require
 from mirror_rt.io.atomic import new_file, write_json
-from mirror_train.experiments.study_run import Run, StudyConfig
-from mirror_train.training.precision import resolve_device, resolve_precision
+from mirror_train.compute.precision import resolve_device, resolve_precision
+from mirror_train.experiments.studies import StudyConfig
+from mirror_train.experiments.study_run import Run
 
 __all__ = ["Row", "markdown_table", "summarize", "t_interval", "write_report"]
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
-import os
 import shutil
 import string
 import time
@@ -16,63 +13,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from mirror_rt.bundle.manifest import Pooling
-from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
-from mirror_rt.io.atomic import sha256, write_json
-from mirror_train.data.strings import TrainingData
-from mirror_train.experiments.studies import Setup, Study
-from mirror_train.model.default_model import DEFAULT_MODEL
+from mirror_rt.io.atomic import sha256
+from mirror_train.data.training_data import TrainingData
+from mirror_train.experiments.kept_results import KeptResult, run_setting
+from mirror_train.experiments.studies import Setup, StudyConfig
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.precision import Precision, resolve_device, resolve_precision
-from mirror_train.training.recipe import Recipe
-from mirror_train.training.tune import TuneConfig, tune
+from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.tune import tune
 
-__all__ = ["Run", "StudyConfig", "random_strings", "run_study"]
+__all__ = ["Run", "random_strings", "run_study"]
 
 _FIRST_SEED = 42  # that of `mirror-rt tune`
-
-
-@dataclass(frozen=True, slots=True)
-class StudyConfig:
-    """What to study, on what.
-
-    Attributes:
-        study: a row of `mirror_train.experiments.studies.STUDIES`.
-        recipe: what its setups change.
-        data: strings to tune on, without positives of their own.
-        pairs: TSV file of scored pairs to evaluate on.
-        out: folder; results go to `out/runs`, what is being tuned to `out/work`.
-        seeds: runs of every tuned setup, with seeds 42, 43, ...
-        model: base model: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
-        pooling: of setups that do not set it; `auto` takes what the base model declares, else the
-            recipe's.
-        precision: auto, fp32, bf16 or fp16.
-        device: auto, cpu, cuda or cuda:N.
-        offline: never ask the network.
-    """
-
-    study: Study
-    recipe: Recipe
-    data: TrainingData
-    pairs: Path
-    out: Path
-    seeds: int = 3
-    model: str = DEFAULT_MODEL
-    revision: str | None = None
-    pooling: Pooling | Literal["auto"] = "auto"
-    precision: Precision = "auto"
-    device: str = "auto"
-    offline: bool = False
-
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ConfigError(f"seeds must be at least 1, got {self.seeds}")
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise ConfigError("a study runs in one process: start it without torchrun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +114,18 @@ class _Task:
     seed: int | None
     recipe: Recipe
     data: TrainingData
-    identity: dict[str, Any]
-    path: Path
+    kept: KeptResult
+
+    @property
+    def path(self) -> Path:
+        """The file of its result."""
+        return self.kept.path
+
+    @property
+    def pooling(self) -> Pooling | Literal["auto"]:
+        """The pooling of the run."""
+        pooling: Pooling | Literal["auto"] = self.kept.identity["pooling"]
+        return pooling
 
     @property
     def work(self) -> int:
@@ -174,15 +139,9 @@ class _Runner:
     def __init__(self, config: StudyConfig) -> None:
         self._config = config
         self._pairs = read_scored_pairs(config.pairs)
-        device = resolve_device(config.device)
-        base = self._encoder("auto")
-        self._common = {
-            "model": base.pretrained.weights_sha256(),
-            "pairs": sha256(config.pairs),
-            "precision": resolve_precision(config.precision, device),
-            "device": device.type,
-            "torch": torch.__version__,
-        }
+        weights = self._encoder("auto").pretrained.weights_sha256()
+        setting = run_setting(weights, precision=config.precision, device=config.device)
+        self._common = setting | {"pairs": sha256(config.pairs)}
 
     def task(self, setup: Setup, seed: int | None) -> _Task:
         config = self._config
@@ -192,27 +151,17 @@ class _Runner:
         identity: dict[str, Any] = self._common | {"pooling": pooling, "seed": seed}
         if setup.tuned:
             identity |= {"recipe": dataclasses.asdict(recipe), "strings": data.sha256()}
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        path = config.out / "runs" / f"{digest[:16]}.json"
-        return _Task(setup, seed, recipe, data, identity, path)
+        return _Task(setup, seed, recipe, data, KeptResult(config.out / "runs", identity))
 
     def load(self, task: _Task) -> Run | None:
         """Return the result that is there already, or None."""
-        try:
-            found = json.loads(task.path.read_text(encoding="utf-8"))
-            if found["identity"] != task.identity:
-                raise ValueError("of another run")
-            return Run(found["label"], task.seed, float(found["spearman"]), found["seconds"])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{task.path} is not the result of a run ({error}): remove it to run it again"
-            ) from error
+        return task.kept.load(
+            lambda found: Run(found["label"], task.seed, float(found["spearman"]), found["seconds"])
+        )
 
     def run(self, task: _Task) -> Run:
         began = time.perf_counter()
-        tuned, pooling = task.setup.tuned, task.identity["pooling"]
+        tuned, pooling = task.setup.tuned, task.pooling
         encoder = self._tuned(task) if tuned else self._encoder(pooling)
         rho = evaluate_similarity(encoder, self._pairs)
         shutil.rmtree(self._work(task), ignore_errors=True)
@@ -220,7 +169,7 @@ class _Runner:
             self._work(task).parent.rmdir()
         seconds = round(time.perf_counter() - began, 2)
         run = Run(task.setup.label, task.seed, rho, seconds)
-        write_json(task.path, dataclasses.asdict(run) | {"identity": task.identity})
+        task.kept.save(dataclasses.asdict(run))
         return run
 
     def _tuned(self, task: _Task) -> TorchEncoder:
@@ -233,7 +182,7 @@ class _Runner:
                 out=out,
                 model=config.model,
                 revision=config.revision,
-                pooling=task.identity["pooling"],
+                pooling=task.pooling,
                 precision=config.precision,
                 device=config.device,
                 seed=task.seed or 0,

@@ -1,7 +1,16 @@
 """BERT-flow (Li et al. 2020) and BERT-CF (Hu): a normalising flow behind an encoder's pooling."""
 
-from mirror_train.flow.contrastive import CfConfig, tune_cf
-from mirror_train.flow.likelihood import FlowConfig, tune_flow
-from mirror_train.flow.recipe import CfRecipe, FlowRecipe
+from typing import TYPE_CHECKING
+
+from mirror_rt.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from mirror_train.flow.contrastive import tune_cf
+    from mirror_train.flow.likelihood import tune_flow
+    from mirror_train.flow.recipe import CfConfig, CfRecipe, FlowConfig, FlowRecipe
 
 __all__ = ["CfConfig", "CfRecipe", "FlowConfig", "FlowRecipe", "tune_cf", "tune_flow"]
+
+__getattr__ = lazy_exports(
+    __name__, __all__, ("recipe", "likelihood", "contrastive"), extra="train"
+)

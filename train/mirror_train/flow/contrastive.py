@@ -4,69 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import ConfigError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space
+from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
+from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
-from mirror_train.data.strings import TrainingData
+from mirror_train.data.training_data import TrainingData
 from mirror_train.flow.fitting import RegularisedFit, fit_flow, initial_flow
-from mirror_train.flow.recipe import CfRecipe
+from mirror_train.flow.recipe import CfConfig
 from mirror_train.flow.run import (
-    FlowPooling,
     check_batch,
     check_one_process,
-    describe_flow,
-    show_bars,
-    step_bar,
     text_vectors,
 )
 from mirror_train.model.glow import Flow, check_flow_size
-from mirror_train.model.pooling import check_special_tokens
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.training.output_folder import write_folder
-from mirror_train.training.precision import Precision, resolve_device, resolve_precision
-from mirror_train.training.processes import Processes
-from mirror_train.training.run_config import RunConfig
+from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.step_bar import shows_bars, step_bar
 from mirror_train.training.trainer import TrainingStats
-from mirror_train.training.tune import TuneConfig, TuneReport, tune, tuned_pooling
+from mirror_train.training.tune import TuneReport, tune, tuned_pooling
 
-__all__ = ["CfConfig", "tune_cf"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CfConfig(RunConfig):
-    """Everything of a run but its strings; see `RunConfig`.
-
-    The result of the first step is kept in OUT.mirror until all is done.
-
-    Attributes:
-        recipe: hyper-parameters of both steps.
-        pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
-        precision: of the encoder: auto, fp32, bf16 or fp16.
-        resume: go on with the first step's checkpoint, or with its result.
-    """
-
-    recipe: CfRecipe = field(default_factory=CfRecipe)
-    pooling: FlowPooling = "auto"
-    precision: Precision = "auto"
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
-        if self.resume and self.overwrite:
-            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
-        if self.resume and self.recipe.joint:
-            raise ConfigError("resume continues the first step, which joint leaves out")
-
-    @property
-    def mirror_out(self) -> Path:
-        """Where the first step leaves its result."""
-        return self.out.parent / f"{self.out.name}.mirror"
+__all__ = ["tune_cf"]
 
 
 def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
@@ -108,14 +71,15 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
             f"interrupted while the flow was fitted; {config.mirror_out} holds the tuned encoder: "
             "continue with --resume"
         ) from error
-    manifest = describe_flow(
+    manifest = describe_run(
         base,
-        data,
+        stats,
         pooling=config.recipe.mirror.pooling,
-        dimension=base.dimension,
         recipe={"system": "cf"} | config.recipe.to_dict(),
-        stats=stats,
+        data=data.summary(),
         training={"seed": config.seed, "precision": precision, "device": device.type} | training,
+        level=config.recipe.mirror.level,
+        language=data.language,
     )
     manifest = write_folder(
         encoder, manifest, config.out, layers=[flow], overwrite=config.overwrite
@@ -138,7 +102,7 @@ def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
     """The same with the pooling that is used, as `mirror-rt tune` chooses it."""
     pooling = tuned_pooling(base, _mirror_config(config))
     mirror = config.recipe.mirror.replace(pooling=pooling)
-    check_special_tokens(base, [pooling])
+    base.check_special_tokens([pooling])
     recipe = dataclasses.replace(config.recipe, mirror=mirror)
     return dataclasses.replace(config, recipe=recipe)
 
@@ -206,11 +170,11 @@ def _second_step(
     precision: Precision,
 ) -> tuple[Flow, TrainingStats]:
     recipe, seed, device = config.recipe, config.seed, processes.device
-    show = show_bars(config.show_progress_bar)
+    show = shows_bars(config.show_progress_bar)
     head = Head([recipe.mirror.pooling])
     vectors = text_vectors(encoder, head, data, device=device, show=show)
     flow = initial_flow(encoder.dimension, recipe.flow, seed=seed, vectors=vectors)
-    with step_bar(recipe.flow.steps, show) as on_step:
+    with step_bar(recipe.flow.steps, show, "flow") as on_step:
         if not recipe.mirror_weight:
             return flow, fit_flow(
                 flow, vectors, recipe.flow, seed=seed, device=device, on_step=on_step

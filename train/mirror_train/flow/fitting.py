@@ -14,22 +14,21 @@ from torch import Tensor
 
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ModelError
+from mirror_train.compute.precision import Precision
 from mirror_train.data.batches import Batches, StepBatch
-from mirror_train.data.token_masking import ViewTokenizer
 from mirror_train.data.views import epoch_order
 from mirror_train.flow.recipe import CfRecipe, FlowRecipe
 from mirror_train.model.forward import Forward
 from mirror_train.model.glow import Flow
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.training.contrastive_loss import contrast
-from mirror_train.training.precision import Precision
-from mirror_train.training.trainer import TrainingStats
+from mirror_train.training.trainer import AUTOCAST, TrainingStats
+from mirror_train.training.view_tokenizer import ViewTokenizer
 
 __all__ = ["RegularisedFit", "bits_per_dimension", "fit_flow", "initial_flow"]
 
 # Vectors that the ActNorms are fitted to before the first step.
 _INITIAL = 4096
-_AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def bits_per_dimension(z: Tensor, log_determinant: Tensor) -> Tensor:
@@ -151,7 +150,7 @@ class RegularisedFit:
             pad_id=base.pad_id,
             pad_to=None,
             device=device,
-            dtype=_AUTOCAST.get(precision),
+            dtype=AUTOCAST.get(precision),
         )
         groups: list[dict[str, Any]] = [{"params": list(flow.parameters())}]
         if recipe.joint:

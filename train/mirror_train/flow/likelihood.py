@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from mirror_rt.io.atomic import check_free, check_space
-from mirror_train.data.strings import TrainingData
+from mirror_train.compute.precision import resolve_device
+from mirror_train.data.training_data import TrainingData
 from mirror_train.flow.fitting import fit_flow, initial_flow
-from mirror_train.flow.recipe import FlowRecipe
+from mirror_train.flow.recipe import FlowConfig
 from mirror_train.flow.run import (
-    FlowPooling,
     check_batch,
     check_one_process,
-    describe_flow,
     frozen_head,
-    show_bars,
-    step_bar,
     text_vectors,
+    tuned_level,
 )
 from mirror_train.model.glow import check_flow_size
 from mirror_train.model.pretrained import load_pretrained
-from mirror_train.training.output_folder import write_folder
-from mirror_train.training.precision import resolve_device
-from mirror_train.training.run_config import RunConfig
+from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.step_bar import shows_bars, step_bar
 from mirror_train.training.tune import TuneReport
 
-__all__ = ["FlowConfig", "tune_flow"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowConfig(RunConfig):
-    """Everything of a run but its strings; see `RunConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-        pooling: cls, mean or mean-without-special; auto for what the model declares, else mean.
-            What follows the pooling of the model stays, and the flow comes after it.
-    """
-
-    recipe: FlowRecipe = field(default_factory=FlowRecipe)
-    pooling: FlowPooling = "auto"
+__all__ = ["tune_flow"]
 
 
 def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
@@ -58,31 +39,28 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
     check_one_process("flow")
     check_free(config.out, overwrite=config.overwrite)
     check_batch(data, config.recipe.batch_size)
-    device, show = resolve_device(config.device), show_bars(config.show_progress_bar)
-    base = load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-    )
+    device, show = resolve_device(config.device), shows_bars(config.show_progress_bar)
+    base = load_pretrained(config.model, **config.load_options())
     check_space(config.out, sum(p.numel() * p.element_size() for p in base.model.parameters()))
     head = frozen_head(base, config.pooling)
     dimension = head.dimension(base.dimension)
     check_flow_size(dimension)
     vectors = text_vectors(base, head, data, device=device, show=show)
     flow = initial_flow(dimension, config.recipe, seed=config.seed, vectors=vectors)
-    with step_bar(config.recipe.steps, show) as on_step:
+    with step_bar(config.recipe.steps, show, "flow") as on_step:
         stats = fit_flow(
             flow, vectors, config.recipe, seed=config.seed, device=device, on_step=on_step
         )
-    manifest = describe_flow(
+    manifest = describe_run(
         base,
-        data,
+        stats,
         pooling=head.pooling,
         dimension=dimension,
         recipe={"system": "flow"} | config.recipe.to_dict(),
-        stats=stats,
+        data=data.summary(),
         training={"seed": config.seed, "precision": "fp32", "device": device.type},
+        level=tuned_level(base.folder),
+        language=data.language,
     )
     layers = [*head.layers, flow]
     manifest = write_folder(base, manifest, config.out, layers=layers, overwrite=config.overwrite)

@@ -1,15 +1,20 @@
-"""Hyper-parameters of the two systems."""
+"""Hyper-parameters and runs of the two systems."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
 
 from mirror_rt.errors import ConfigError
-from mirror_train.training.recipe import Recipe, checked, load_recipe
+from mirror_train.compute.precision import Precision
+from mirror_train.recipes.recipe import Recipe, checked, load_recipe
+from mirror_train.training.run_config import RunConfig
 
-__all__ = ["CfRecipe", "FlowRecipe"]
+__all__ = ["CfConfig", "CfRecipe", "FlowConfig", "FlowPooling", "FlowRecipe"]
+
+FlowPooling = Literal["auto", "cls", "mean", "mean-without-special"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +93,48 @@ class CfRecipe:
         flow = {f"flow_{name}": value for name, value in self.flow.to_dict().items()}
         joint = {"mirror_weight": self.mirror_weight, "joint": self.joint}
         return dataclasses.asdict(self.mirror) | flow | joint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowConfig(RunConfig):
+    """Everything of a run but its strings; see `RunConfig`.
+
+    Attributes:
+        recipe: hyper-parameters.
+        pooling: cls, mean or mean-without-special; auto for what the model declares, else mean.
+            What follows the pooling of the model stays, and the flow comes after it.
+    """
+
+    recipe: FlowRecipe = field(default_factory=FlowRecipe)
+    pooling: FlowPooling = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CfConfig(RunConfig):
+    """Everything of a run but its strings; see `RunConfig`.
+
+    The result of the first step is kept in OUT.mirror until all is done.
+
+    Attributes:
+        recipe: hyper-parameters of both steps.
+        pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
+        precision: of the encoder: auto, fp32, bf16 or fp16.
+        resume: go on with the first step's checkpoint, or with its result.
+    """
+
+    recipe: CfRecipe = field(default_factory=CfRecipe)
+    pooling: FlowPooling = "auto"
+    precision: Precision = "auto"
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        RunConfig.__post_init__(self)
+        if self.resume and self.overwrite:
+            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
+        if self.resume and self.recipe.joint:
+            raise ConfigError("resume continues the first step, which joint leaves out")
+
+    @property
+    def mirror_out(self) -> Path:
+        """Where the first step leaves its result."""
+        return self.out.parent / f"{self.out.name}.mirror"

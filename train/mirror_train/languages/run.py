@@ -23,14 +23,16 @@ from mirror_rt.evaluation import (
     read_scored_pairs,
 )
 from mirror_rt.io.atomic import sha256, write_json
+from mirror_train.compute.precision import resolve_device
 from mirror_train.data.scripts import script_warning
-from mirror_train.data.strings import TrainingData, load_training_data, word_list
+from mirror_train.data.strings import load_training_data, word_list
+from mirror_train.data.training_data import TrainingData
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.precision import resolve_device
-from mirror_train.training.tune import TuneConfig, load_base, tune
+from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.tune import load_base, tune
 
 __all__ = ["REPORT_FILE", "LanguageJob", "LanguageResult", "Measures", "tune_languages"]
 
@@ -94,6 +96,7 @@ class LanguageResult:
         before: of the base model, pooled as it declares, else by the mean.
         after: of the tuned one.
         pairs: name of the set of scored pairs.
+        pairs_sha256: of that set.
         warning: what is odd about the strings.
         error: why it failed.
         manifest_sha256: of the tuned folder's mirror.json.
@@ -107,6 +110,7 @@ class LanguageResult:
     before: Measures | None = None
     after: Measures | None = None
     pairs: str | None = None
+    pairs_sha256: str | None = None
     warning: str | None = None
     error: str | None = None
     manifest_sha256: str | None = None
@@ -221,6 +225,7 @@ def _result(
         strings=(manifest.data or {}).get("strings"),
         seconds=(manifest.training or {}).get("seconds"),
         pairs=None if job.pairs is None else f"{job.pairs.parent.name}/{job.pairs.name}",
+        pairs_sha256=None if job.pairs is None else sha256(job.pairs),
         manifest_sha256=sha256(job.config.out / Layout.manifest),
         **measured,
     )
@@ -249,7 +254,9 @@ def _finished(job: LanguageJob) -> LanguageResult | None:
     known = _read_report(out.parent / REPORT_FILE).get(job.language, {})
     if known.get("manifest_sha256") != sha256(out / Layout.manifest):
         known = {}
-    measured = {name: _measures(known.get(name)) for name in ("before", "after")}
+    pairs = None if job.pairs is None else sha256(job.pairs)
+    scored = known.get("pairs_sha256") == pairs  # else the scores are of other pairs
+    measured = {name: _measures(known.get(name), scored=scored) for name in ("before", "after")}
     return _result(job, manifest, "kept", **measured)
 
 
@@ -288,8 +295,8 @@ def _read_report(path: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _measures(values: Any) -> Measures | None:
+def _measures(values: Any, *, scored: bool) -> Measures | None:
     try:
-        return Measures(Geometry(**values["geometry"]), values["score"])
+        return Measures(Geometry(**values["geometry"]), values["score"] if scored else None)
     except (TypeError, KeyError):
         return None

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
-from mirror_train.training.recipe import Level, Recipe, load_recipe, suggest
+from mirror_train.recipes.recipe import Level, Recipe, load_recipe, suggest
 
 __all__ = ["BaseModel", "LanguageRecipe", "LanguageTable", "load_languages"]
 

@@ -8,89 +8,38 @@ captured in a CUDA graph.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from mirror_train.loss.cuda_extension import EXTENSION
+from mirror_train.loss.cuda_rows import (
+    DTYPES,
+    CudaRows,
+    address,
+    addresses,
+    check_alike,
+    check_blocks,
+    check_floats,
+    check_vector,
+    empty_like_rows,
+)
 from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
 
 if TYPE_CHECKING:
-    from mirror_train import _cuda
+    import mirror_train._cuda as _cuda
 
-__all__ = ["CudaKernel", "CudaRows", "unavailable_reason"]
+__all__ = ["CudaKernel"]
 
-_EXTENSION = "mirror_train._cuda"
-_OLDEST = (7, 5)  # compute capability: the first with the matrix loads that the kernels use
-_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 # The panel of weights: as large a wave as lets the sums be rarely read and written again.
 _PANEL_BYTES = 256 << 20
 # Tiles a wave of logsumexp has down and across: enough to keep every GPU busy, and partials of
 # at most 2 * 128 * 128 * 128 * 8 bytes = 32 MB.
 _LOGSUMEXP_TILES = 128
-
-
-def unavailable_reason(z: Tensor) -> str | None:
-    """Why `CudaKernel` cannot take embeddings like `z`; None if it can.
-
-    Raises:
-        ImportError: the extension is there and does not load: it is broken, not absent.
-    """
-    if not _extension_is_built():
-        return "mirror_rt was built without CUDA (build with -DMIRROR_RT_CUDA=ON)"
-    if not z.is_cuda:
-        return f"the embeddings are on {z.device}, not on a CUDA device"
-    if torch.version.cuda is None:
-        return "this torch is not built for NVIDIA GPUs"
-    capability = torch.cuda.get_device_capability(z.device)
-    if capability < _OLDEST:
-        have, need = (".".join(map(str, version)) for version in (capability, _OLDEST))
-        return f"{z.device} has compute capability {have}, and {need} is the least"
-    if z.dtype not in _DTYPES:
-        return f"the embeddings are {z.dtype}, not float32, float16 or bfloat16"
-    return None
-
-
-@cache
-def _extension_is_built() -> bool:
-    if importlib.util.find_spec(_EXTENSION) is None:
-        return False
-    importlib.import_module(_EXTENSION)
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class CudaRows:
-    """Normalised rows.
-
-    Attributes:
-        unit: fp16 [R rounded up to a tile, parts * stride]; see csrc/infonce/gpu/loss.h.
-        norms: fp32 [R].
-        native: the same for the extension, which does not keep the tensors alive.
-        sizes: rows of the blocks these came from.
-        dim: D.
-        stride: D rounded up to a tile.
-        dtype: of the blocks.
-    """
-
-    unit: Tensor
-    norms: Tensor
-    native: _cuda.Rows
-    sizes: list[int]
-    dim: int
-    stride: int
-    dtype: torch.dtype
-
-    @property
-    def parts(self) -> int:
-        """fp16 parts an element has."""
-        return self.unit.shape[1] // self.stride
 
 
 class CudaKernel:
@@ -110,13 +59,13 @@ class CudaKernel:
         logsumexp_tiles: int = _LOGSUMEXP_TILES,
     ) -> None:
         self._device_type = "cuda" if module is None else None
-        self._cuda = importlib.import_module(_EXTENSION) if module is None else module
+        self._cuda = importlib.import_module(EXTENSION) if module is None else module
         self._panel_tiles = panel_tiles
         self._logsumexp_tiles = logsumexp_tiles
 
     def normalize(self, blocks: Sequence[Tensor]) -> CudaRows:
         first = blocks[0]
-        self._check_blocks(blocks)
+        check_blocks(blocks, self._device_type)
         sizes = [len(block) for block in blocks]
         count, dim = sum(sizes), first.shape[1]
         stride, parts = self._padded(dim), 2 if first.dtype == torch.float32 else 1
@@ -128,13 +77,13 @@ class CudaKernel:
             unit.data_ptr(), norms.data_ptr(), count, dim, stride, split=parts == 2
         )
         with self._on(first.device) as stream:
-            self._cuda.normalize(_addresses(blocks), self._dtype(first.dtype), native, stream)
+            self._cuda.normalize(addresses(blocks), self._dtype(first.dtype), native, stream)
         return CudaRows(unit, norms, native, sizes, dim, stride, first.dtype)
 
     def logsumexp(
         self, rows: CudaRows, columns: CudaRows, negatives: Negatives, *, scale: float
     ) -> Tensor:
-        _check_alike(rows, columns)
+        check_alike(rows, columns)
         n_rows = negatives.n_rows
         wave = _wave(
             self._tiles(n_rows),
@@ -143,9 +92,9 @@ class CudaKernel:
             symmetric=columns is rows,
         )
         # Of a maximum and a sum for every row, and every column, of every tile.
-        partials = _empty(rows, (2, wave[0] * wave[1], self._cuda.TILE, 2))
-        state = _empty(rows, (n_rows, 2))
-        n = _empty(rows, (n_rows,))
+        partials = empty_like_rows(rows, (2, wave[0] * wave[1], self._cuda.TILE, 2))
+        state = empty_like_rows(rows, (n_rows, 2))
+        n = empty_like_rows(rows, (n_rows,))
         with self._on(n.device) as stream:
             self._cuda.logsumexp(
                 rows.native,
@@ -172,10 +121,13 @@ class CudaKernel:
         variant: Variant,
         factor: float,
     ) -> Objective:
-        _check_alike(rows, partners)
-        _check_floats("n", n, pairs.count, rows)
-        loss = _empty(rows, ())
-        weights, log_weights = _empty(rows, (pairs.count,)), _empty(rows, (pairs.count,))
+        check_alike(rows, partners)
+        check_floats("n", n, pairs.count, rows)
+        loss = empty_like_rows(rows, ())
+        weights, log_weights = (
+            empty_like_rows(rows, (pairs.count,)),
+            empty_like_rows(rows, (pairs.count,)),
+        )
         blocks = -(-pairs.count // self._cuda.ROWS_PER_BLOCK)
         work = torch.empty(blocks, dtype=torch.float64, device=n.device)
         with self._on(n.device) as stream:
@@ -207,11 +159,11 @@ class CudaKernel:
         both: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """See `Kernel.contract`. The sums are [R, D] padded to whole tiles."""
-        _check_alike(rows, columns)
+        check_alike(rows, columns)
         if row_log_weights is not None:
-            _check_floats("row_log_weights", row_log_weights, negatives.n_rows, rows)
+            check_floats("row_log_weights", row_log_weights, negatives.n_rows, rows)
         if column_log_weights is not None:
-            _check_floats("column_log_weights", column_log_weights, negatives.n_columns, rows)
+            check_floats("column_log_weights", column_log_weights, negatives.n_columns, rows)
         symmetric = columns is rows
         wave = self._panel_wave(rows, columns, negatives)
         tile = self._cuda.TILE
@@ -220,22 +172,22 @@ class CudaKernel:
             dtype=torch.float16,
             device=rows.unit.device,
         )
-        sums = _empty(rows, (len(rows.unit), rows.stride))
+        sums = empty_like_rows(rows, (len(rows.unit), rows.stride))
         column_sums = None
         if both and not symmetric:
-            column_sums = _empty(rows, (len(columns.unit), rows.stride))
+            column_sums = empty_like_rows(rows, (len(columns.unit), rows.stride))
         with self._on(sums.device) as stream:
             self._cuda.contract(
                 rows.native,
                 columns.native,
                 self._negatives(negatives, rows),
-                _address(row_log_weights),
-                _address(column_log_weights),
+                address(row_log_weights),
+                address(column_log_weights),
                 scale,
                 wave,
                 panel.data_ptr(),
                 sums.data_ptr(),
-                _address(column_sums),
+                address(column_sums),
                 stream,
             )
         return sums, column_sums
@@ -251,9 +203,9 @@ class CudaKernel:
         factor: float,
         grad_output: Tensor,
     ) -> list[Tensor]:
-        _check_alike(rows, partners)
-        _check_floats("weights", weights, pairs.count, rows)
-        _check_floats("grad_output", grad_output.view(1), 1, rows)
+        check_alike(rows, partners)
+        check_floats("weights", weights, pairs.count, rows)
+        check_floats("grad_output", grad_output.view(1), 1, rows)
         device = sums.device
         grads = [torch.empty(n, rows.dim, dtype=rows.dtype, device=device) for n in rows.sizes]
         with self._on(sums.device) as stream:
@@ -265,39 +217,23 @@ class CudaKernel:
                 weights.data_ptr(),
                 factor,
                 grad_output.data_ptr(),
-                _addresses(grads),
+                addresses(grads),
                 self._dtype(rows.dtype),
                 stream,
             )
         return grads
 
-    def _check_blocks(self, blocks: Sequence[Tensor]) -> None:
-        first = blocks[0]
-        if first.dtype not in _DTYPES:
-            raise ValueError(f"embeddings must be float32, float16 or bfloat16, got {first.dtype}")
-        if self._device_type is not None and first.device.type != self._device_type:
-            raise ValueError(f"embeddings must be on a CUDA device, got {first.device}")
-        for block in blocks:
-            alike = block.dtype == first.dtype and block.device == first.device
-            if block.ndim != 2 or block.shape[1:] != first.shape[1:] or not alike:
-                raise ValueError(
-                    f"blocks must share D, dtype and device, got {_described(first)} and "
-                    f"{_described(block)}"
-                )
-            if not block.is_contiguous():
-                raise ValueError(f"blocks must be contiguous, got strides {block.stride()}")
-
     def _negatives(self, negatives: Negatives, rows: CudaRows) -> _cuda.Negatives:
         for name, count in (("row_ids", negatives.n_rows), ("column_ids", negatives.n_columns)):
             ids = getattr(negatives, name)
             if ids is not None:
-                _check_vector(name, ids, count, torch.int64, rows)
+                check_vector(name, ids, count, torch.int64, rows)
         native: _cuda.Negatives = self._cuda.Negatives(
             negatives.n_rows,
             negatives.n_columns,
             negatives.period,
-            _address(negatives.row_ids),
-            _address(negatives.column_ids),
+            address(negatives.row_ids),
+            address(negatives.column_ids),
         )
         return native
 
@@ -306,7 +242,7 @@ class CudaKernel:
         return native
 
     def _dtype(self, dtype: torch.dtype) -> _cuda.Dtype:
-        native: _cuda.Dtype = getattr(self._cuda.Dtype, _DTYPES[dtype])
+        native: _cuda.Dtype = getattr(self._cuda.Dtype, DTYPES[dtype])
         return native
 
     def _tiles(self, count: int) -> int:
@@ -357,43 +293,3 @@ def _wave(rows: int, columns: int, tiles: int, *, symmetric: bool) -> tuple[int,
 def _even(count: int, most: int) -> int:
     """The size of parts of `count`, as few as can be of at most `most` each."""
     return -(-count // -(-count // max(1, most)))
-
-
-def _empty(rows: CudaRows, shape: tuple[int, ...]) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=rows.unit.device)
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _addresses(blocks: Sequence[Tensor]) -> list[tuple[int, int]]:
-    return [(block.data_ptr(), len(block)) for block in blocks]
-
-
-def _described(tensor: Tensor) -> str:
-    return f"{list(tensor.shape)} {tensor.dtype} on {tensor.device}"
-
-
-def _check_alike(rows: CudaRows, others: CudaRows) -> None:
-    for name in ("dim", "dtype"):
-        if getattr(rows, name) != getattr(others, name):
-            raise ValueError(
-                f"rows differ in {name}: {getattr(rows, name)} and {getattr(others, name)}"
-            )
-
-
-def _check_floats(name: str, vector: Tensor, length: int, rows: CudaRows) -> None:
-    _check_vector(name, vector, length, torch.float32, rows)
-
-
-def _check_vector(
-    name: str, vector: Tensor, length: int, dtype: torch.dtype, rows: CudaRows
-) -> None:
-    """ValueError unless the extension may read `length` values from the vector's address."""
-    device = rows.unit.device
-    like = vector.dtype == dtype and vector.device == device
-    if vector.shape != (length,) or not like or not vector.is_contiguous():
-        raise ValueError(
-            f"{name} must be contiguous [{length}] {dtype} on {device}, got {_described(vector)}"
-        )

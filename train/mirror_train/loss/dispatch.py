@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from mirror_train.loss import cpu_kernel, cuda_kernel
+from mirror_train.loss import cpu_kernel, cuda_extension, cuda_kernel
 from mirror_train.loss.kernel import Kernel
 from mirror_train.loss.torch_kernel import TorchKernel
 
@@ -36,14 +36,14 @@ def choose_kernel(impl: str, z: Tensor) -> str:
         raise ValueError(f"impl must be one of {', '.join(get_args(Impl))}, got {impl!r}")
     if impl == "cpu" and (reason := cpu_kernel.unavailable_reason(z)):
         raise ValueError(f"impl='cpu' cannot run: {reason}")
-    if impl == "cuda" and (reason := cuda_kernel.unavailable_reason(z)):
+    if impl == "cuda" and (reason := cuda_extension.unavailable_reason(z)):
         raise ValueError(f"impl='cuda' cannot run: {reason}")
     return impl
 
 
 def _best_kernel(z: Tensor) -> str:
     if z.is_cuda:
-        reason = cuda_kernel.unavailable_reason(z)
+        reason = cuda_extension.unavailable_reason(z)
         if reason is None:
             return "cuda"
         _say_once(reason)

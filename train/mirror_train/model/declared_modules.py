@@ -18,9 +18,9 @@ from mirror_rt.errors import BundleError, ModelError
 from mirror_rt.schema import InnerFolder, build
 from mirror_train.model.dense import load_dense
 from mirror_train.model.glow import load_flow
+from mirror_train.model.json_file import read_json, read_object
 from mirror_train.model.pooling import POOLING_MODES
 from mirror_train.model.pooling_head import Head, Normalize
-from mirror_train.training.json_file import read_json, read_object
 
 __all__ = [
     "FLOW_MODULE",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
-from mirror_train.training.json_file import read_object
+from mirror_train.model.json_file import read_object
 
 __all__ = ["Dense", "load_dense", "load_weights", "read_weights", "save_dense", "save_weights"]
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
+from mirror_train.compute.random_state import RandomState
 from mirror_train.model.pooling import pool
-from mirror_train.training.random_state import RandomState
 
 __all__ = ["Forward", "Rows", "embed_batch", "in_order", "length_groups"]
 

@@ -29,7 +29,7 @@ from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.io.atomic import write_json
 from mirror_train.model.dense import load_weights, read_weights, save_weights
 from mirror_train.model.glow_blocks import FlowBlock, FoldedBlock
-from mirror_train.training.json_file import read_object
+from mirror_train.model.json_file import read_object
 
 __all__ = ["Flow", "check_flow_size", "load_flow", "save_flow"]
 

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.repocard import metadata_load
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError
-from mirror_train.model.default_model import DEFAULT_MODEL_LICENSE, is_default_model
+from mirror_train.model.model_folder import DEFAULT_MODEL_LICENSE, is_default_model
+from mirror_train.model.pretrained import Pretrained
 
-__all__ = ["base_license"]
+__all__ = ["base_license", "describe_base"]
 
 logger = logging.getLogger("mirror_train")
 
 # First lines of licence texts -> identifier on the hub.
 _KNOWN = {"Apache License Version 2.0": "apache-2.0", "MIT License": "mit"}
+
+
+def describe_base(base: Pretrained) -> dict[str, Any]:
+    """Return what a manifest says of a base model: name, commit and licence."""
+    return {
+        "name": base.public_name,
+        "revision": base.revision,
+        "license": base_license(base.name, base.folder),
+    }
 
 
 def base_license(name: str, folder: Path) -> str | None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from mirror_rt.bundle.manifest import PoolingMode
-from mirror_rt.errors import ConfigError
 
-if TYPE_CHECKING:
-    from mirror_train.model.pretrained import Pretrained
-
-__all__ = ["POOLING_MODES", "check_special_tokens", "pool"]
+__all__ = ["POOLING_MODES", "pool"]
 
 POOLING_MODES: tuple[PoolingMode, ...] = tuple(
     mode for group in get_args(PoolingMode) for mode in get_args(group)
@@ -26,11 +21,11 @@ def pool(hidden: Tensor, mask: Tensor, pooling: PoolingMode) -> Tensor:
     """Token vectors [B, L, H] and mask [B, L] (padding on the right) to text vectors [B, H].
 
     `cls` takes the first token and `lasttoken` the last real one; `max` is by component; `mean`
-    averages the real tokens, `mean-without-special` those between the first and the last, which
-    are [CLS] and [SEP] (see `check_special_tokens`); `mean_sqrt_len_tokens` divides the sum of the
-    real tokens by the root of their number, `weightedmean` weighs them by their position, from 1
-    on (arXiv 2202.08904, section 4.1); and `mean-with-padding` averages all tokens, padding too
-    (EMNLP 2021, caption of Table 3).
+    averages the real tokens, `mean-without-special` those between the first and the last, which are
+    [CLS] and [SEP] (see `Pretrained.check_special_tokens`); `mean_sqrt_len_tokens` divides the sum
+    of the real tokens by the root of their number, `weightedmean` weighs them by their position,
+    from 1 on (arXiv 2202.08904, section 4.1); and `mean-with-padding` averages all tokens, padding
+    too (EMNLP 2021, caption of Table 3).
     """
     if pooling == "cls":
         return hidden[:, 0]
@@ -56,20 +51,3 @@ def _positions(mask: Tensor, pooling: PoolingMode) -> Tensor:
         # A token is inside where it has a neighbour on its right, and is not the first.
         return functional.pad(mask[:, 2:], (1, 1))
     return mask
-
-
-def check_special_tokens(pretrained: Pretrained, poolings: Sequence[str]) -> None:
-    """Check that the tokenizer puts one special token before a text and one after it.
-
-    Raises:
-        ConfigError: it does not, and `poolings` has `mean-without-special`.
-    """
-    if "mean-without-special" not in poolings:
-        return
-    mask = pretrained.hf_tokenizer.backend_tokenizer.encode("a").special_tokens_mask
-    if len(mask) < 3 or [i for i, special in enumerate(mask) if special] != [0, len(mask) - 1]:
-        raise ConfigError(
-            "pooling mean-without-special leaves out the first and the last token, but the "
-            f"tokenizer of {pretrained.name} does not put one special token at each end of a "
-            "text: pass --pooling mean"
-        )

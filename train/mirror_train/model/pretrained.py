@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,22 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from mirror_rt.bundle.hub import download, is_hub_name, refuse_revision
-from mirror_rt.errors import MirrorError, ModelError
+from mirror_rt.errors import ConfigError, MirrorError, ModelError
 from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import InnerPath, build
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.model.declared_modules import declared_text_options, transformer_folder
-from mirror_train.model.default_model import DEFAULT_MODEL, default_model_folder, is_default_model
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.families import family_of
-from mirror_train.training.json_file import read_object
+from mirror_train.model.json_file import read_object
+from mirror_train.model.model_folder import DEFAULT_MODEL, SAFE_WEIGHTS, resolve_model
 
-__all__ = ["Pretrained", "load_pretrained", "quiet_transformers", "resolve_model"]
+__all__ = ["Pretrained", "load_pretrained", "quiet_transformers"]
 
 logger = logging.getLogger("mirror_train")
 
-_SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_WEIGHT_FILES = (*_SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
-# What a hub repository may hold beside what torch needs, often several times its size.
-_OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot", "*.tflite")
+_WEIGHT_FILES = (*SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
 # Far above every published encoder, by their names in the configurations of the families: what is
 # made for each layer or label is made before any weight is read.
 _MOST = {
@@ -47,7 +43,6 @@ _MOST = {
 }
 # Four bits are the fewest that files hold for a weight; tied weights are in them once.
 _WEIGHTS_A_BYTE = 4
-_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +92,22 @@ class Pretrained:
         """Hashes of the files that hold the weights."""
         return [sha256(path) for path in _weight_files(self.model_folder)]
 
+    def check_special_tokens(self, poolings: Iterable[str]) -> None:
+        """Check that the tokenizer puts one special token before a text and one after it.
+
+        Raises:
+            ConfigError: it does not, and `poolings` has `mean-without-special`.
+        """
+        if "mean-without-special" not in poolings:
+            return
+        mask = self.hf_tokenizer.backend_tokenizer.encode("a").special_tokens_mask
+        if len(mask) < 3 or [i for i, special in enumerate(mask) if special] != [0, len(mask) - 1]:
+            raise ConfigError(
+                "pooling mean-without-special leaves out the first and the last token, but the "
+                f"tokenizer of {self.name} does not put one special token at each end of a "
+                "text: pass --pooling mean"
+            )
+
     def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
         """Return the same tokenisation that a bundle has, cut at `max_length`.
 
@@ -104,44 +115,6 @@ class Pretrained:
         """
         backend: Tokenizer = self.hf_tokenizer.backend_tokenizer
         return TextTokenizer(backend, max_length=max_length, pad_id=self.pad_id, copy=copy)
-
-
-def resolve_model(
-    name: str, *, revision: str | None = None, offline: bool = False
-) -> tuple[Path, str | None]:
-    """Folder and hub commit of a model given by path, by hub name, or as the embedded default.
-
-    Raises:
-        ModelError: there is none.
-        ConfigError: a revision was given with a path.
-    """
-    if Path(name).exists():
-        refuse_revision(Path(name), revision)
-        return Path(name), None
-    if is_default_model(name) and revision is None:
-        return default_model_folder(offline=offline), None
-    if not is_hub_name(name) and ("/" in name or "\\" in name or name.startswith(".")):
-        raise ModelError(f"{name}: no such folder")
-    return _download_model(name, revision, offline=offline)
-
-
-def _download_model(name: str, revision: str | None, *, offline: bool) -> tuple[Path, str]:
-    """Snapshot and commit of a model on the hub, with pickled weights only where it has no other.
-
-    Many repositories hold the same weights twice.
-    """
-    ignore = (*_OTHER_FRAMEWORKS, *_PICKLES)
-    folder = download(name, revision=revision, offline=offline, error=ModelError, ignore=ignore)
-    if not any((folder / weights).is_file() for weights in _SAFE_WEIGHTS):
-        # Of the same commit, whatever is pushed meanwhile.
-        folder = download(
-            name,
-            revision=folder.name,
-            offline=offline,
-            error=ModelError,
-            ignore=_OTHER_FRAMEWORKS,
-        )
-    return folder, folder.name
 
 
 def load_pretrained(

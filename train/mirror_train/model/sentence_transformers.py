@@ -17,8 +17,8 @@ from mirror_rt.io.atomic import write_json
 from mirror_train.model.declared_modules import FLOW_MODULE, POOLING_FLAGS
 from mirror_train.model.dense import Dense, save_dense
 from mirror_train.model.glow import Flow, save_flow
+from mirror_train.model.json_file import read_object
 from mirror_train.model.pooling_head import Head
-from mirror_train.training.json_file import read_object
 
 __all__ = ["save_tokenizer", "write_modules"]
 

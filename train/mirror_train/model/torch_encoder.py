@@ -13,12 +13,12 @@ from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.tokens.padding import PaddedBatch
+from mirror_train.compute.precision import resolve_device
 from mirror_train.model.declared_modules import declared_head, declared_pad_to
-from mirror_train.model.default_model import DEFAULT_MODEL
 from mirror_train.model.forward import embed_batch
+from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.training.precision import resolve_device
 
 __all__ = ["TorchEncoder"]
 

@@ -1,9 +1,15 @@
 """Encoders trained on labelled texts and pairs: multi-task fine-tuning, and BURT."""
 
-from mirror_train.pairs.burt import BurtConfig, BurtRecipe, tune_burt
-from mirror_train.pairs.burt_data import BurtTasks
-from mirror_train.pairs.multitask import MultitaskConfig, MultitaskRecipe, tune_multitask
-from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
+from typing import TYPE_CHECKING
+
+from mirror_rt.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from mirror_train.pairs.burt import tune_burt
+    from mirror_train.pairs.burt_data import BurtTasks
+    from mirror_train.pairs.multitask import tune_multitask
+    from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
+    from mirror_train.pairs.recipe import BurtConfig, BurtRecipe, MultitaskConfig, MultitaskRecipe
 
 __all__ = [
     "BurtConfig",
@@ -16,3 +22,7 @@ __all__ = [
     "tune_burt",
     "tune_multitask",
 ]
+
+__getattr__ = lazy_exports(
+    __name__, __all__, ("recipe", "multitask_data", "burt_data", "multitask", "burt"), extra="train"
+)

@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
+from mirror_train.data.labelled_examples import Examples
+from mirror_train.data.labelled_readers import PARAPHRASE_LABELS, read_nli, read_paraphrases
 from mirror_train.data.strings import load_training_data
-from mirror_train.pairs.examples import Examples
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.ppdb import Ppdb, read_ppdb
-from mirror_train.pairs.readers import PARAPHRASE_LABELS, read_nli, read_paraphrases
+from mirror_train.pairs.recipe import OBJECTIVES
 
-__all__ = ["IDENTIFICATION_LABELS", "OBJECTIVES", "BurtTasks", "NegativeSampling", "turns"]
+__all__ = ["IDENTIFICATION_LABELS", "BurtTasks", "NegativeSampling", "turns"]
 
-# As section 5.1 of the paper calls them: natural language inference, paraphrase identification,
-# pairwise text classification.
-OBJECTIVES = ("nli", "pi", "ptc")
 IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
 
 

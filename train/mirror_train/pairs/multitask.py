@@ -5,100 +5,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.heads.predictor import Predictor, score_predictions
-from mirror_train.pairs.examples import Examples
-from mirror_train.pairs.multitask_data import TASKS, MultitaskData
+from mirror_train.data.labelled_examples import Examples
+from mirror_train.pairs.multitask_data import MultitaskData
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
-from mirror_train.pairs.session import Session, TaskConfig, check_numbers, open_session
+from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
+from mirror_train.pairs.session import Session, open_session
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
-from mirror_train.pairs.training import TaskTrainer, bar_of, constant
+from mirror_train.pairs.training import TaskTrainer, constant
+from mirror_train.training.step_bar import step_bar
 from mirror_train.training.tune import TuneReport
 
-__all__ = ["MultitaskConfig", "MultitaskRecipe", "evaluate_tasks", "tune_multitask"]
+__all__ = ["evaluate_tasks", "tune_multitask"]
 
 _SIMILARITY_SCALE = (0.0, 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class MultitaskRecipe:
-    """Hyper-parameters of BERT-CF's fine-tuning (sections 4.3 and 5.3), which are the defaults.
-
-    Attributes:
-        steps: optimiser steps; each takes a batch of every task.
-        evaluate_every: steps between evaluations; the best weights by the mean of the tasks'
-            metrics are kept. The last step is always evaluated.
-        learning_rate: of AdamW, constant.
-        weight_decay: of AdamW.
-        dropout: rate of every dropout of the encoder.
-        max_length: most tokens of a text in training.
-        pooling: `auto` takes what the base model declares, else the mean (section 5.3).
-        projection: e, length of the projected vectors of the tasks of pairs.
-        weights: task -> factor of its loss.
-        batch_sizes: task -> rows of its batches.
-        dropouts: task -> rate of dropout before its head.
-        hinges: task of pairs -> least similarity.
-    """
-
-    steps: int = 5000
-    evaluate_every: int = 500
-    learning_rate: float = 1e-5
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    max_length: int = 128
-    pooling: PoolingMode | Literal["auto"] = "auto"
-    projection: int = 768
-    weights: Mapping[str, float] = field(
-        default_factory=lambda: {"sentiment": 5.0, "paraphrase": 20.0, "similarity": 1.0}
-    )
-    batch_sizes: Mapping[str, int] = field(
-        default_factory=lambda: {"sentiment": 32, "paraphrase": 96, "similarity": 32}
-    )
-    dropouts: Mapping[str, float] = field(
-        default_factory=lambda: {"sentiment": 0.3, "paraphrase": 0.0, "similarity": 0.1}
-    )
-    hinges: Mapping[str, float] = field(
-        default_factory=lambda: {"paraphrase": 0.7, "similarity": 0.0}
-    )
-
-    def __post_init__(self) -> None:
-        rate = "at least 0 and less than 1"
-        checks = [
-            ("steps", self.steps, self.steps >= 1, "at least 1"),
-            ("evaluate_every", self.evaluate_every, self.evaluate_every >= 1, "at least 1"),
-            ("learning_rate", self.learning_rate, self.learning_rate > 0, "greater than 0"),
-            ("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0"),
-            ("dropout", self.dropout, 0 <= self.dropout < 1, rate),
-            ("max_length", self.max_length, self.max_length >= 3, "at least 3"),
-            ("projection", self.projection, self.projection >= 1, "at least 1"),
-        ]
-        for name in TASKS:
-            value = self.batch_sizes[name]
-            checks += [
-                (f"weight of {name}", self.weights[name], self.weights[name] > 0, "above 0"),
-                (f"batch size of {name}", value, value >= 1, "at least 1"),
-                (f"dropout of {name}", self.dropouts[name], 0 <= self.dropouts[name] < 1, rate),
-            ]
-        for name, hinge in self.hinges.items():
-            checks.append((f"hinge of {name}", hinge, -1 <= hinge < 1, "in -1 .. 1, below 1"))
-        check_numbers(checks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultitaskConfig(TaskConfig):
-    """A run of `tune_multitask`; see `TaskConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-    """
-
-    recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
 
 
 def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
@@ -149,35 +74,28 @@ def _train(
     config = session.config
     parameters = [p for layer in layers.values() for p in layer.parameters()]
     trainer = TaskTrainer(
-        session.base,
-        layers,
-        _Batches(data, recipe, config.seed),
-        recipe.weights,
-        torch.optim.AdamW(
+        session=session,
+        layers=layers,
+        batches=_Batches(data, recipe, config.seed),
+        weights=recipe.weights,
+        optimizer=torch.optim.AdamW(
             [*session.base.model.parameters(), *parameters],
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             fused=True,
         ),
-        constant,
-        session.pooling,
-        session.layer,
-        recipe.max_length,
-        session.precision,
-        session.device,
-        config.seed,
+        schedule=constant,
+        max_length=recipe.max_length,
     )
     best = _Best(session, layers, {name: part.dev for name, part in data.tasks.items()})
-    bar = bar_of(recipe.steps, config.show_progress_bar, "multitask")
+    with step_bar(recipe.steps, config.show_progress_bar, "multitask") as show:
 
-    def on_step(done: int, loss: float) -> None:
-        bar.set_postfix_str(f"loss {loss:.3f}")
-        bar.update(1)
-        if done % recipe.evaluate_every == 0 or done == recipe.steps:
-            best.evaluate(done, last=done == recipe.steps)
+        def on_step(done: int, loss: float) -> None:
+            show(loss)
+            if done % recipe.evaluate_every == 0 or done == recipe.steps:
+                best.evaluate(done, last=done == recipe.steps)
 
-    stats = trainer.run(recipe.steps, on_step=on_step)
-    bar.close()
+        stats = trainer.run(recipe.steps, on_step=on_step)
     return session.save(
         layers,
         stats,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.errors import ConfigError, DataError
-from mirror_train.pairs.examples import Examples, held_out
-from mirror_train.pairs.readers import read_paraphrases, read_sentiment, read_similarity
+from mirror_train.data.labelled_examples import Examples, held_out
+from mirror_train.data.labelled_readers import read_paraphrases, read_sentiment, read_similarity
+from mirror_train.pairs.recipe import TASKS
 
-__all__ = ["TASKS", "MultitaskData", "TaskData", "load_multitask_data"]
+__all__ = ["MultitaskData", "TaskData", "load_multitask_data"]
 
-TASKS = ("sentiment", "paraphrase", "similarity")
 
 _READERS: dict[str, Callable[[Path], Examples]] = {
     "sentiment": read_sentiment,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mirror_train.pairs.examples import Examples
+from mirror_train.data.labelled_examples import Examples
 
 __all__ = ["Passes", "TaskBatch", "batch_of"]
 

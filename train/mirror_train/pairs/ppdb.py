@@ -23,7 +23,7 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation import ScoredPairs
 from mirror_rt.io.text import iter_lines
 from mirror_rt.tokens.tokenization import why_invalid
-from mirror_train.pairs.examples import Examples
+from mirror_train.data.labelled_examples import Examples
 
 __all__ = ["RELATIONS", "Ppdb", "read_ppdb"]
 

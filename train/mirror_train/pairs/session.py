@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import transformers
 from torch import nn
 
-from mirror_rt import __version__
-from mirror_rt.bundle.manifest import Manifest, PoolingMode
+from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.io.atomic import check_free, check_space
+from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
+from mirror_train.compute.processes import world_size
 from mirror_train.model.declared_modules import declared_head
-from mirror_train.model.license import base_license
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.pairs.recipe import TaskConfig
 from mirror_train.pairs.task_layers import TaskLayer
-from mirror_train.training.output_folder import write_folder
-from mirror_train.training.precision import Precision, resolve_device, resolve_precision
-from mirror_train.training.processes import world_size
-from mirror_train.training.run_config import RunConfig
+from mirror_train.training.output_folder import describe_run, write_folder
 from mirror_train.training.trainer import TrainingStats
 from mirror_train.training.tune import TuneReport
 
-__all__ = ["Session", "TaskConfig", "check_numbers", "open_session"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfig(RunConfig):
-    """Everything of a run with task heads but its data and its recipe; see `RunConfig`.
-
-    Attributes:
-        precision: auto, fp32, bf16 or fp16.
-        seed: as of every run; the default is BERT-CF's.
-    """
-
-    precision: Precision = "auto"
-    seed: int = 11711
+__all__ = ["Session", "open_session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +102,21 @@ class Session:
             OutputExistsError: the folder exists, and the run may not overwrite it.
             OSError: the disk is full.
         """
-        manifest = self._manifest(stats, recipe, data, training)
+        own = {
+            "seed": self.config.seed,
+            "precision": self.precision,
+            "device": self.device.type,
+            "padding_percent": round(stats.padding_percent, 2),
+        }
+        manifest = describe_run(
+            self.base,
+            stats,
+            pooling=self.pooling,
+            recipe=recipe,
+            data=data,
+            training=own | training,
+            level="sentence",
+        )
         manifest = write_folder(
             self.base,
             manifest,
@@ -129,47 +126,6 @@ class Session:
             overwrite=self.config.overwrite,
         )
         return TuneReport(self.config.out, manifest, stats)
-
-    def _manifest(
-        self,
-        stats: TrainingStats,
-        recipe: dict[str, Any],
-        data: dict[str, Any],
-        training: dict[str, Any],
-    ) -> Manifest:
-        base = self.base
-        return Manifest(
-            dimension=self.dimension,
-            max_length=base.max_length,
-            pad_id=base.pad_id,
-            pooling=self.pooling,
-            mask_token=base.mask_token,
-            level="sentence",
-            base_model={
-                "name": base.public_name,
-                "revision": base.revision,
-                "license": base_license(base.name, base.folder),
-                "weights_sha256": base.weights_sha256(),
-            },
-            recipe=recipe,
-            data=data,
-            training={
-                "seed": self.config.seed,
-                "precision": self.precision,
-                "device": self.device.type,
-                "steps": len(stats.losses),
-                "loss_first": stats.losses[0],
-                "loss_last": stats.losses[-1],
-                "seconds": round(stats.seconds, 2),
-                "padding_percent": round(stats.padding_percent, 2),
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-            }
-            | training,
-            generator=f"mirror-rt {__version__}",
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            format="mirror_rt encoder",
-        )
 
 
 def open_session(
@@ -200,13 +156,7 @@ def open_session(
     check_free(config.out, overwrite=config.overwrite)
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
-    base = load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-        dropout=dropout,
-    )
+    base = load_pretrained(config.model, dropout=dropout, **config.load_options())
     if max_length > base.max_length:
         raise ConfigError(
             f"max_length {max_length} is more than the {base.max_length} positions of {base.name}"
@@ -214,13 +164,6 @@ def open_session(
     check_space(config.out, sum(p.numel() * p.element_size() for p in base.model.parameters()))
     head = Head([pooling]) if pooling != "auto" else _declared(base, otherwise)
     return Session(config, base, head.to(device), device, precision)
-
-
-def check_numbers(checks: Iterable[tuple[str, object, bool, str]]) -> None:
-    """Raise ConfigError for the first (name, value, whether it holds, what was expected)."""
-    for name, value, holds, expected in checks:
-        if not holds:
-            raise ConfigError(f"{name} must be {expected}, got {value}")
 
 
 def _declared(base: Pretrained, otherwise: PoolingMode) -> Head:

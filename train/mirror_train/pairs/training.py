@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,19 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ModelError
-from mirror_rt.progress import ProgressBar, progress_bar
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.data.views import dropout_seed, step_rng
 from mirror_train.model.forward import Forward
-from mirror_train.model.pretrained import Pretrained
 from mirror_train.pairs.passes import TaskBatch
+from mirror_train.pairs.session import Session
 from mirror_train.pairs.task_layers import TaskLayer
-from mirror_train.training.precision import Precision
 from mirror_train.training.trainer import AUTOCAST, TrainingStats
 
-__all__ = ["TaskTrainer", "bar_of", "constant", "warm_up_then_decay"]
+__all__ = ["TaskTrainer", "constant", "warm_up_then_decay"]
 
 
 def constant(step: int, total: int) -> float:
@@ -42,43 +38,28 @@ def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
     return (total - step) / max(1, total - warm)
 
 
-def bar_of(total: int, show: bool | None, desc: str) -> ProgressBar:
-    """A bar of steps; None shows one where standard error is a terminal."""
-    shown = sys.stderr.isatty() if show is None else show
-    return progress_bar(total, shown, unit="step", desc=desc)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTrainer:
     """An encoder and task heads that are trained together.
 
     Attributes:
-        base: the encoder; trained in place.
+        session: the encoder, its pooling, and where and how it is trained; heads and losses are in
+            float32. The encoder is trained in place.
         layers: task -> head; trained in place, on the device already.
         batches: step -> batches of that step, each of one task.
         weights: task -> factor of its loss.
         optimizer: of all parameters.
         schedule: step and total -> factor of the learning rate.
-        pooling: from token vectors to the vector of a text.
-        layer: what follows the pooling, as it is; None for nothing.
         max_length: most tokens of a text.
-        precision: fp32, or bf16 / fp16 for mixed precision; heads and losses are in float32.
-        device: where to train.
-        seed: of dropout.
     """
 
-    base: Pretrained
+    session: Session
     layers: Mapping[str, TaskLayer]
     batches: Callable[[int], list[TaskBatch]]
     weights: Mapping[str, float]
     optimizer: torch.optim.Optimizer
     schedule: Callable[[int, int], float]
-    pooling: PoolingMode
-    layer: nn.Module | None
     max_length: int
-    precision: Precision
-    device: torch.device
-    seed: int
 
     def run(
         self,
@@ -96,11 +77,12 @@ class TaskTrainer:
             ModelError: the loss is no longer finite.
         """
         stats = TrainingStats()
-        self.base.model.to(self.device)
-        tokenizer = self.base.text_tokenizer(self.max_length)
-        scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.session.base.model.to(self.session.device)
+        tokenizer = self.session.base.text_tokenizer(self.max_length)
+        half = self.session.precision == "fp16"
+        scaler = torch.amp.GradScaler(self.session.device.type, enabled=half)
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        devices = [self.device] if self.device.type == "cuda" else []
+        devices = [self.session.device] if self.session.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             for step in range(total):
                 began = time.perf_counter()
@@ -111,7 +93,7 @@ class TaskTrainer:
                 stats.losses.append(value)
                 stats.seconds += time.perf_counter() - began
                 on_step(step + 1, value)
-        self.base.model.eval()
+        self.session.base.model.eval()
         return stats
 
     def _step(
@@ -122,7 +104,7 @@ class TaskTrainer:
         stats: TrainingStats,
     ) -> float:
         # Dropout draws from torch's generators: a step's follows from the seed.
-        torch.manual_seed(dropout_seed(step_rng(seed=self.seed, step=step), rank=0))
+        torch.manual_seed(dropout_seed(step_rng(seed=self.session.config.seed, step=step), rank=0))
         self.optimizer.zero_grad(set_to_none=True)
         forward = self._forward()
         value = 0.0
@@ -140,24 +122,24 @@ class TaskTrainer:
         return value
 
     def _loss(self, batch: TaskBatch, z: Tensor) -> Tensor:
-        targets = torch.from_numpy(batch.targets).to(self.device)
-        with torch.autocast(self.device.type, enabled=False):
+        targets = torch.from_numpy(batch.targets).to(self.session.device)
+        with torch.autocast(self.session.device.type, enabled=False):
             return self.weights[batch.task] * self.layers[batch.task].loss(z.float(), targets)
 
     def _forward(self) -> Forward:
         return Forward(
-            self.base.model,
-            pooling=self.pooling,
-            pad_id=self.base.pad_id,
+            self.session.base.model,
+            pooling=self.session.pooling,
+            pad_id=self.session.base.pad_id,
             pad_to=None,
-            device=self.device,
-            dtype=AUTOCAST.get(self.precision),
-            layer=self.layer,
+            device=self.session.device,
+            dtype=AUTOCAST.get(self.session.precision),
+            layer=self.session.layer,
         )
 
     def _train_mode(self) -> None:
         """Dropout on: an evaluation between two steps turns it off."""
-        modules: Iterable[nn.Module] = (self.base.model, *self.layers.values())
+        modules: Iterable[nn.Module] = (self.session.base.model, *self.layers.values())
         for module in modules:
             module.train()
 

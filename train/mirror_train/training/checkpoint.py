@@ -13,7 +13,7 @@ import torch
 
 from mirror_rt.errors import ConfigError, OutputExistsError
 from mirror_rt.io.atomic import new_file
-from mirror_train.training.recipe import Recipe
+from mirror_train.recipes.recipe import Recipe
 
 __all__ = ["Checkpoint", "CheckpointStore"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mirror_train.data.batches import StepBatch
 from mirror_train.loss import infonce, multi_similarity
-from mirror_train.training.recipe import Recipe
+from mirror_train.recipes.recipe import Recipe
 
 __all__ = ["contrast"]
 

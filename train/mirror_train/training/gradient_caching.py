@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from mirror_train.training.random_state import RandomState
+from mirror_train.compute.random_state import RandomState
 
 __all__ = ["GradCache"]
 

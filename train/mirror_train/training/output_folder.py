@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,75 +12,70 @@ import transformers
 from safetensors import SafetensorError
 from torch import nn
 
-from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, record_files
+from mirror_rt.bundle.provenance import made_now
 from mirror_rt.io.atomic import new_folder, write_json
-from mirror_train.data.strings import TrainingData
-from mirror_train.model.license import base_license
+from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, quiet_transformers
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
-from mirror_train.training.processes import Processes
-from mirror_train.training.recipe import Recipe
-from mirror_train.training.trainer import TrainingStats, pad_length
+from mirror_train.training.trainer import TrainingStats
 
-__all__ = ["describe", "write_folder"]
+__all__ = ["describe_run", "write_folder"]
 
 
-def describe(
+def describe_run(
     base: Pretrained,
-    data: TrainingData,
-    recipe: Recipe,
-    run: dict[str, Any],
     stats: TrainingStats,
-    processes: Processes,
+    *,
+    pooling: str,
+    recipe: dict[str, Any],
+    data: dict[str, Any],
+    training: dict[str, Any],
+    level: str | None,
+    language: str | None = None,
+    dimension: int | None = None,
+    weights_sha256: list[str] | None = None,
+    pad_to: int | None = None,
 ) -> Manifest:
-    """Say in a manifest what was tuned, on what, and how it went.
+    """Say in a manifest what was trained, on what, and how it went.
 
     Args:
-        base: the tuned model.
-        data: what it was tuned on.
-        recipe: hyper-parameters, with the pooling that was used.
-        run: what decided the result (see `tune`).
-        stats: losses, time and padding.
-        processes: where it ran.
+        base: the model that the run began with.
+        stats: losses and time.
+        pooling: from token vectors to the vector of a text.
+        recipe: every hyper-parameter.
+        data: a summary of the data.
+        training: seed, device, precision, and what else is to be said of the run.
+        level: what the texts are.
+        language: of the texts.
+        dimension: D; None for the base model's.
+        weights_sha256: of the base model, where they are known already.
+        pad_to: tokens that every text is padded to, and cut at.
     """
-    loss_batch = run["loss_batch"] or recipe.batch_size
-    strings = loss_batch * len(stats.losses)
     return Manifest(
-        dimension=base.dimension,
-        max_length=pad_length(recipe) or base.max_length,
+        dimension=base.dimension if dimension is None else dimension,
+        max_length=pad_to or base.max_length,
         pad_id=base.pad_id,
-        pad_to=pad_length(recipe),
-        pooling=recipe.pooling,
+        pad_to=pad_to,
+        pooling=pooling,
         mask_token=base.mask_token,
-        language=data.language,
-        level=recipe.level,
-        base_model={
-            "name": base.public_name,
-            "revision": base.revision,
-            "license": base_license(base.name, base.folder),
-            "weights_sha256": run["model"],
-        },
-        recipe=dataclasses.asdict(recipe),
-        data=data.summary(),
-        training={
-            "seed": run["seed"],
-            "precision": run["precision"],
-            "device": processes.device.type,
-            "processes": processes.count,
-            "loss_batch": loss_batch,
+        language=language,
+        level=level,
+        base_model=describe_base(base)
+        | {"weights_sha256": weights_sha256 or base.weights_sha256()},
+        recipe=recipe,
+        data=data,
+        training=training
+        | {
             "steps": len(stats.losses),
             "loss_first": stats.losses[0],
             "loss_last": stats.losses[-1],
             "seconds": round(stats.seconds, 2),
-            "strings_per_second": round(strings / stats.seconds, 1),
-            "padding_percent": round(stats.padding_percent, 2),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
-        generator=f"mirror-rt {__version__}",
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **made_now(),
         format="mirror_rt encoder",
     )
 

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 
 from mirror_rt.errors import ModelError
 from mirror_rt.tokens.padding import RaggedTokens
+from mirror_train.compute.precision import Precision
+from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches, StepBatch
-from mirror_train.data.token_masking import ViewTokenizer
 from mirror_train.model.drophead import drophead
 from mirror_train.model.forward import Forward, Rows, in_order
 from mirror_train.model.pretrained import Pretrained
+from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
 from mirror_train.training.contrastive_loss import contrast
 from mirror_train.training.gradient_caching import GradCache
 from mirror_train.training.interruption import Interrupted, deferred_interrupt
-from mirror_train.training.precision import Precision
-from mirror_train.training.processes import Processes
-from mirror_train.training.recipe import Recipe
+from mirror_train.training.view_tokenizer import ViewTokenizer
 
 __all__ = ["AUTOCAST", "Trainer", "TrainingStats", "pad_length"]
 

@@ -3,68 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free, check_space
+from mirror_train.compute.precision import Precision, resolve_precision
+from mirror_train.compute.processes import Processes, joined_processes
 from mirror_train.data.batches import Batches, check_loss_batch
-from mirror_train.data.strings import TrainingData
+from mirror_train.data.training_data import TrainingData
 from mirror_train.model.declared_modules import declared_pooling
 from mirror_train.model.dense import Dense
-from mirror_train.model.pooling import check_special_tokens
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.model.whitening import centre_again, fit_whitening
+from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.training.output_folder import describe, write_folder
-from mirror_train.training.precision import Precision, resolve_precision
-from mirror_train.training.processes import Processes, joined_processes
-from mirror_train.training.recipe import Recipe
-from mirror_train.training.run_config import RunConfig
-from mirror_train.training.trainer import Trainer, TrainingStats
+from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.step_bar import step_bar
+from mirror_train.training.trainer import Trainer, TrainingStats, pad_length
+from mirror_train.training.whitening import centre_again, fit_whitening
 
-__all__ = ["TuneConfig", "TuneReport", "load_base", "tune", "tuned_pooling"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneConfig(RunConfig):
-    """Everything of a run but its strings; see `RunConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-        pooling: `auto` takes what the base model declares, else the recipe's; but a recipe's
-            `mean-without-special` goes first.
-        precision: auto, fp32, bf16 or fp16.
-        loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
-            That many pairs then go through the encoder at a time, and gradients are cached (see
-            `gradient_caching.py`): memory follows the batch size, the loss `loss_batch`. None
-            for the batch size.
-        checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
-        resume: continue after the last checkpoint, if there is one.
-    """
-
-    recipe: Recipe
-    pooling: Pooling | Literal["auto"] = "auto"
-    precision: Precision = "auto"
-    loss_batch: int | None = None
-    checkpoint_every: int = 0
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
-        if self.checkpoint_every < 0:
-            raise ConfigError(f"checkpoint_every must be at least 0, got {self.checkpoint_every}")
-        if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
-            raise ConfigError(
-                f"loss_batch must be at least batch_size, {self.recipe.batch_size}, got "
-                f"{self.loss_batch}: it counts the pairs that are contrasted with one another, "
-                "batch_size those that go through the encoder at a time"
-            )
-        if self.resume and self.overwrite:
-            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
+__all__ = ["TuneReport", "load_base", "tune", "tuned_pooling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +68,7 @@ def load_base(config: TuneConfig) -> Pretrained:
     Raises:
         ModelError: it cannot be loaded.
     """
-    return load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-        dropout=config.recipe.dropout,
-    )
+    return load_pretrained(config.model, dropout=config.recipe.dropout, **config.load_options())
 
 
 def _tune(
@@ -126,7 +81,7 @@ def _tune(
     base = base or processes.first_then_all(lambda: load_base(config))
     recipe = config.recipe.replace(pooling=tuned_pooling(base, config))
     _check_length(base, recipe)
-    check_special_tokens(base, [recipe.pooling])
+    base.check_special_tokens([recipe.pooling])
     _check_whitening(recipe)
     _check_hard_negatives(data, recipe)
     run = _run_identity(data, base, recipe, config, precision, processes)
@@ -145,18 +100,51 @@ def _tune(
     layer = fit_whitening(base, data, recipe, seed=config.seed, device=processes.device)
     trainer = Trainer(base, batches, recipe, precision=precision, processes=processes, layer=layer)
     show = config.show_progress_bar if processes.rank == 0 else False
-    with _Progress(trainer, loss_batch, show, checkpoint) as progress:
+    done = checkpoint.step if checkpoint else 0
+    with step_bar(len(batches), show, "tune", done=done, unit="string", size=loss_batch) as on_step:
         stats = trainer.run(
             store,
             checkpoint_every=config.checkpoint_every,
             resume_from=checkpoint,
-            on_step=progress,
+            on_step=on_step,
         )
     if layer is not None:
         centre_again(base, layer, data, recipe, seed=config.seed, device=processes.device)
-    manifest = describe(base, data, recipe, run, stats, processes)
+    manifest = _describe(base, data, recipe, run, stats, processes)
     manifest = processes.in_first(lambda: _write(base, manifest, layer, store, config))
     return TuneReport(config.out, manifest, stats)
+
+
+def _describe(
+    base: Pretrained,
+    data: TrainingData,
+    recipe: Recipe,
+    run: dict[str, Any],
+    stats: TrainingStats,
+    processes: Processes,
+) -> Manifest:
+    loss_batch = run["loss_batch"] or recipe.batch_size
+    strings = loss_batch * len(stats.losses)
+    return describe_run(
+        base,
+        stats,
+        pooling=recipe.pooling,
+        recipe=dataclasses.asdict(recipe),
+        data=data.summary(),
+        training={
+            "seed": run["seed"],
+            "precision": run["precision"],
+            "device": processes.device.type,
+            "processes": processes.count,
+            "loss_batch": loss_batch,
+            "strings_per_second": round(strings / stats.seconds, 1),
+            "padding_percent": round(stats.padding_percent, 2),
+        },
+        level=recipe.level,
+        language=data.language,
+        weights_sha256=run["model"],
+        pad_to=pad_length(recipe),
+    )
 
 
 def _write(
@@ -246,32 +234,3 @@ def _run_identity(
         "loss_batch": None if config.loss_batch == recipe.batch_size else config.loss_batch,
         "processes": processes.count,
     }
-
-
-class _Progress:
-    """A bar with the loss and strings a second, on standard error."""
-
-    def __init__(
-        self, trainer: Trainer, strings: int, show: bool | None, resumed: Checkpoint | None
-    ) -> None:
-        from tqdm import tqdm
-
-        self._strings = strings
-        done = resumed.step if resumed is not None else 0
-        self._bar = tqdm(
-            total=trainer.total_steps * self._strings,
-            initial=done * self._strings,
-            disable=not (sys.stderr.isatty() if show is None else show),
-            unit="string",
-            desc="tune",
-        )
-
-    def __call__(self, loss: float) -> None:
-        self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
-        self._bar.update(self._strings)
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()

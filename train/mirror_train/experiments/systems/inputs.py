@@ -6,19 +6,17 @@ import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import ScoredPairs
 from mirror_rt.evaluation.readers.scored import read_scored_table
-from mirror_train.data.strings import TrainingData, load_training_data
+from mirror_train.data.labelled_examples import Examples
+from mirror_train.data.strings import load_training_data
 from mirror_train.data.synonyms import read_synonyms
+from mirror_train.data.training_data import TrainingData
 from mirror_train.data.triplets import read_nli
-
-if TYPE_CHECKING:
-    from mirror_train.pairs.burt_data import BurtTasks
-    from mirror_train.pairs.examples import Examples
-    from mirror_train.pairs.multitask_data import MultitaskData
+from mirror_train.pairs.burt_data import BurtTasks
+from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
 
 __all__ = ["INPUTS", "Inputs", "find_input"]
 
@@ -32,10 +30,10 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "paraphrases": ("pairs/quora-train.csv", "pairs/quora-dev.csv"),
     "similarity": ("pairs/sts-train.csv", "pairs/sts-dev.csv"),
     "ppdb": ("pairs/ppdb*.txt", "ppdb/ppdb*.txt"),
+    # Pairs with scores that systems are evaluated on, and so must not learn from.
+    "evaluated": ("sts/stsb-en-test.tsv", "sts/sick-r-all.tsv"),
 }
 _OF_A_LANGUAGE = frozenset({"sentences", "words"})
-# Pairs with scores that systems are evaluated on, and so must not learn from.
-_EVALUATED = ("sts/stsb-en-test.tsv", "sts/sick-r-all.tsv")
 
 
 def find_input(data: Path, name: str, language: str) -> list[Path]:
@@ -98,10 +96,8 @@ class Inputs:
         Args:
             seed: of what is held out.
         """
-        from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
-
         read = load_multitask_data(self.data / "pairs", top=self.top, seed=seed).tasks
-        paths = [path for name in _EVALUATED if (path := self.data / name).is_file()]
+        paths = find_input(self.data, "evaluated", self.language)
         evaluated = [read_scored_table(path) for path in paths]
         similarity = read["similarity"]
         train = without(similarity.train, evaluated)
@@ -114,8 +110,6 @@ class Inputs:
         Args:
             seed: of what is drawn from PPDB.
         """
-        from mirror_train.pairs.burt_data import BurtTasks
-
         return BurtTasks.load(
             nli=self.files("inference"),
             ppdb=find_input(self.data, "ppdb", self.language),

@@ -13,11 +13,11 @@ from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.evaluation.bootstrap import CONFIDENCE
 from mirror_rt.evaluation.run import Result
 from mirror_rt.io.atomic import new_file, write_json
+from mirror_train.compute.precision import resolve_device, resolve_precision
 from mirror_train.experiments.systems.claims import Finding, judge
+from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.rows import Row, row_to_json
-from mirror_train.experiments.systems.run import SystemsConfig
 from mirror_train.experiments.systems.table import BASE, SYSTEMS
-from mirror_train.training.precision import resolve_device, resolve_precision
 
 __all__ = ["claims_table", "figures_table", "find_claims", "write_report"]
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mirror_rt.errors import DataError
 from mirror_rt.evaluation.bootstrap import Interval
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.suites import Outcome
 from mirror_train.experiments.systems.worker import Tuned
 
-__all__ = ["Row", "load_row", "row_to_json"]
+__all__ = ["Row", "row_from_json", "row_to_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +61,10 @@ def row_to_json(row: Row) -> dict[str, Any]:
     }
 
 
-def load_row(path: Path, identity: dict[str, Any]) -> Row | None:
-    """Read a row that is there already, or None.
-
-    Raises:
-        DataError: the file is no row, or one of something else.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["identity"] != json.loads(json.dumps(identity)):
-            raise ValueError("of another run")
-        results = [_result(found["system"], one) for one in found["results"]]
-        return Row(
-            found["system"], Tuned(**found["tuned"]), results, found["failures"], found["about"]
-        )
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path} is not the result of a run ({error}): remove it to run it again"
-        ) from error
+def row_from_json(found: dict[str, Any]) -> Row:
+    """The row of the values of `row_to_json`; ValueError, KeyError or TypeError for others."""
+    results = [_result(found["system"], one) for one in found["results"]]
+    return Row(found["system"], Tuned(**found["tuned"]), results, found["failures"], found["about"])
 
 
 def _result(system: str, one: dict[str, Any]) -> Result:

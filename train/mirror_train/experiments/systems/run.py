@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mirror_rt.encoding.batch_encoder import BatchEncoder
-from mirror_rt.errors import ConfigError, DataError, MirrorError
+from mirror_rt.errors import DataError, MirrorError
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
-from mirror_rt.io.atomic import sha256, write_json
+from mirror_rt.io.atomic import sha256
+from mirror_train.experiments.kept_results import KeptResult, files_sha256, run_setting
+from mirror_train.experiments.systems.config import SystemJob, SystemsConfig
 from mirror_train.experiments.systems.inputs import INPUTS, Inputs, find_input
-from mirror_train.experiments.systems.job import Job
-from mirror_train.experiments.systems.rows import Row, load_row, row_to_json
+from mirror_train.experiments.systems.rows import Row, row_from_json, row_to_json
 from mirror_train.experiments.systems.table import BASE, System, find_systems
 from mirror_train.experiments.systems.worker import Tuned, tune_in_process
-from mirror_train.model.default_model import DEFAULT_MODEL
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.precision import Precision, resolve_device, resolve_precision
 
-__all__ = ["Opened", "SystemsConfig", "open_with_torch", "run_systems"]
+__all__ = ["Opened", "open_with_torch", "run_systems"]
 
 SUITES = ("sentences", "words", "linking", "geometry")
 
@@ -48,63 +42,12 @@ class Opened:
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SystemsConfig:
-    """What to compare, on what.
-
-    Attributes:
-        data: folder with what to tune on and to evaluate on.
-        out: folder; models go to `out/models`, results to `out/runs`.
-        systems: their names; None for all that `data` has the inputs of.
-        model: base model: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
-        language: of inputs and sets.
-        top: tune on the first so many strings, pairs or rows alone.
-        max_steps: see `Job`.
-        learning_rate: see `Job`.
-        seed: of every run, and of the bootstrap.
-        samples: of the bootstrap.
-        precision: auto, fp32, bf16 or fp16.
-        device: auto, cpu, cuda or cuda:N.
-        offline: never ask the network.
-        show_progress_bar: None for bars of the systems where standard error is a terminal.
-    """
-
-    data: Path
-    out: Path
-    systems: list[str] | None = None
-    model: str = DEFAULT_MODEL
-    revision: str | None = None
-    language: str = "en"
-    top: int | None = None
-    max_steps: int | None = None
-    learning_rate: float | None = None
-    seed: int = 42
-    samples: int = 1000
-    precision: Precision = "auto"
-    device: str = "auto"
-    offline: bool = False
-    show_progress_bar: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in [("top", 2), ("max_steps", 1), ("seed", 0), ("samples", 0)]:
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
-
-
 def open_with_torch(config: SystemsConfig) -> Callable[[str, str], Opened]:
     """Evaluate models with PyTorch, as they are tuned."""
 
     def open_model(name: str, model: str) -> Opened:
-        revision = config.revision if name == BASE else None
-        return Opened(
-            TorchEncoder.load(
-                model, revision=revision, offline=config.offline, device=config.device
-            )
-        )
+        options = config.load_options() | ({} if name == BASE else {"revision": None})
+        return Opened(TorchEncoder.load(model, device=config.device, **options))
 
     return open_model
 
@@ -142,13 +85,13 @@ def run_systems(
     for system in (None, *chosen):
         name = BASE if system is None else system.name
         identity = runner.identity(system)
-        path = runner.path(name, identity)
-        row = load_row(path, identity)
+        kept = KeptResult(config.out / "runs", identity, name)
+        row = kept.load(row_from_json)
         if row is None:
             on_start(name)
             row = runner.run(name, system)
             if row.tuned.error is None:
-                write_json(path, row_to_json(row) | {"identity": identity})
+                kept.save(row_to_json(row))
         rows.append(row)
         on_row(row)
     return rows, left_out
@@ -180,17 +123,16 @@ class _Runner:
     def __init__(self, config: SystemsConfig, open_model: Callable[[str, str], Opened]) -> None:
         self._config, self._open = config, open_model
         self._sets = evaluation_sets(config.data, config.language)
-        device = resolve_device(config.device)
-        base = load_pretrained(config.model, revision=config.revision, offline=config.offline)
+        base = load_pretrained(config.model, **config.load_options())
         self._max_length = base.max_length
-        self._common = {
-            "model": base.weights_sha256(),
+        setting = run_setting(
+            base.weights_sha256(), precision=config.precision, device=config.device
+        )
+        self._common = setting | {
             "sets": {f"{one.suite}/{one.name}": _hash(one.path) for one in self._sets},
             "samples": config.samples,
             "seed": config.seed,
-            "precision": resolve_precision(config.precision, device),
-            "device": device.type,
-            "torch": torch.__version__,
+            "export": config.export,
         }
 
     def identity(self, system: System | None) -> dict[str, Any]:
@@ -200,17 +142,12 @@ class _Runner:
         config = self._config
         files = {
             str(path.relative_to(config.data)): _hash(path)
-            for name in system.inputs
+            for name in (*system.inputs, *system.optional)
             for path in find_input(config.data, name, config.language)
         }
         own = {"system": system.name, "options": system.options(), "files": files}
         limits = {name: getattr(config, name) for name in ("top", "max_steps", "learning_rate")}
         return self._common | own | limits
-
-    def path(self, name: str, identity: dict[str, Any]) -> Path:
-        """Where the row is kept."""
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        return self._config.out / "runs" / f"{name}-{digest[:12]}.json"
 
     def run(self, name: str, system: System | None) -> Row:
         if system is None:
@@ -223,23 +160,17 @@ class _Runner:
             return Row(name, tuned)
         return self._evaluate(name, str(out), tuned)
 
-    def _job(self, name: str, out: Path) -> Job:
+    def _job(self, name: str, out: Path) -> SystemJob:
         config = self._config
-        return Job(
+        options = config.run_options() | {"out": out, "overwrite": True}
+        return SystemJob(
             system=name,
             inputs=Inputs(config.data, config.language, config.top),
-            out=out,
-            model=config.model,
-            revision=config.revision,
-            seed=config.seed,
             max_steps=config.max_steps,
             learning_rate=config.learning_rate,
             max_length=self._max_length,
             precision=config.precision,
-            device=config.device,
-            overwrite=True,
-            offline=config.offline,
-            show_progress_bar=config.show_progress_bar,
+            **options,
         )
 
     def _evaluate(self, name: str, model: str, tuned: Tuned) -> Row:
@@ -278,5 +209,4 @@ def _hash(path: Path) -> str:
     """Of a file, or of the files of a folder."""
     if path.is_file():
         return sha256(path)
-    parts = [f"{one.name} {sha256(one)}" for one in sorted(path.rglob("*")) if one.is_file()]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return files_sha256((one for one in sorted(path.rglob("*")) if one.is_file()), path)

@@ -6,16 +6,18 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirror_rt.errors import ConfigError
-from mirror_train.data.strings import TrainingData
-from mirror_train.experiments.systems import others
+from mirror_train.data.training_data import TrainingData
+from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.claims import Claim
+from mirror_train.experiments.systems.config import SystemJob
 from mirror_train.experiments.systems.inputs import Inputs
-from mirror_train.experiments.systems.job import Job, fitted
-from mirror_train.training.recipe import Recipe, load_recipe, suggest
-from mirror_train.training.tune import TuneConfig, TuneReport, tune
+from mirror_train.recipes.recipe import Recipe, load_recipe, suggest
+
+if TYPE_CHECKING:
+    from mirror_train.training.tune import TuneReport
 
 __all__ = ["BASE", "SYSTEMS", "System", "find_systems"]
 
@@ -32,8 +34,9 @@ class System:
         source: the paper.
         inputs: names in `mirror_train.experiments.systems.inputs.INPUTS`; all are needed.
         options: what decides its result beside job and inputs, as JSON values.
-        tune: makes it. Reads the inputs, writes `Job.out`.
+        tune: makes it. Reads the inputs, writes `SystemJob.out`.
         claims: what its paper says it improves.
+        optional: further inputs, which are used, or left out of what is used, where there are any.
     """
 
     name: str
@@ -41,22 +44,14 @@ class System:
     source: str
     inputs: tuple[str, ...]
     options: Callable[[], dict[str, Any]]
-    tune: Callable[[Job], TuneReport]
+    tune: Callable[[SystemJob], TuneReport]
     claims: tuple[Claim, ...] = field(default=())
+    optional: tuple[str, ...] = ()
 
 
-def mirror_recipe(name: str, **changes: Any) -> Recipe:
+def _recipe(name: str, **changes: Any) -> Recipe:
     """A recipe by name, with changes."""
     return load_recipe(name).replace(**changes)
-
-
-def tune_mirror(
-    recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: Job
-) -> TuneReport:
-    """Tune by contrast; a batch is no larger than the data."""
-    data, settings = read(job.inputs), fitted(recipe(), job)
-    settings = settings.replace(batch_size=max(2, min(settings.batch_size, len(data))))
-    return tune(data, TuneConfig(recipe=settings, precision=job.precision, **job.run_options()))
 
 
 def _mirror(
@@ -69,14 +64,14 @@ def _mirror(
     *claims: Claim,
     **changes: Any,
 ) -> System:
-    made = functools.partial(mirror_recipe, recipe, **changes)
+    made = functools.partial(_recipe, recipe, **changes)
     return System(
         name,
         title,
         source,
         (needs,),
         lambda: dataclasses.asdict(made()),
-        functools.partial(tune_mirror, made, read),
+        functools.partial(tuning.tune_mirror, made, read),
         claims,
     )
 
@@ -113,25 +108,25 @@ SYSTEMS: dict[str, System] = {
         _mirror("mirror-tokens", "the first step of cf: masked spans of tokens", "BERT-CF, 4.1",
                 "sentences", Inputs.sentences, "cf", Claim(BASE, _STS)),
         System("flow", "a flow over frozen vectors, on sentences", "BERT-flow (Li et al. 2020)",
-               ("sentences",), others.flow_options, others.tune_flow, (Claim(BASE, _STS),)),
+               ("sentences",), tuning.flow_options, tuning.tune_flow, (Claim(BASE, _STS),)),
         System("cf", "Mirror-BERT with token spans, then a regularised flow", "BERT-CF",
-               ("sentences",), others.cf_options, others.tune_cf,
+               ("sentences",), tuning.cf_options, tuning.tune_cf,
                tuple(Claim(name, _STS) for name in _COMPARED_WITH_CF)),
         System("cf-simcse", "the same with SimCSE in the place of Mirror-BERT", "BERT-CF, 6.1",
-               ("sentences",), functools.partial(others.cf_options, views="simcse"),
-               functools.partial(others.tune_cf, views="simcse")),
+               ("sentences",), functools.partial(tuning.cf_options, views="simcse"),
+               functools.partial(tuning.tune_cf, views="simcse")),
         System("cf-joint", "the same with the encoder unfrozen", "BERT-CF, 6.1", ("sentences",),
-               functools.partial(others.cf_options, joint=True),
-               functools.partial(others.tune_cf, joint=True)),
+               functools.partial(tuning.cf_options, joint=True),
+               functools.partial(tuning.tune_cf, joint=True)),
         System("cf-unregularised", "a flow after Mirror-BERT, by likelihood alone", "BERT-CF, 6.1",
-               ("sentences",), functools.partial(others.cf_options, regulariser=False),
-               functools.partial(others.tune_cf, regulariser=False)),
+               ("sentences",), functools.partial(tuning.cf_options, regulariser=False),
+               functools.partial(tuning.tune_cf, regulariser=False)),
         System("burt", "inference and paraphrases, by classes", "BURT (Li and Zhao 2020)",
-               ("inference",), others.burt_options, others.tune_burt,
-               (Claim(BASE, _STS + _WORDS),)),
+               ("inference",), tuning.burt_options, tuning.tune_burt,
+               (Claim(BASE, _STS + _WORDS),), ("ppdb", "paraphrases")),
         System("multitask", "sentiment, paraphrases and similarity at once", "BERT-CF, 4.3",
-               ("sentiment", "paraphrases", "similarity"), others.multitask_options,
-               others.tune_multitask, (Claim(BASE, _STS),)),
+               ("sentiment", "paraphrases", "similarity"), tuning.multitask_options,
+               tuning.tune_multitask, (Claim(BASE, _STS),), ("evaluated",)),
     )
 }  # fmt: skip
 

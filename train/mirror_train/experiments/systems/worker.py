@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import pickle
-import signal
-import subprocess
-import sys
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
 from mirror_rt.errors import MirrorError
-from mirror_train.experiments.systems.job import Job
+from mirror_train.experiments.systems.config import SystemJob
 
-__all__ = ["Tuned", "main", "tune_here", "tune_in_process"]
+__all__ = ["Tuned", "tune_here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,52 +33,19 @@ class Tuned:
     data: str = ""
 
 
-def tune_in_process(job: Job) -> Tuned:
+def tune_in_process(job: SystemJob) -> Tuned:
     """Tune a system as `job` says. An exception here, Ctrl-C too, ends the process."""
-    process = subprocess.Popen(
-        # -P: a torch.py in the working folder is not torch.
-        [
-            sys.executable,
-            "-P",
-            "-c",
-            f"from {__name__} import main; main()",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        process_group=0,  # Ctrl-C reaches this process alone, which ends the other
-    )
-    with process:
+    with start_child() as process:
         try:
-            assert process.stdin is not None  # it is a pipe
-            assert process.stdout is not None
-            with contextlib.suppress(BrokenPipeError):  # it has ended already: see below
-                pickle.dump(job, process.stdin)
-                process.stdin.flush()
-            # Its standard input stays open: the worker ends when that is closed.
-            reply = process.stdout.read()
+            give_task(process, tune_here, job)
+            reply = read_reply(process)
         except BaseException:
             process.kill()
             raise
-    return Tuned(**(json.loads(reply) if reply.endswith(b"\n") else _crash(process.returncode)))
+    return Tuned(**(reply or {"error": how_it_ended(process)}))
 
 
-def _crash(code: int) -> dict[str, Any]:
-    if code >= 0:
-        return {"error": f"its process ended with code {code}"}
-    hint = "; out of memory, most likely" if code == -signal.SIGKILL else ""
-    return {"error": f"its process was ended by signal {-code}, {signal.strsignal(-code)}{hint}"}
-
-
-def main() -> None:
-    """Tune what standard input says; reply with a line of JSON on standard output."""
-    with os.fdopen(os.dup(1), "w") as channel:
-        os.dup2(2, 1)  # whatever else prints is no reply
-        job: Job = pickle.load(sys.stdin.buffer)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-        channel.write(json.dumps(tune_here(job)) + "\n")
-
-
-def tune_here(job: Job) -> dict[str, Any]:
+def tune_here(job: SystemJob) -> dict[str, Any]:
     """Tune a system in this process; the fields of `Tuned`."""
     import torch
 
@@ -111,10 +71,3 @@ def describe_data(data: dict[str, Any]) -> str:
         return f"{data['source']}, {data.get('strings', data.get('rows', 0)):,}"
     parts = [describe_data(part) for part in data.values() if isinstance(part, dict)]
     return "; ".join(part for part in parts if part)
-
-
-def _end_with_parent() -> None:
-    """Exit at once when standard input is closed: nobody waits for the model any more."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)

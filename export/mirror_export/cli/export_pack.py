@@ -1,0 +1,132 @@
+"""mirror-rt export of several models: progress, the table at the end, the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mirror_export.config import ExportConfig
+from mirror_rt.cli.common import format_table
+from mirror_rt.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from mirror_export.pack.export_pack import ModelResult, PackReport
+    from mirror_rt.bundle.manifest import Manifest
+
+__all__ = ["lowest_cosine", "run_pack"]
+
+
+def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
+    """Export the models of the command line as a pack.
+
+    Raises:
+        ModelError: some of them failed; the pack holds the others.
+    """
+    from mirror_export.pack.export_pack import export_pack
+
+    report = export_pack(
+        _models(arguments),
+        config,
+        jobs=arguments.jobs,
+        resume=arguments.resume,
+        on_result=_tell,
+    )
+    if arguments.json:
+        print(json.dumps(_plain(report), indent=2, ensure_ascii=False))
+    else:
+        print(_table(report))
+        if report.index is not None:
+            count = len(report.index.bundles)
+            print(
+                f"{arguments.out}: {count} bundle{'s' * (count != 1)}, default "
+                f"{report.index.default}; {report.saved_bytes / 1e6:.1f} MB saved by storing "
+                "identical files once"
+            )
+    if report.failed:
+        names = ", ".join(result.name for result in report.failed)
+        raise ModelError(f"{len(report.failed)} of {len(report.models)} models failed: {names}")
+
+
+def lowest_cosine(manifest: Manifest) -> float | None:
+    """The lowest cosine to PyTorch of any text in any variant; None where none was compared."""
+    reports = [variant.parity for variant in manifest.variants.values() if variant.parity]
+    cosines = [report.get("min_cosine") for report in reports]
+    return min((cosine for cosine in cosines if cosine is not None), default=None)
+
+
+def _models(arguments: argparse.Namespace) -> list[str]:
+    models: list[str] = list(arguments.models)
+    if arguments.all is None:
+        return models
+    if models:
+        raise ConfigError(f"pass models or --all, not both (got {models[0]} too)")
+    from mirror_export.pack.sources import find_models
+    from mirror_train.languages.run import REPORT_FILE
+
+    found, skipped = find_models(arguments.all)
+    own = {arguments.out.name, f"{arguments.out.name}.partial", REPORT_FILE}
+    if others := [name for name in skipped if name not in own]:
+        print(f"{arguments.all}: not a model, skipped: {', '.join(others)}", file=sys.stderr)
+    return found
+
+
+def _tell(result: ModelResult) -> None:
+    """One line when a model is done, after what its export had to say."""
+    for line in result.log:
+        print(f"{result.name}: {line}", file=sys.stderr)
+    if result.manifest is None:
+        text = f"failed after {result.seconds:.1f} s: {result.error}"
+    elif result.status == "kept":
+        text = "kept, made earlier from the same files"
+    else:
+        names = ", ".join(result.manifest.variants)
+        text = f"{result.seconds:.1f} s, {names}, {result.bytes / 1e6:.1f} MB"
+    print(f"{result.name}: {text}", file=sys.stderr, flush=True)
+
+
+def _table(report: PackReport) -> str:
+    header = ["model", "language", "variants", "difference", "cosine", "MB", "seconds", "result"]
+    return format_table(header, [_row(result) for result in report.models])
+
+
+def _row(result: ModelResult) -> list[str]:
+    if (manifest := result.manifest) is None:
+        return [result.name, *["-"] * 5, f"{result.seconds:.1f}", f"failed: {result.error}"]
+    parity = manifest.variant().parity or {}
+    difference, cosine = parity.get("max_difference"), lowest_cosine(manifest)
+    return [
+        result.name,
+        manifest.language or "-",
+        ",".join(manifest.variants),
+        "-" if difference is None else f"{difference:.1e}",
+        "-" if cosine is None else f"{cosine:.6f}",
+        f"{result.bytes / 1e6:.1f}",
+        f"{result.seconds:.1f}",
+        result.status,
+    ]
+
+
+def _plain(report: PackReport) -> dict[str, Any]:
+    return {
+        "models": [_plain_result(result) for result in report.models],
+        "default": report.index.default if report.index else None,
+        "saved_bytes": report.saved_bytes,
+    }
+
+
+def _plain_result(result: ModelResult) -> dict[str, Any]:
+    manifest = result.manifest.to_dict() if result.manifest else {}
+    return {
+        "name": result.name,
+        "model": result.model,
+        "status": result.status,
+        "error": result.error,
+        "language": manifest.get("language"),
+        "variants": manifest.get("variants", {}),
+        "bytes": result.bytes,
+        "seconds": result.seconds,
+        "peak_bytes": result.peak_bytes,
+        "log": list(result.log),
+    }

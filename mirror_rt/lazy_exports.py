@@ -1,0 +1,48 @@
+"""Packages whose public names are imported on first use, because most of them need torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Any
+
+from mirror_rt.errors import importing
+
+__all__ = ["lazy_exports"]
+
+_NEEDS = {
+    "train": ("torch", "transformers"),
+    "export": ("torch", "transformers", "onnx", "onnxscript"),
+}
+
+
+def lazy_exports(
+    package: str,
+    names: Sequence[str],
+    modules: Sequence[str],
+    *,
+    extra: str,
+) -> Callable[[str], Any]:
+    """Return the `__getattr__` (PEP 562) of a package.
+
+    Args:
+        package: the package's full name.
+        names: its public names.
+        modules: the modules below it that have them in their `__all__`, in the order in which
+            they are looked through: the quick ones first.
+        extra: the extra of mirror-rt that brings what the slow ones import.
+    """
+
+    def get(name: str) -> Any:
+        if name in names:
+            with ExitStack() as missing:
+                for need in _NEEDS[extra]:
+                    missing.enter_context(importing(need, extra=extra, purpose=f"{package}.{name}"))
+                for module in modules:
+                    found = import_module(f"{package}.{module}")
+                    if name in found.__all__:
+                        return getattr(found, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get

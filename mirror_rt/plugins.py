@@ -1,0 +1,34 @@
+"""What installed packages add to this one, found by the entry points of their metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mirror_rt.errors import MissingDependencyError
+
+__all__ = ["load_plugin", "load_plugins"]
+
+
+def load_plugins(group: str) -> Iterator[Any]:
+    """Load what every installed package registers in a group of entry points."""
+    from importlib.metadata import entry_points  # slow, and few commands need it
+
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        yield entry.load()
+
+
+def load_plugin(group: str, name: str, *, purpose: str) -> Any:
+    """Load what is registered under a name in a group of entry points.
+
+    Raises:
+        MissingDependencyError: nothing is, or it needs a package that is not installed.
+    """
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=group, name=name):
+        return entry.load()
+    raise MissingDependencyError(
+        f"{purpose} needs the entry point {name!r} of {group}, which no installed package "
+        "has: install mirror-rt (in a clone: pip install -e .), and run it again"
+    )

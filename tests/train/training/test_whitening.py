@@ -1,0 +1,120 @@
+"""The whitening layer: its definition, and a run with it from tuning to a bundle."""
+
+import numpy as np
+import pytest
+import torch
+
+from mirror_rt import Encoder
+from mirror_rt.errors import ConfigError, ModelError
+from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
+from mirror_train.training.whitening import whitening_layer
+
+STRINGS = [f"{a}{b}" for a in ("river", "town", "old", "hall") for b in "abcdefghij"]
+
+
+@pytest.fixture
+def vectors():
+    generator = np.random.default_rng(0)
+    mixing = np.linalg.qr(generator.normal(size=(6, 6)))[0] * np.array([4, 3, 2, 1, 1, 0.5])
+    return (generator.normal(size=(500, 6)) @ mixing.T + 4).astype(np.float32)
+
+
+def apply(layer, vectors):
+    return layer(torch.from_numpy(vectors)).numpy().astype(np.float64)
+
+
+def test_power_1_gives_equal_variances(vectors):
+    white = apply(whitening_layer(vectors, 1.0), vectors)
+    covariance = np.cov(white, rowvar=False)
+    np.testing.assert_allclose(covariance / covariance[0, 0], np.eye(6), atol=0.05)
+    np.testing.assert_allclose(white.mean(axis=0), 0, atol=1e-4)
+    assert np.linalg.norm(white, axis=1).mean() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("power", [0.25, 0.5])
+def test_a_power_goes_part_of_the_way(vectors, power):
+    """Eigenvalue v becomes v^(1 - power) on its eigenvector; but for the ridge, and a scale."""
+    white = apply(whitening_layer(vectors, power), vectors)
+    values, directions = np.linalg.eigh(np.cov(vectors.astype(np.float64), rowvar=False))
+    found = directions.T @ np.cov(white, rowvar=False) @ directions
+    expected = values * (values + 1e-3 * values.mean()) ** -power
+    np.testing.assert_allclose(found / found[-1, -1], np.diag(expected / expected[-1]), atol=1e-5)
+
+
+def test_power_0_only_centres(vectors):
+    white = apply(whitening_layer(vectors, 0.0), vectors)
+    centred = vectors - vectors.mean(axis=0)
+    cosines = (white * centred).sum(axis=1)
+    cosines /= np.linalg.norm(white, axis=1) * np.linalg.norm(centred, axis=1)
+    np.testing.assert_allclose(cosines, 1, atol=1e-5)
+
+
+def test_fewer_strings_than_dimensions(vectors):
+    assert np.isfinite(apply(whitening_layer(vectors[:3], 1.0), vectors)).all()
+
+
+def test_equal_vectors_are_refused(vectors):
+    with pytest.raises(ModelError, match="every string the same vector"):
+        whitening_layer(np.ones((5, 4), np.float32), 0.5)
+
+
+def run(tiny_bert, out, *, whitening=0.5, **options):
+    changes = {"whitening": whitening, "dropout": 0.0, "batch_size": 10, "epochs": 1}
+    recipe = load_recipe("word").replace(**changes)
+    data = TrainingData(STRINGS, STRINGS, None, "strings")
+    return tune(data, TuneConfig(recipe=recipe, out=out, model=str(tiny_bert), **options))
+
+
+def test_from_tuning_to_a_bundle(tiny_bert, cli, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    tuned, bundle = tmp_path / "tuned", tmp_path / "bundle"
+    report = run(tiny_bert, tuned)
+    assert report.manifest.recipe["whitening"] == 0.5
+    encoder = TorchEncoder.load(tuned)
+    expected = encoder.encode(STRINGS)
+    (layer,) = encoder.head.layers
+    raw = encoder.encode(STRINGS, normalize_embeddings=False)
+    np.testing.assert_allclose(raw.mean(axis=0), 0, atol=1e-5)
+    assert layer.linear.bias.abs().sum() > 0
+    theirs = SentenceTransformer(str(tuned), device="cpu").encode(STRINGS)
+    np.testing.assert_allclose(theirs, expected, atol=1e-5)
+    done = cli("export", tuned, "--out", bundle)
+    assert done.code == 0, done.err
+    np.testing.assert_allclose(Encoder.load(bundle).encode(STRINGS), expected, atol=1e-4)
+
+
+def test_the_loss_sees_the_layer(tiny_bert, tmp_path):
+    """Vectors in a cone are nearly alike: without noise, the loss is higher there."""
+    losses = {}
+    for power in (0.0, 0.5):
+        out = tmp_path / str(power)
+        losses[power] = run(tiny_bert, out, whitening=power).manifest.training["loss_first"]
+    assert losses[0.5] < losses[0.0] - 0.1
+
+
+def test_no_whitening_behind_mean_with_padding(tiny_bert, tmp_path):
+    with pytest.raises(
+        ConfigError, match="whitening does not go with the pooling mean-with-padding"
+    ):
+        run(tiny_bert, tmp_path / "out", pooling="mean-with-padding")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
+def test_word_plus_from_strings_to_bundle(fixture, request, tmp_path, cli):
+    """Its pooling goes before what a base declares; other libraries refuse rather than differ."""
+    strings = tmp_path / "words.txt"
+    strings.write_text("\n".join(STRINGS))
+    tuned, bundle = tmp_path / "tuned", tmp_path / "bundle"
+    base = request.getfixturevalue(fixture)
+    cli("tune", "--recipe", "word-plus", "--model", base, "--data", strings,
+        "--batch-size", "20", "--out", tuned)  # fmt: skip
+    cli("export", tuned, "--out", bundle)
+    encoder = Encoder.load(bundle)
+    assert encoder.manifest.pooling == "mean-without-special"
+    expected = TorchEncoder.load(tuned).encode(STRINGS)
+    np.testing.assert_allclose(encoder.encode(STRINGS), expected, atol=1e-5)
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    with pytest.raises(ValueError, match="mean-without-special"):
+        sentence_transformers.SentenceTransformer(str(tuned), device="cpu")

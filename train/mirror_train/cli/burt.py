@@ -1,0 +1,177 @@
+"""mirror-rt burt."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.errors import ConfigError
+from mirror_train.cli.training_options import (
+    add_base_options,
+    add_fields,
+    add_run_options,
+    defaults_of,
+    given,
+    given_config,
+)
+from mirror_train.cli.tune import PRECISION
+from mirror_train.pairs.burt_data import BurtTasks
+from mirror_train.pairs.recipe import CONCATENATIONS, OBJECTIVES, BurtConfig, BurtRecipe
+
+__all__ = ["add_parser"]
+
+_RECIPE: Mapping[str, str] = {
+    "pooling": "from token vectors to the vector of a text",
+    "concatenation": "of the two vectors, in quotes: " + " ".join(map(repr, CONCATENATIONS)),
+    "negatives": "k, random pairs for each pair of paraphrases",
+    "batch_size": "pairs in a batch",
+    "learning_rate": "of Adam, at its highest",
+    "warm_up": "share of the steps over which it rises",
+    "dropout": "rate of every dropout of the encoder",
+    "epochs": "passes over the sentence pairs, else over the largest task",
+    "steps": "optimiser steps, instead of --epochs",
+    "max_length": "most tokens of a text in training",
+}
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "burt",
+        description="Train an encoder on pairs, each side encoded by itself (BURT, Li and Zhao "
+        "2020):\n  nli  entailment, neutral or contradiction, of sentences\n  pi   paraphrases "
+        "against random pairs, of phrases and words\n  ptc  equivalence, entailment or "
+        "independent, of phrases and words\nBatches of the three come in turn, those of sentences "
+        "every second time. The folder is exported\nlike any other, with the heads of the three "
+        "(see 'mirror-rt predict'). Ctrl-C leaves nothing;\nwith --ablation, it leaves the runs "
+        "that are finished.",
+        examples="""
+mirror-rt burt --nli snli_1.0_train.jsonl multinli_1.0_train.jsonl --ppdb ppdb-2.0-s-phrasal.gz \\
+    --model bert-base-uncased --out tuned
+mirror-rt burt --nli snli-dev.tsv --paraphrases quora-dev.csv --out tuned --steps 500
+mirror-rt burt --nli train.tsv --ppdb train.gz --ablation pooling --evaluate sts=stsb-en-test.tsv \\
+    --ppdb-test test.gz --out ablation --steps 2000
+""",
+    )
+    _add_data_options(parser)
+    add_base_options(parser)
+    add_run_options(parser, BurtConfig, {"precision": PRECISION})
+    _add_recipe_options(parser)
+    _add_ablation_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--nli",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="SNLI, MultiNLI: the published .jsonl or .txt, or a TSV of premise, hypothesis, label",
+    )
+    data.add_argument(
+        "--ppdb",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="PPDB 2.0, plain or .gz; equally many pairs of each relation are drawn",
+    )
+    data.add_argument(
+        "--per-relation", type=int, metavar="N", help="how many (default: as the rarest has)"
+    )
+    data.add_argument(
+        "--paraphrases",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="more pairs for pi: two columns (TSV, or text||text), or Quora's table (.csv)",
+    )
+    data.add_argument(
+        "--top", type=int, metavar="N", help="the first N rows of --nli and --paraphrases alone"
+    )
+
+
+def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("hyper-parameters")
+    group.add_argument(
+        "--objectives",
+        metavar="NAME,...",
+        help=f"of {', '.join(OBJECTIVES)} (default: those that there are data for)",
+    )
+    add_fields(group, BurtRecipe, _RECIPE, defaults=defaults_of(BurtRecipe))
+
+
+def _add_ablation_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("ablations (table 4 of the paper)")
+    group.add_argument(
+        "--ablation",
+        choices=["objectives", "pooling", "concatenation", "negatives", "all"],
+        help="train each row and write ablation.md and ablation.json into --out; the same command "
+        "goes on after an interruption",
+    )
+    group.add_argument(
+        "--evaluate",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.tsv",
+        help="scored pairs to evaluate the rows on (Spearman's rho); may be given again",
+    )
+    group.add_argument(
+        "--ppdb-test",
+        type=Path,
+        metavar="FILE",
+        help="PPDB: its phrases with the probability of equivalence, to evaluate on",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    from mirror_train.pairs.burt import tune_burt
+
+    names = arguments.objectives.split(",") if arguments.objectives else []
+    objectives = tuple(name.strip() for name in names)
+    recipe = BurtRecipe(objectives=objectives, **given(arguments, _RECIPE))
+    config = given_config(arguments, BurtConfig, recipe=recipe)
+    tasks = BurtTasks.load(
+        nli=arguments.nli,
+        ppdb=arguments.ppdb,
+        paraphrases=arguments.paraphrases,
+        per_relation=arguments.per_relation,
+        top=arguments.top,
+        seed=config.seed,
+    )
+    for name in tasks.objectives:
+        rows = tasks.of(name)
+        print(f"{name}: {len(rows)} pairs ({rows.source}; {rows.left_out} lines left out)")
+    if arguments.ablation is not None:
+        _run_ablation(tasks, config, arguments)
+        return
+    if arguments.evaluate or arguments.ppdb_test:
+        raise ConfigError(
+            "--evaluate and --ppdb-test go with --ablation; a tuned folder is evaluated by "
+            "'mirror-rt evaluate'"
+        )
+    report = tune_burt(tasks, config)
+    training = report.manifest.training or {}
+    print(
+        f"{report.out}: {training['steps']} steps in {training['seconds']} s "
+        f"({training['precision']}), loss {training['loss_first']:.4f} -> "
+        f"{training['loss_last']:.4f}"
+    )
+    print(f"next: mirror-rt export {report.out} --out BUNDLE")
+
+
+def _run_ablation(tasks: BurtTasks, config: BurtConfig, arguments: argparse.Namespace) -> None:
+    from mirror_train.experiments.burt_ablation import ABLATIONS, read_sets, run_ablations
+
+    names = list(ABLATIONS) if arguments.ablation == "all" else [arguments.ablation]
+    sets = read_sets(arguments.evaluate, arguments.ppdb_test)
+    table = run_ablations(names, tasks, config, sets, on_row=lambda line: print(line, flush=True))
+    print(f"{table}: the table")

@@ -1,0 +1,123 @@
+"""mirror-rt cf."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+
+from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.errors import ConfigError
+from mirror_train.cli.flow import add_flow_options, flow_recipe, report
+from mirror_train.cli.training_options import (
+    add_base_options,
+    add_fields,
+    add_run_options,
+    defaults_of,
+    given,
+    given_config,
+)
+from mirror_train.cli.tune import POOLING, PRECISION, add_data_options, training_data
+from mirror_train.flow.recipe import CfConfig, CfRecipe
+from mirror_train.recipes.recipe import Recipe, load_recipe
+
+__all__ = ["add_parser"]
+
+_RECIPE = "cf"
+# Fields of the first step's recipe.
+_MIRROR: Mapping[str, str] = {
+    "epochs": "passes over the strings",
+    "batch_size": "strings of a step",
+    "learning_rate": "of AdamW",
+    "temperature": "tau, in both steps",
+    "dropout": "in both steps",
+    "max_length": "most tokens of a training string",
+}
+_FLAGS = {"batch_size": "--mirror-batch-size", "learning_rate": "--mirror-learning-rate"}
+_RUN: Mapping[str, str] = {
+    "pooling": POOLING,
+    "precision": f"of the encoder; {PRECISION}",
+    "resume": "go on where step 1 was left",
+    "overwrite": "replace --out, start afresh",
+}
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = add_subparser(
+        commands,
+        "cf",
+        description="Tune a masked language model on raw strings, without labels, by BERT-CF:\n"
+        "1. Mirror-BERT, with spans of tokens masked (as 'mirror-rt tune --recipe cf');\n"
+        "2. the encoder frozen, a normalising flow behind it, fitted by likelihood and by\n"
+        "   Mirror-BERT's loss of what the flow gives, weighted by --mirror-weight.\n\n"
+        "The folder is exported and evaluated like a tuned one, the flow inside the graph;\n"
+        "sentence-transformers refuses it, for it has no such module. Ctrl-C in step 1 writes a\n"
+        "checkpoint, in step 2 it keeps the tuned encoder in OUT.mirror; --resume goes on there.",
+        examples="""
+mirror-rt cf --data lines.txt --out cf
+mirror-rt cf --model bert-base-uncased --data lines.txt --steps 2000 --out cf
+mirror-rt cf --data lines.txt --out cf-simcse --views simcse
+mirror-rt cf --data lines.txt --out cf-joint --joint
+mirror-rt cf --data lines.txt --out mirror-flow --no-regulariser
+""",
+    )
+    add_base_options(parser)
+    add_data_options(parser)
+    _add_ablations(parser)
+    group = parser.add_argument_group("step 1, Mirror-BERT")
+    group.add_argument(
+        "--recipe",
+        default=_RECIPE,
+        metavar="NAME|FILE.toml",
+        help=f"its recipe (default {_RECIPE})",
+    )
+    defaults = dataclasses.asdict(load_recipe(_RECIPE))
+    add_fields(group, Recipe, _MIRROR, defaults=defaults, prefix="mirror_", flags=_FLAGS)
+    add_flow_options(parser)
+    add_run_options(parser, CfConfig, _RUN)
+    parser.set_defaults(run=run, wrong_usage=parser.error)
+
+
+def _add_ablations(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what the paper's section 6.1 compares")
+    group.add_argument(
+        "--views",
+        choices=["mirror", "simcse"],
+        default="mirror",
+        help="simcse: nothing masked, in both steps; the views differ by dropout alone",
+    )
+    group.add_argument(
+        "--regulariser",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="step 2 with Mirror-BERT's loss, or by likelihood alone (default: with it)",
+    )
+    own = {
+        "joint": "no step 1: in step 2 Mirror-BERT's loss trains the encoder, too",
+        "mirror_weight": "weight of Mirror-BERT's loss in step 2 (LAMBDA)",
+    }
+    add_fields(group, CfRecipe, own, defaults=defaults_of(CfRecipe))
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    from mirror_train.flow.contrastive import tune_cf
+
+    if (arguments.data is None) == (arguments.words is None):
+        arguments.wrong_usage("pass one of --data FILE and --words LANG")
+    config = given_config(arguments, CfConfig, recipe=_recipe(arguments))
+    report(tune_cf(training_data(arguments), config))
+
+
+def _recipe(arguments: argparse.Namespace) -> CfRecipe:
+    own = given(arguments, ["joint", "mirror_weight"])
+    if not arguments.regulariser:
+        if "mirror_weight" in own:
+            raise ConfigError("--mirror-weight is the regulariser's: leave out --no-regulariser")
+        own["mirror_weight"] = 0.0
+    changes = given(arguments, _MIRROR, "mirror_")
+    if arguments.views == "simcse":
+        changes["span_length"] = 0
+    mirror = load_recipe(arguments.recipe).replace(**changes)
+    return CfRecipe(mirror=mirror, flow=flow_recipe(arguments), **own)

@@ -1,0 +1,202 @@
+"""mirror-rt tune --langs: which language takes what, the table at the end, the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mirror_rt.bundle.manifest import Pooling
+from mirror_rt.cli.common import format_table
+from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.languages.tags import lookup_chain, normalize_tag
+from mirror_train.data.strings import has_word_list, word_list
+from mirror_train.languages.table import LanguageRecipe, load_languages
+from mirror_train.training.run_config import TuneConfig
+
+if TYPE_CHECKING:
+    from mirror_train.languages.run import LanguageJob, LanguageResult
+
+__all__ = ["run_languages"]
+
+# Below --data: where the scored pairs of a language are, by level.
+_PAIRS = {
+    "word": ("multisimlex/{}.tsv", "{}.tsv"),
+    "phrase": ("multisimlex/{}.tsv", "{}.tsv"),
+    "sentence": ("sts/stsb-{}-test.tsv", "{}.tsv"),
+}
+
+
+def run_languages(
+    arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
+) -> None:
+    """Tune for the languages of the command line.
+
+    Args:
+        arguments: of the command.
+        template: what all have in common; its recipe says the level.
+        changes: fields of the recipe that the command line sets.
+
+    Raises:
+        ConfigError: before any work: an unknown language, one without strings, or an option
+            that does not go with others.
+        ModelError: some of them failed; the others are written.
+    """
+    from mirror_train.languages.run import tune_languages
+
+    _check_options(arguments)
+    jobs = _jobs(arguments, template, changes)
+    results = tune_languages(jobs, on_result=_tell)
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(result) for result in results], indent=2))
+    else:
+        print(_table(results))
+    if failed := [result.language for result in results if result.status == "failed"]:
+        raise ModelError(f"{len(failed)} of {len(results)} languages failed: {', '.join(failed)}")
+    if not arguments.json:
+        print(f"next: mirror-rt export --all {arguments.out} --out PACK")
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    from mirror_train.compute.processes import world_size
+
+    if arguments.language or arguments.data_format:
+        raise ConfigError("--language and --data-format do not go with --langs")
+    if arguments.revision and not arguments.model:
+        raise ConfigError("--revision goes with --base: languages have base models of their own")
+    if arguments.top is not None and arguments.words is not None:
+        raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
+    for option, folder in (("--words", arguments.words), ("--data", arguments.data)):
+        if folder is not None and not Path(folder).is_dir():
+            raise ConfigError(f"{option} {folder}: with --langs, a folder is expected")
+    if (count := world_size()) > 1:
+        raise ConfigError(f"--langs runs in one process, and torchrun started {count}")
+
+
+def _jobs(
+    arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
+) -> list[LanguageJob]:
+    table = load_languages(arguments.recipes)
+    tags = _tags(arguments.langs, table.find)
+    rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
+    if arguments.recipe != template.recipe.level:  # all of a recipe: nothing is left to the table
+        rows = [dataclasses.replace(row, recipe=template.recipe) for row in rows]
+    words = None if arguments.words is None else Path(arguments.words)
+    jobs = [_job(row, template, changes, words, arguments) for row in rows]
+    if arguments.data is not None and not any(job.pairs for job in jobs):
+        files = " or ".join(_PAIRS[template.recipe.level]).format(*["TAG"] * 2)
+        raise ConfigError(f"--data {arguments.data} has no scored pairs: expected {files}")
+    return jobs
+
+
+def _job(
+    row: LanguageRecipe,
+    template: TuneConfig,
+    changes: dict[str, Any],
+    words: Path | None,
+    arguments: argparse.Namespace,
+) -> LanguageJob:
+    from mirror_train.languages.run import LanguageJob
+
+    config = dataclasses.replace(
+        template,
+        recipe=row.recipe.replace(**changes),
+        out=template.out / row.language,
+        model=row.base.model,
+        revision=template.revision or row.base.revision,
+        pooling=_pooling(row, template),
+    )
+    strings = _strings(row, words)
+    pairs = None
+    if arguments.data is not None:
+        pairs = _find(arguments.data, _PAIRS[row.recipe.level], row.language)
+    top = 10_000 if arguments.top is None else arguments.top
+    return LanguageJob(row.language, config, row.scripts, strings, top, pairs)
+
+
+def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["auto"]:
+    if template.pooling != "auto" or row.recipe.pooling == "mean-without-special":
+        return template.pooling
+    return row.base.pooling
+
+
+def _tags(text: str, find: Callable[[str], str]) -> list[str]:
+    """The languages of the command line, each known and given once."""
+    given = [tag.strip() for tag in text.split(",") if tag.strip()]
+    if not given:
+        raise ConfigError("--langs names no language: expected en,fr for example")
+    for tag in given:
+        find(tag)
+    tags = [normalize_tag(tag) for tag in given]
+    if repeated := [tag for tag in tags if tags.count(tag) > 1]:
+        raise ConfigError(f"--langs has {repeated[0]} more than once")
+    return tags
+
+
+def _strings(row: LanguageRecipe, words: Path | None) -> Path | None:
+    """The file of a language's strings, None for wordfreq's words."""
+    if words is not None:
+        if (path := _find(words, ("{}.txt",), row.language)) is None:
+            raise ConfigError(f"--words {words} has no {row.language}.txt")
+        return path
+    if row.recipe.level != "word":
+        raise ConfigError(
+            f"recipe {row.recipe.level} needs strings: pass --words DIR, a folder with "
+            f"{row.language}.txt"
+        )
+    if not has_word_list(row.language):
+        try:
+            word_list(row.language, top=1)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; for your own, pass --words DIR with {row.language}.txt"
+            ) from error
+    return None
+
+
+def _find(folder: Path, patterns: Sequence[str], tag: str) -> Path | None:
+    """The first file there is, for the tag or a more general one."""
+    names = [pattern.format(t) for t in lookup_chain(tag) for pattern in patterns]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _tell(result: LanguageResult) -> None:
+    text = {
+        "tuned": f"{result.strings} strings in {result.seconds} s",
+        "kept": "kept, finished earlier",
+        "failed": f"failed: {result.error}",
+    }[result.status]
+    print(f"{result.language}: {text}", file=sys.stderr, flush=True)
+
+
+def _table(results: list[LanguageResult]) -> str:
+    header = ["language", "base", "strings", "seconds", "isotropy", "mean cosine", "uniformity",
+              "score", "result"]  # fmt: skip
+    return format_table(header, [_row(result) for result in results])
+
+
+def _row(result: LanguageResult) -> list[str]:
+    names = ("isotropy_score_normalized", "mean_cosine", "uniformity")
+    before, after = result.before, result.after
+    geometry = ["-"] * len(names)
+    if before and after:
+        geometry = [
+            f"{getattr(before.geometry, name):.2f} -> {getattr(after.geometry, name):.2f}"
+            for name in names
+        ]
+    score = "-"
+    if before and after and before.score is not None and after.score is not None:
+        score = f"{before.score:.3f} -> {after.score:.3f}"
+    return [
+        result.language,
+        result.model,
+        "-" if result.strings is None else str(result.strings),
+        "-" if result.seconds is None else f"{result.seconds:.1f}",
+        *geometry,
+        score,
+        result.status if result.error is None else f"failed: {result.error}",
+    ]

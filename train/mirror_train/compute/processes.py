@@ -1,0 +1,177 @@
+"""Training in several processes, as `torchrun` starts them: one for every GPU, or on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mirror_rt.errors import ConfigError, ProcessGroupError
+from mirror_train.compute.precision import resolve_device
+
+__all__ = ["Processes", "is_first_process", "joined_processes", "world_size"]
+
+T = TypeVar("T")
+
+_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # beside WORLD_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """This process, and the others of the run; alone, every method is trivial.
+
+    The methods are collective: all processes call them, in the same order.
+
+    Attributes:
+        device: where this process computes.
+        rank: of this process, 0 .. count - 1. Process 0 writes what the run leaves.
+        count: of processes.
+        group: what `mirror_train.infonce` takes negatives across; None for one process.
+    """
+
+    device: torch.device
+    rank: int = 0
+    count: int = 1
+    group: dist.ProcessGroup | None = None
+
+    def total(self, *values: int) -> list[int]:
+        """Sum each value over the processes."""
+        if self.group is None:
+            return list(values)
+        sums = torch.tensor(values, dtype=torch.int64, device=self.device)
+        dist.all_reduce(sums, group=self.group)
+        return cast(list[int], sums.tolist())
+
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Replace every parameter's gradient by its mean over the processes, in one all-reduce.
+
+        A gradient that is not finite in one process is so in all afterwards: a GradScaler skips
+        the step in all of them, or in none.
+        """
+        if self.group is None:
+            return
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat, group=self.group)
+        flat /= self.count
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def in_first(self, work: Callable[[], T]) -> T:
+        """Run `work` in process 0 while the others wait; its result, in all.
+
+        Raises:
+            ProcessGroupError: in the others, where process 0 raises its own error.
+        """
+        if self.group is None:
+            return work()
+        outcome: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                outcome[0] = work()
+            except Exception as error:
+                self._broadcast([None, str(error) or repr(error)])
+                raise
+        self._broadcast(outcome)
+        if outcome[1] is not None:
+            raise ProcessGroupError(f"process 0 of {self.count}: {outcome[1]}")
+        return cast(T, outcome[0])
+
+    def first_then_all(self, work: Callable[[], T]) -> T:
+        """Run `work` in process 0 and then in the others, which find what it downloaded."""
+        results: list[T] = []
+        self.in_first(lambda: results.append(work()))
+        return results[0] if results else work()
+
+    def check_alike(self, settings: dict[str, Any]) -> None:
+        """Raise ConfigError, in all, unless all processes have the same settings."""
+        if self.group is None:
+            return
+        everyone: list[Any] = [None] * self.count
+        dist.all_gather_object(everyone, settings, group=self.group)
+        for name in sorted(settings):
+            values = [other[name] for other in everyone]
+            if any(value != values[0] for value in values):
+                raise ConfigError(f"the processes of this run differ in {name}: {values}")
+
+    def _broadcast(self, objects: list[Any]) -> None:
+        dist.broadcast_object_list(objects, src=0, group=self.group)
+
+
+def is_first_process() -> bool:
+    """Whether this process prints: the only one, or the first that torchrun started."""
+    return world_size() == 1 or os.environ.get("RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def joined_processes(device: str) -> Iterator[Processes]:
+    """Join the processes that torchrun started, or be alone where it did not.
+
+    On GPUs each takes the card of its local rank and NCCL connects them, on CPUs gloo does. A
+    process group that the caller has initialised is used, and left as it is.
+
+    Args:
+        device: auto, cpu, cuda, or for one process cuda:N.
+
+    Raises:
+        ConfigError: the device cannot be used, or torchrun's variables are incomplete.
+        ProcessGroupError: the processes cannot be joined, or one has ended.
+    """
+    started = dist.is_available() and dist.is_initialized()
+    count = dist.get_world_size() if started else world_size()
+    if count == 1:
+        yield Processes(resolve_device(device))
+        return
+    own = _own_device(device)
+    if own.type == "cuda":
+        torch.cuda.set_device(own)
+    try:
+        if not started:
+            _initialise(own)
+        yield Processes(own, dist.get_rank(), count, dist.group.WORLD)
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
+            raise
+        reason = str(error).splitlines()[0]
+        raise ProcessGroupError(f"lost the other processes of this run: {reason}") from error
+    finally:
+        if not started and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def world_size() -> int:
+    """How many processes torchrun started; 1 where it did not."""
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"the environment variable WORLD_SIZE must be at least 1, got {text!r}")
+    return int(text)
+
+
+def _own_device(name: str) -> torch.device:
+    device = resolve_device(name)
+    if device.type == "cpu":
+        return device
+    if ":" in name:
+        raise ConfigError(
+            f"device {name!r}: with several processes each takes a GPU of its own, pass 'cuda'"
+        )
+    return resolve_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+
+
+def _initialise(device: torch.device) -> None:
+    if missing := [name for name in _VARIABLES if name not in os.environ]:
+        raise ConfigError(
+            f"WORLD_SIZE is set to {world_size()} without {', '.join(missing)}: start several "
+            "processes with torchrun"
+        )
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        device_id=device if device.type == "cuda" else None,
+    )

@@ -1,0 +1,171 @@
+"""Readers of labelled texts and pairs, in the forms that they are published in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.tables import find_column, read_any_table
+from mirror_rt.evaluation.similarity import find_text_columns
+from mirror_rt.heads.predictor import class_of
+from mirror_rt.io.text import Table, iter_jsonl, iter_lines
+from mirror_rt.tokens.tokenization import why_invalid
+from mirror_train.data.labelled_examples import Examples
+
+__all__ = [
+    "NLI_LABELS",
+    "PARAPHRASE_LABELS",
+    "SENTIMENT_LABELS",
+    "read_nli",
+    "read_paraphrases",
+    "read_sentiment",
+    "read_similarity",
+]
+
+SENTIMENT_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
+PARAPHRASE_LABELS = ("not duplicate", "duplicate")
+NLI_LABELS = ("entailment", "neutral", "contradiction")
+
+# What SNLI writes where its annotators did not agree, and an empty cell.
+_NO_LABEL = ("", "-")
+# Line of the file, texts, and the cell of the label.
+_Cells = tuple[int, tuple[str, ...], str]
+
+
+def read_sentiment(path: Path) -> Examples:
+    """Read a table with the columns sentence (or text) and sentiment (or label), 0 .. 4 as SST-5.
+
+    Raises:
+        DataError: as `read_nli`.
+    """
+    table = read_any_table(path)
+    text = find_column(table, ("sentence", "text"), "texts")
+    label = find_column(table, ("sentiment", "label"), "labels")
+    cells = zip(table.lines, zip(table.column(text), strict=True), table.column(label), strict=True)
+    return _classes(path, cells, SENTIMENT_LABELS)
+
+
+def read_paraphrases(path: Path) -> Examples:
+    """Read a table with two text columns and is_duplicate (or label), 1 or 0, as Quora's pairs.
+
+    Raises:
+        DataError: as `read_nli`.
+    """
+    return _classes(path, _pairs(path, ("is_duplicate", "label")), PARAPHRASE_LABELS)
+
+
+def read_nli(path: Path) -> Examples:
+    """Read SNLI or MultiNLI, as JSON lines or TSV; or a table of premise, hypothesis, label.
+
+    The published files have the label in gold_label; rows where it is `-` (no agreement) are left
+    out and counted, as are those with a blank text.
+
+    Raises:
+        DataError: a column or field is missing, a label is another than entailment, neutral and
+            contradiction (the line is named), or no row is left.
+    """
+    if path.suffix == ".jsonl":
+        names = ("sentence1", "sentence2", "gold_label")
+        records = enumerate(iter_jsonl(path, *names), 1)
+        return _nli_classes(path, (_nli_record(path, n, r) for n, r in records))
+    if path.suffix == ".csv":
+        return _nli_classes(path, _pairs(path, ("gold_label", "label")))
+    return _nli_classes(path, _nli_rows(path))
+
+
+def read_similarity(path: Path, scale: tuple[float, float] = (0.0, 5.0)) -> Examples:
+    """Read a table with two text columns and similarity (or score), in the range `scale`.
+
+    Raises:
+        DataError: as `read_nli`, or a value is not a number in that range.
+    """
+    low, high = scale
+
+    def parse(cell: str) -> float | None:
+        try:
+            value = float(cell)
+        except ValueError:
+            return None
+        return value if math.isfinite(value) and low <= value <= high else None
+
+    cells = _pairs(path, ("similarity", "score"))
+    return _examples(path, cells, parse, f"a number in {low:g} .. {high:g}", (), np.float64)
+
+
+def _nli_record(path: Path, number: int, record: tuple[Any, ...]) -> _Cells:
+    if wrong := [value for value in record if not isinstance(value, str)]:
+        raise DataError(f"{path}, record {number}: expected strings, got {wrong[0]!r:.60}")
+    first, second, label = record
+    return number, (first, second), label
+
+
+def _pairs(path: Path, labels: Sequence[str]) -> Iterable[_Cells]:
+    table = read_any_table(path)
+    label = find_column(table, labels, "labels")
+    texts = zip(*map(table.column, find_text_columns(table, label)), strict=True)
+    return zip(table.lines, texts, table.column(label), strict=True)
+
+
+def _nli_rows(path: Path) -> Iterable[_Cells]:
+    """Rows of a TSV; the published ones have up to 15 columns, the last of them often absent."""
+    rows = [(n, line.split("\t")) for n, line in enumerate(iter_lines(path), 1) if line]
+    header = Table(path, rows[0][1] if rows else [], [], [])
+    label = find_column(header, ("gold_label", "label"), "labels")
+    names = (*find_text_columns(header, label), label)
+    columns = [header.header.index(name) for name in names]
+    for number, row in rows[1:]:
+        if not max(columns) < len(row) <= len(header.header):
+            raise DataError(
+                f"{path}, line {number}: {len(row)} cells, the header has {len(header.header)}"
+            )
+        yield number, (row[columns[0]], row[columns[1]]), row[columns[2]]
+
+
+def _classes(path: Path, cells: Iterable[_Cells], labels: tuple[str, ...]) -> Examples:
+    expected = "one of " + ", ".join(f"{label} ({i})" for i, label in enumerate(labels))
+    return _examples(path, cells, lambda cell: class_of(cell, labels), expected, labels, np.int64)
+
+
+def _nli_classes(path: Path, cells: Iterable[_Cells]) -> Examples:
+    """Labels by name alone: files number them in several orders."""
+    numbers = {label: i for i, label in enumerate(NLI_LABELS)}
+    expected = f"one of {', '.join(NLI_LABELS)}"
+
+    def parse(cell: str) -> int | None:
+        return numbers.get(cell.strip().lower())
+
+    return _examples(path, cells, parse, expected, NLI_LABELS, np.int64)
+
+
+def _examples(
+    path: Path,
+    cells: Iterable[_Cells],
+    parse: Callable[[str], float | int | None],
+    expected: str,
+    labels: tuple[str, ...],
+    dtype: type,
+) -> Examples:
+    texts: list[tuple[str, ...]] = []
+    targets: list[float | int] = []
+    left_out = 0
+    for line, row, cell in cells:
+        if cell.strip() in _NO_LABEL or any(not text.strip() for text in row):
+            left_out += 1
+            continue
+        if (target := parse(cell)) is None:
+            raise DataError(f"{path}, line {line}: the label {cell!r:.60}, expected {expected}")
+        for text in row:
+            if reason := why_invalid(text):
+                raise DataError(f"{path}, line {line}: {reason}")
+        texts.append(tuple(text.strip() for text in row))
+        targets.append(target)
+    if not texts:
+        raise DataError(f"{path} has no rows with a text and a label")
+    sides = [list(side) for side in zip(*texts, strict=True)]
+    second = sides[1] if len(sides) > 1 else None
+    return Examples(sides[0], second, np.array(targets, dtype), labels, path.name, left_out)

@@ -1,0 +1,80 @@
+"""Positive pairs to tune on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["TrainingData", "connected_groups"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """n positive pairs; for raw strings both sides are the same string.
+
+    Attributes:
+        first: n strings.
+        second: n strings, the positives of `first` (the same list for raw strings).
+        group_ids: n numbers, equal for pairs that share a string or a concept, directly or through
+            others; such pairs are no negatives of each other. None where all strings differ.
+        source: where they came from.
+        language: their language, if known.
+        blank: blank lines dropped.
+        duplicates: repeated lines dropped.
+        hard_negatives: n strings, each near to a string of `first` and not its positive; None for
+            none.
+    """
+
+    first: list[str]
+    second: list[str]
+    group_ids: list[int] | None
+    source: str
+    language: str | None = None
+    blank: int = 0
+    duplicates: int = 0
+    hard_negatives: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def sha256(self) -> str:
+        """Hash of the strings in order, whatever file they came from."""
+        digest = hashlib.sha256()
+        columns = [self.first, self.second]
+        if self.hard_negatives is not None:
+            columns.append(self.hard_negatives)
+        for row in zip(*columns, strict=True):
+            digest.update("\t".join(row).encode() + b"\n")
+        return digest.hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """What mirror.json records of the data."""
+        return {
+            "source": self.source,
+            "sha256": self.sha256(),
+            "strings": len(self),
+            "blank_dropped": self.blank,
+            "duplicates_dropped": self.duplicates,
+            "supervised_pairs": self.first is not self.second,
+            "hard_negatives": self.hard_negatives is not None,
+        }
+
+
+def connected_groups(pairs: Iterable[tuple[str, str]]) -> list[int]:
+    """Number the connected components of the graph whose edges are the pairs (union-find)."""
+    pairs = list(pairs)
+    parent: dict[str, str] = {}
+
+    def root(text: str) -> str:
+        parent.setdefault(text, text)
+        while parent[text] != text:
+            parent[text] = parent[parent[text]]
+            text = parent[text]
+        return text
+
+    for a, b in pairs:
+        parent[root(a)] = root(b)
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(root(a), len(numbers)) for a, _ in pairs]

@@ -1,0 +1,93 @@
+"""Which systems are compared, on what; and what tuning one of them takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mirror_rt.errors import ConfigError
+from mirror_train.compute.precision import Precision
+from mirror_train.experiments.systems.inputs import Inputs
+from mirror_train.pairs import BurtRecipe, MultitaskRecipe
+from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.run_config import RunConfig
+
+__all__ = ["SystemJob", "SystemsConfig", "fitted"]
+
+RecipeType = TypeVar("RecipeType", Recipe, BurtRecipe, MultitaskRecipe)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemJob(RunConfig):
+    """One system from one base model; see `RunConfig`.
+
+    Attributes:
+        system: its name, see `mirror_train.experiments.systems.table.SYSTEMS`.
+        inputs: what it can be tuned on.
+        max_steps: most optimiser steps of a flow, of BURT and of several tasks, which count steps
+            and not epochs; None for as many as their papers.
+        learning_rate: of everything that moves the encoder; that of a flow stays as it is. None
+            for each recipe's own.
+        max_length: most tokens that the base model has positions for; recipes for longer texts
+            are cut to it.
+        precision: auto, fp32, bf16 or fp16.
+    """
+
+    system: str
+    inputs: Inputs
+    max_steps: int | None = None
+    learning_rate: float | None = None
+    max_length: int | None = None
+    precision: Precision = "auto"
+
+
+def fitted(recipe: RecipeType, job: SystemJob) -> RecipeType:
+    """The recipe as the job wants it: its learning rate, no text longer than the base can take."""
+    changes: dict[str, Any] = {}
+    if job.learning_rate is not None:
+        changes["learning_rate"] = job.learning_rate
+    if job.max_length is not None:
+        changes["max_length"] = min(recipe.max_length, job.max_length)
+    return dataclasses.replace(recipe, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemsConfig(RunConfig):
+    """What to compare, on what; see `RunConfig`.
+
+    Attributes:
+        out: of RunConfig: models go to `out/models`, results to `out/runs`.
+        seed: of RunConfig: of every run, and of the bootstrap.
+        data: folder with what to tune on and to evaluate on.
+        systems: their names; None for all that `data` has the inputs of.
+        language: of inputs and sets.
+        top: tune on the first so many strings, pairs or rows alone.
+        max_steps: see `SystemJob`.
+        learning_rate: see `SystemJob`.
+        samples: of the bootstrap.
+        export: evaluate exported bundles, and not with PyTorch (what `run_systems` is given must
+            do so).
+        precision: auto, fp32, bf16 or fp16.
+    """
+
+    data: Path
+    systems: list[str] | None = None
+    language: str = "en"
+    top: int | None = None
+    max_steps: int | None = None
+    learning_rate: float | None = None
+    samples: int = 1000
+    export: bool = True
+    precision: Precision = "auto"
+
+    def __post_init__(self) -> None:
+        RunConfig.__post_init__(self)
+        for name, least in [("top", 2), ("max_steps", 1), ("samples", 0)]:
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")

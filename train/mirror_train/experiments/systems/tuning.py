@@ -1,0 +1,119 @@
+"""How each system is tuned; torch is imported by the functions that tune, not by their table."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mirror_train.data.training_data import TrainingData
+from mirror_train.experiments.systems.config import SystemJob, fitted
+from mirror_train.experiments.systems.inputs import Inputs
+from mirror_train.flow.recipe import CfConfig, CfRecipe, FlowConfig, FlowRecipe
+from mirror_train.pairs.recipe import BurtConfig, BurtRecipe, MultitaskConfig, MultitaskRecipe
+from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.run_config import TuneConfig
+
+if TYPE_CHECKING:
+    from mirror_train.training.tune import TuneReport
+
+__all__ = [
+    "burt_options",
+    "cf_options",
+    "flow_options",
+    "multitask_options",
+    "tune_burt",
+    "tune_cf",
+    "tune_flow",
+    "tune_mirror",
+    "tune_multitask",
+]
+
+
+def _steps(own: int, job: SystemJob) -> int:
+    return own if job.max_steps is None else min(own, job.max_steps)
+
+
+def tune_mirror(
+    recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: SystemJob
+) -> TuneReport:
+    """Tune by contrast; a batch is no larger than the data."""
+    from mirror_train.training.tune import tune
+
+    data, settings = read(job.inputs), fitted(recipe(), job)
+    settings = settings.replace(batch_size=max(2, min(settings.batch_size, len(data))))
+    return tune(data, TuneConfig(recipe=settings, precision=job.precision, **job.run_options()))
+
+
+def flow_options() -> dict[str, Any]:
+    """Hyper-parameters of `tune_flow`."""
+    return dataclasses.asdict(FlowRecipe())
+
+
+def tune_flow(job: SystemJob) -> TuneReport:
+    """Fit a flow to the base model's mean vectors of the sentences."""
+    from mirror_train.flow.likelihood import tune_flow as run
+
+    recipe = FlowRecipe()
+    recipe = dataclasses.replace(recipe, steps=_steps(recipe.steps, job))
+    config = FlowConfig(recipe=recipe, **job.run_options())
+    return run(job.inputs.sentences(), config)
+
+
+def cf_recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool = True) -> CfRecipe:
+    """The recipe of BERT-CF, or of an ablation of its section 6.1."""
+    recipe = CfRecipe()
+    mirror = recipe.mirror if views == "mirror" else recipe.mirror.replace(span_length=0)
+    weight = recipe.mirror_weight if regulariser else 0.0
+    return dataclasses.replace(recipe, mirror=mirror, joint=joint, mirror_weight=weight)
+
+
+def cf_options(**ablation: Any) -> dict[str, Any]:
+    """Hyper-parameters of `tune_cf`."""
+    return cf_recipe(**ablation).to_dict()
+
+
+def tune_cf(job: SystemJob, **ablation: Any) -> TuneReport:
+    """Tune by Mirror-BERT on the sentences, then fit a flow with its loss as regulariser."""
+    from mirror_train.flow.contrastive import tune_cf as run
+
+    recipe = cf_recipe(**ablation)
+    flow = dataclasses.replace(recipe.flow, steps=_steps(recipe.flow.steps, job))
+    recipe = dataclasses.replace(recipe, mirror=fitted(recipe.mirror, job), flow=flow)
+    config = CfConfig(recipe=recipe, precision=job.precision, **job.run_options())
+    return run(job.inputs.sentences(), config)
+
+
+def burt_options() -> dict[str, Any]:
+    """Hyper-parameters of `tune_burt`."""
+    return dataclasses.asdict(BurtRecipe())
+
+
+def tune_burt(job: SystemJob) -> TuneReport:
+    """Train on inference pairs and paraphrases, an epoch of the inference pairs."""
+    from mirror_train.pairs.burt import tune_burt as run
+
+    tasks, recipe = job.inputs.burt_tasks(job.seed), fitted(BurtRecipe(), job)
+    if job.max_steps is not None:
+        turns = 1 if tasks.objectives == ("nli",) else 2  # every second batch is of inference
+        pairs = 0 if tasks.nli is None else len(tasks.nli)
+        epoch = max(1, turns * math.ceil(pairs / recipe.batch_size))
+        recipe = dataclasses.replace(recipe, steps=_steps(epoch, job))
+    config = BurtConfig(recipe=recipe, precision=job.precision, **job.run_options())
+    return run(tasks, config)
+
+
+def multitask_options() -> dict[str, Any]:
+    """Hyper-parameters of `tune_multitask`."""
+    return dataclasses.asdict(MultitaskRecipe())
+
+
+def tune_multitask(job: SystemJob) -> TuneReport:
+    """Fine-tune on sentiment, paraphrases and similarity together."""
+    from mirror_train.pairs.multitask import tune_multitask as run
+
+    recipe = fitted(MultitaskRecipe(), job)
+    recipe = dataclasses.replace(recipe, steps=_steps(recipe.steps, job))
+    config = MultitaskConfig(recipe=recipe, precision=job.precision, **job.run_options())
+    return run(job.inputs.tasks(job.seed), config)

@@ -1,0 +1,46 @@
+"""Whether the CUDA extension is built, and can take the embeddings that there are."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from mirror_train.loss.cuda_rows import DTYPES
+
+__all__ = ["EXTENSION", "extension_is_built", "unavailable_reason"]
+
+EXTENSION = "mirror_train._cuda"
+_OLDEST = (7, 5)  # compute capability: the first with the matrix loads that the kernels use
+
+
+def unavailable_reason(z: Tensor) -> str | None:
+    """Why `CudaKernel` cannot take embeddings like `z`; None if it can.
+
+    Raises:
+        ImportError: the extension is there and does not load: it is broken, not absent.
+    """
+    if not extension_is_built():
+        return "mirror_rt was built without CUDA (build with -DMIRROR_RT_CUDA=ON)"
+    if not z.is_cuda:
+        return f"the embeddings are on {z.device}, not on a CUDA device"
+    if torch.version.cuda is None:
+        return "this torch is not built for NVIDIA GPUs"
+    capability = torch.cuda.get_device_capability(z.device)
+    if capability < _OLDEST:
+        have, need = (".".join(map(str, version)) for version in (capability, _OLDEST))
+        return f"{z.device} has compute capability {have}, and {need} is the least"
+    if z.dtype not in DTYPES:
+        return f"the embeddings are {z.dtype}, not float32, float16 or bfloat16"
+    return None
+
+
+@cache
+def extension_is_built() -> bool:
+    """Whether the extension is there; ImportError where it is and does not load."""
+    if importlib.util.find_spec(EXTENSION) is None:
+        return False
+    importlib.import_module(EXTENSION)
+    return True

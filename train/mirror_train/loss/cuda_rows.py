@@ -1,0 +1,121 @@
+"""Normalised rows on a CUDA device, and checks of the tensors that the extension reads with them.
+
+The extension takes addresses: a tensor that is not what it should be would be read beyond its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import mirror_train._cuda as _cuda
+
+__all__ = [
+    "DTYPES",
+    "CudaRows",
+    "address",
+    "addresses",
+    "check_alike",
+    "check_blocks",
+    "check_floats",
+    "check_vector",
+    "empty_like_rows",
+]
+
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRows:
+    """Normalised rows.
+
+    Attributes:
+        unit: fp16 [R rounded up to a tile, parts * stride]; see csrc/infonce/gpu/loss.h.
+        norms: fp32 [R].
+        native: the same for the extension, which does not keep the tensors alive.
+        sizes: rows of the blocks these came from.
+        dim: D.
+        stride: D rounded up to a tile.
+        dtype: of the blocks.
+    """
+
+    unit: Tensor
+    norms: Tensor
+    native: _cuda.Rows
+    sizes: list[int]
+    dim: int
+    stride: int
+    dtype: torch.dtype
+
+    @property
+    def parts(self) -> int:
+        """fp16 parts an element has."""
+        return self.unit.shape[1] // self.stride
+
+
+def empty_like_rows(rows: CudaRows, shape: tuple[int, ...]) -> Tensor:
+    """Space for float32 values where the rows are."""
+    return torch.empty(shape, dtype=torch.float32, device=rows.unit.device)
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where the tensor's values begin; 0 for none."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def addresses(blocks: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Where each block begins, and how many rows it has."""
+    return [(block.data_ptr(), len(block)) for block in blocks]
+
+
+def check_blocks(blocks: Sequence[Tensor], device_type: str | None) -> None:
+    """ValueError unless the blocks can be rows of one matrix; None for any type of device."""
+    first = blocks[0]
+    if first.dtype not in DTYPES:
+        raise ValueError(f"embeddings must be float32, float16 or bfloat16, got {first.dtype}")
+    if device_type is not None and first.device.type != device_type:
+        raise ValueError(f"embeddings must be on a CUDA device, got {first.device}")
+    for block in blocks:
+        alike = block.dtype == first.dtype and block.device == first.device
+        if block.ndim != 2 or block.shape[1:] != first.shape[1:] or not alike:
+            raise ValueError(
+                f"blocks must share D, dtype and device, got {described(first)} and "
+                f"{described(block)}"
+            )
+        if not block.is_contiguous():
+            raise ValueError(f"blocks must be contiguous, got strides {block.stride()}")
+
+
+def check_alike(rows: CudaRows, others: CudaRows) -> None:
+    """ValueError unless both have rows of the same length and type."""
+    for name in ("dim", "dtype"):
+        if getattr(rows, name) != getattr(others, name):
+            raise ValueError(
+                f"rows differ in {name}: {getattr(rows, name)} and {getattr(others, name)}"
+            )
+
+
+def check_floats(name: str, vector: Tensor, length: int, rows: CudaRows) -> None:
+    """ValueError unless the vector is float32, of that length, where the rows are."""
+    check_vector(name, vector, length, torch.float32, rows)
+
+
+def check_vector(
+    name: str, vector: Tensor, length: int, dtype: torch.dtype, rows: CudaRows
+) -> None:
+    """ValueError unless the extension may read `length` values from the vector's address."""
+    device = rows.unit.device
+    like = vector.dtype == dtype and vector.device == device
+    if vector.shape != (length,) or not like or not vector.is_contiguous():
+        raise ValueError(
+            f"{name} must be contiguous [{length}] {dtype} on {device}, got {described(vector)}"
+        )
+
+
+def described(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} {tensor.dtype} on {tensor.device}"

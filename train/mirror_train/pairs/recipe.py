@@ -1,0 +1,206 @@
+"""Hyper-parameters and runs of BURT and of multi-task fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from mirror_rt.bundle.manifest import PoolingMode
+from mirror_rt.errors import ConfigError
+from mirror_train.compute.precision import Precision
+from mirror_train.training.run_config import RunConfig
+
+__all__ = [
+    "CONCATENATIONS",
+    "OBJECTIVES",
+    "TASKS",
+    "BurtConfig",
+    "BurtPooling",
+    "BurtRecipe",
+    "MultitaskConfig",
+    "MultitaskRecipe",
+    "TaskConfig",
+]
+
+# As section 5.1 of the paper calls them: natural language inference, paraphrase identification,
+# pairwise text classification.
+OBJECTIVES = ("nli", "pi", "ptc")
+TASKS = ("sentiment", "paraphrase", "similarity")
+BurtPooling = Literal["cls", "max", "mean"]
+# The seven of table 4; parts are those of `mirror_rt.heads.task_heads.FEATURES`.
+CONCATENATIONS = (
+    "u,v",
+    "|u-v|",
+    "u*v",
+    "u,v,|u-v|",
+    "u,v,u*v",
+    "|u-v|,u*v",
+    "u,v,|u-v|,u*v",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig(RunConfig):
+    """Everything of a run with task heads but its data and its recipe; see `RunConfig`.
+
+    Attributes:
+        precision: auto, fp32, bf16 or fp16.
+        seed: as of every run; the default is BERT-CF's.
+    """
+
+    precision: Precision = "auto"
+    seed: int = 11711
+
+
+@dataclass(frozen=True, slots=True)
+class BurtRecipe:
+    """Hyper-parameters of BURT (sections 3.2 and 3.3); the paper does not give the learning rate.
+
+    Attributes:
+        objectives: of `OBJECTIVES`, in the order of their batches; none for all that there are
+            data for.
+        pooling: cls, max or mean, whatever the base model declares.
+        concatenation: of the two vectors of a pair, of `CONCATENATIONS`.
+        negatives: k, random pairs for each pair of paraphrases.
+        batch_size: pairs in a batch.
+        learning_rate: of Adam, at its highest.
+        warm_up: share of the steps over which it rises; it falls to 0 over the others.
+        dropout: rate of every dropout of the encoder.
+        epochs: passes over the sentence pairs; without them, over the largest task. Smaller tasks
+            begin again, larger ones are not finished.
+        steps: optimiser steps, in the place of epochs.
+        max_length: most tokens of a text in training.
+    """
+
+    objectives: tuple[str, ...] = ()
+    pooling: BurtPooling = "mean"
+    concatenation: str = "u,v,|u-v|"
+    negatives: int = 3
+    batch_size: int = 16
+    learning_rate: float = 2e-5
+    warm_up: float = 0.1
+    dropout: float = 0.1
+    epochs: float = 1
+    steps: int | None = None
+    max_length: int = 128
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.objectives if name not in OBJECTIVES]:
+            raise ConfigError(f"objectives must be of {', '.join(OBJECTIVES)}, got {unknown[0]!r}")
+        if len(set(self.objectives)) < len(self.objectives):
+            raise ConfigError(f"an objective is given twice: {', '.join(self.objectives)}")
+        poolings = get_args(BurtPooling)
+        rate = "at least 0 and less than 1"
+        _check_numbers(
+            [
+                ("pooling", self.pooling, self.pooling in poolings, f"of {', '.join(poolings)}"),
+                (
+                    "concatenation",
+                    repr(self.concatenation),
+                    self.concatenation in CONCATENATIONS,
+                    "one of " + " ".join(map(repr, CONCATENATIONS)),
+                ),
+                ("negatives", self.negatives, self.negatives >= 1, "at least 1"),
+                ("batch_size", self.batch_size, self.batch_size >= 1, "at least 1"),
+                ("learning_rate", self.learning_rate, self.learning_rate > 0, "greater than 0"),
+                ("warm_up", self.warm_up, 0 <= self.warm_up < 1, rate),
+                ("dropout", self.dropout, 0 <= self.dropout < 1, rate),
+                ("epochs", self.epochs, self.epochs > 0, "greater than 0"),
+                ("steps", self.steps, self.steps is None or self.steps >= 1, "at least 1"),
+                ("max_length", self.max_length, self.max_length >= 3, "at least 3"),
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurtConfig(TaskConfig):
+    """A run of `tune_burt`; see `TaskConfig`.
+
+    Attributes:
+        recipe: hyper-parameters.
+    """
+
+    recipe: BurtRecipe = field(default_factory=BurtRecipe)
+
+
+@dataclass(frozen=True, slots=True)
+class MultitaskRecipe:
+    """Hyper-parameters of BERT-CF's fine-tuning (sections 4.3 and 5.3), which are the defaults.
+
+    Attributes:
+        steps: optimiser steps; each takes a batch of every task.
+        evaluate_every: steps between evaluations; the best weights by the mean of the tasks'
+            metrics are kept. The last step is always evaluated.
+        learning_rate: of AdamW, constant.
+        weight_decay: of AdamW.
+        dropout: rate of every dropout of the encoder.
+        max_length: most tokens of a text in training.
+        pooling: `auto` takes what the base model declares, else the mean (section 5.3).
+        projection: e, length of the projected vectors of the tasks of pairs.
+        weights: task -> factor of its loss.
+        batch_sizes: task -> rows of its batches.
+        dropouts: task -> rate of dropout before its head.
+        hinges: task of pairs -> least similarity.
+    """
+
+    steps: int = 5000
+    evaluate_every: int = 500
+    learning_rate: float = 1e-5
+    weight_decay: float = 0.01
+    dropout: float = 0.1
+    max_length: int = 128
+    pooling: PoolingMode | Literal["auto"] = "auto"
+    projection: int = 768
+    weights: Mapping[str, float] = field(
+        default_factory=lambda: {"sentiment": 5.0, "paraphrase": 20.0, "similarity": 1.0}
+    )
+    batch_sizes: Mapping[str, int] = field(
+        default_factory=lambda: {"sentiment": 32, "paraphrase": 96, "similarity": 32}
+    )
+    dropouts: Mapping[str, float] = field(
+        default_factory=lambda: {"sentiment": 0.3, "paraphrase": 0.0, "similarity": 0.1}
+    )
+    hinges: Mapping[str, float] = field(
+        default_factory=lambda: {"paraphrase": 0.7, "similarity": 0.0}
+    )
+
+    def __post_init__(self) -> None:
+        rate = "at least 0 and less than 1"
+        checks = [
+            ("steps", self.steps, self.steps >= 1, "at least 1"),
+            ("evaluate_every", self.evaluate_every, self.evaluate_every >= 1, "at least 1"),
+            ("learning_rate", self.learning_rate, self.learning_rate > 0, "greater than 0"),
+            ("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0"),
+            ("dropout", self.dropout, 0 <= self.dropout < 1, rate),
+            ("max_length", self.max_length, self.max_length >= 3, "at least 3"),
+            ("projection", self.projection, self.projection >= 1, "at least 1"),
+        ]
+        for name in TASKS:
+            value = self.batch_sizes[name]
+            checks += [
+                (f"weight of {name}", self.weights[name], self.weights[name] > 0, "above 0"),
+                (f"batch size of {name}", value, value >= 1, "at least 1"),
+                (f"dropout of {name}", self.dropouts[name], 0 <= self.dropouts[name] < 1, rate),
+            ]
+        for name, hinge in self.hinges.items():
+            checks.append((f"hinge of {name}", hinge, -1 <= hinge < 1, "in -1 .. 1, below 1"))
+        _check_numbers(checks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultitaskConfig(TaskConfig):
+    """A run of `tune_multitask`; see `TaskConfig`.
+
+    Attributes:
+        recipe: hyper-parameters.
+    """
+
+    recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
+
+
+def _check_numbers(checks: Iterable[tuple[str, object, bool, str]]) -> None:
+    """Raise ConfigError for the first (name, value, whether it holds, what was expected)."""
+    for name, value, holds, expected in checks:
+        if not holds:
+            raise ConfigError(f"{name} must be {expected}, got {value}")

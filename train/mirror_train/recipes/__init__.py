@@ -1,0 +1,1 @@
+"""Hyper-parameters of tuning as data, a TOML file each."""

@@ -1,0 +1,200 @@
+"""Recipes: the hyper-parameters of a tuning run, as data (TOML files beside this module)."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from mirror_rt.bundle.manifest import Pooling
+from mirror_rt.errors import ConfigError
+from mirror_rt.masking import SpanMask
+
+__all__ = [
+    "Level",
+    "Loss",
+    "Recipe",
+    "ViewMask",
+    "checked",
+    "load_recipe",
+    "recipe_names",
+    "suggest",
+]
+
+Level = Literal["word", "phrase", "sentence"]
+Loss = Literal["ntxent", "decoupled", "one_way", "multi_similarity"]
+ViewMask = Literal[SpanMask, "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Hyper-parameters of Mirror-BERT tuning (EMNLP 2021, section 3 and appendix J).
+
+    Attributes:
+        level: what the strings are: word, phrase or sentence.
+        temperature: tau of the InfoNCE losses; 1 where the loss is `multi_similarity`.
+        span_length: characters masked in one copy of each string (k); 0 for none. With the
+            span_mask `tokens`, the most tokens that are.
+        span_mask: how: characters (see `mirror_rt.masking.mask_span`), or `tokens` (see
+            `mirror_train.data.token_masking`).
+        dropout: rate of every dropout of the model, 0 .. 1.
+        pooling: how token vectors become one, where the base model does not declare it.
+        loss: InfoNCE variant (see `mirror_train.infonce`), or `multi_similarity` on hard triplets
+            (see `mirror_train.loss.multi_similarity`).
+        max_length: most tokens of a training string, special tokens included.
+        epochs: passes over the strings.
+        batch_size: strings in a batch; InfoNCE sees twice as many rows.
+        learning_rate: of AdamW, constant.
+        weight_decay: of AdamW.
+        drophead: rate at which whole attention heads are dropped (see `model/drophead.py`),
+            0 .. 1; beside `dropout`, which is set to 0 to replace it.
+        same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
+            the views then differ by masking alone).
+        whitening: power of a whitening layer that is fitted to the base model's vectors of the
+            strings (see `mirror_train.training.whitening`), 0 .. 1; 0 for none.
+        span_probability: with the span_mask `tokens`, of the geometric distribution that the
+            length of a span is drawn from, 0 .. 1; characters do not use it.
+        ms_alpha: alpha of `multi_similarity`; other losses do without this and the next three.
+        ms_beta: beta.
+        ms_base: base, a cosine.
+        triplet_margin: margin of its hard triplets.
+    """
+
+    level: Level
+    temperature: float
+    span_length: int
+    span_mask: ViewMask
+    dropout: float
+    pooling: Pooling
+    loss: Loss
+    max_length: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    drophead: float = 0.0
+    same_dropout: bool = False
+    whitening: float = 0.0
+    span_probability: float = 0.3
+    ms_alpha: float = 1.0
+    ms_beta: float = 60.0
+    ms_base: float = 0.5
+    triplet_margin: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name, expected in get_type_hints(Recipe).items():
+            object.__setattr__(self, name, checked(name, getattr(self, name), expected))
+        self._check_ranges()
+        self._check_loss()
+
+    def _check_ranges(self) -> None:
+        for name, holds, wanted in [
+            ("temperature", self.temperature > 1e-30, "greater than 0"),
+            ("span_length", self.span_length >= 0, "at least 0"),
+            ("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1"),
+            ("drophead", 0 <= self.drophead < 1, "at least 0 and less than 1"),
+            ("whitening", 0 <= self.whitening <= 1, "in 0 .. 1"),
+            ("span_probability", 0 < self.span_probability < 1, "greater than 0 and less than 1"),
+            ("max_length", self.max_length >= 3, "at least 3"),
+            ("epochs", self.epochs >= 1, "at least 1"),
+            ("batch_size", self.batch_size >= 2, "at least 2: InfoNCE needs negatives"),
+            ("learning_rate", self.learning_rate > 0, "greater than 0"),
+            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+            ("ms_alpha", self.ms_alpha > 0, "greater than 0"),
+            ("ms_beta", self.ms_beta > 0, "greater than 0"),
+            ("ms_base", -1 <= self.ms_base <= 1, "a cosine, -1 to 1"),
+        ]:
+            if not holds:
+                raise ConfigError(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+    def _check_loss(self) -> None:
+        """A field that the loss does not read must not look as if it did something."""
+        if self.loss == "multi_similarity":
+            if self.temperature != 1:
+                raise ConfigError(
+                    "temperature must be 1 with the loss multi_similarity, whose scales are "
+                    f"ms_alpha and ms_beta; got {self.temperature}"
+                )
+            return
+        for field in dataclasses.fields(self):
+            own = field.name.startswith(("ms_", "triplet_"))
+            if own and getattr(self, field.name) != field.default:
+                raise ConfigError(
+                    f"{field.name} goes with the loss multi_similarity, not with {self.loss}"
+                )
+
+    def replace(self, **changes: Any) -> Recipe:
+        """Return a copy with some fields changed and checked."""
+        return dataclasses.replace(self, **changes)
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the package."""
+    files = resources.files("mirror_train") / "recipes"
+    return sorted(Path(file.name).stem for file in files.iterdir() if file.name.endswith(".toml"))
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """Load a shipped recipe by name, or a TOML file by path.
+
+    Raises:
+        ConfigError: no such recipe, or a field is unknown, missing or out of range; a near name
+            is suggested.
+    """
+    name = str(name_or_path)
+    if name.endswith(".toml"):
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise ConfigError(f"recipe {name}: {reason}") from error
+    elif name in recipe_names():
+        text = (resources.files("mirror_train") / "recipes" / f"{name}.toml").read_text("utf-8")
+    else:
+        near = suggest(name, recipe_names())
+        raise ConfigError(f"no recipe {name!r}{near}; there are {', '.join(recipe_names())}")
+    try:
+        return _from_table(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ConfigError) as error:
+        raise ConfigError(f"recipe {name}: {error}") from error
+
+
+def _from_table(table: dict[str, Any]) -> Recipe:
+    fields = {field.name: field.default for field in dataclasses.fields(Recipe)}
+    for key in table:
+        if key not in fields:
+            raise ConfigError(f"unknown field {key!r}{suggest(key, fields)}")
+    required = [name for name, default in fields.items() if default is dataclasses.MISSING]
+    if missing := [name for name in required if name not in table]:
+        raise ConfigError(f"missing {', '.join(missing)}")
+    return Recipe(**table)
+
+
+def checked(name: str, value: Any, expected: Any) -> Any:
+    """Value as its declared type; int passes for float, bool for neither."""
+    choices = get_args(expected)
+    if choices:
+        if value not in choices:
+            raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        return value
+    if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ConfigError(f"{name} must be a finite number, got {value}")
+        return float(value)
+    if expected is bool and isinstance(value, bool):
+        return value
+    if expected is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ConfigError(f"{name} must be {expected.__name__}, got {value!r}")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: the known name nearest to an unknown one, if any is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,114 @@
+"""A whitening layer behind the pooling: the base model's own vectors, made less anisotropic.
+
+The vectors of a masked language model lie in a narrow cone: few directions hold most of their
+variance. Su et al. 2021 ("Whitening Sentence Representations") and Huang et al. 2021
+("WhiteningBERT") map them to unit covariance, without training. All of it amplifies noise in the
+weak directions; a power below 1 goes part of the way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.errors import ModelError
+from mirror_train.data.training_data import TrainingData
+from mirror_train.model.dense import Dense
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.recipes.recipe import Recipe
+
+__all__ = ["centre_again", "fit_whitening", "whitening_layer"]
+
+# Strings that mean and covariance are estimated from.
+_SAMPLE = 5_000
+# Of the mean eigenvalue, added to all: with fewer strings than dimensions some would be 0.
+_RIDGE = 1e-3
+
+
+def fit_whitening(
+    base: Pretrained, data: TrainingData, recipe: Recipe, *, seed: int, device: torch.device
+) -> Dense | None:
+    """Fit the layer of a recipe to the base model and the strings; None where it has none.
+
+    Args:
+        base: the model, before it is tuned.
+        data: the strings; of more than 5,000 a random sample is taken.
+        recipe: its `whitening` and `pooling`.
+        seed: of the sample.
+        device: where to compute.
+
+    Raises:
+        ModelError: the vectors of all strings are the same.
+    """
+    if not recipe.whitening:
+        return None
+    encoder = TorchEncoder(base, head=Head([recipe.pooling]), device=device)
+    vectors = encoder.encode(_sample(data, seed), normalize_embeddings=False)
+    return whitening_layer(vectors, recipe.whitening).to(device)
+
+
+def centre_again(
+    base: Pretrained,
+    layer: Dense,
+    data: TrainingData,
+    recipe: Recipe,
+    *,
+    seed: int,
+    device: torch.device,
+) -> None:
+    """Move the layer's bias so that the tuned model's vectors of the strings have the mean 0.
+
+    InfoNCE hardly sees a direction that all vectors share, and tuning brings one back.
+
+    Args:
+        base: the model, tuned.
+        layer: of `fit_whitening`; changed in place.
+        data: as given to `fit_whitening`.
+        recipe: the same.
+        seed: the same.
+        device: where to compute.
+    """
+    encoder = TorchEncoder(base, head=Head([recipe.pooling], [layer]), device=device)
+    vectors = encoder.encode(_sample(data, seed), normalize_embeddings=False)
+    layer.linear.bias.data -= torch.from_numpy(vectors.mean(axis=0, dtype=np.float64)).to(
+        layer.linear.bias
+    )
+
+
+def _sample(data: TrainingData, seed: int) -> list[str]:
+    strings = sorted({*data.first, *data.second})
+    if len(strings) <= _SAMPLE:
+        return strings
+    chosen = np.random.default_rng(seed).choice(len(strings), _SAMPLE, replace=False)
+    return [strings[i] for i in np.sort(chosen)]
+
+
+def whitening_layer(vectors: Vectors, power: float) -> Dense:
+    """Return the layer y = s (x - m) C^(-power / 2); m and C are mean and covariance of `vectors`.
+
+    With power 1 and s = 1 the vectors get unit covariance (ZCA, so that y stays near x); s gives
+    them a mean norm of 1. In float64, kept as float32.
+
+    Args:
+        vectors: float32 [n, D], n at least 2.
+        power: 0 .. 1; 0 centres alone.
+
+    Raises:
+        ModelError: the vectors are all the same.
+    """
+    x = vectors.astype(np.float64)
+    mean = x.mean(axis=0)
+    values, directions = np.linalg.eigh(np.cov(x - mean, rowvar=False))
+    values = np.maximum(values, 0) + _RIDGE * values.mean()
+    if not values.min() > 0:
+        raise ModelError("whitening: the base model gives every string the same vector")
+    weight = (directions * values ** (-power / 2)) @ directions.T
+    weight /= np.linalg.norm((x - mean) @ weight, axis=1).mean()
+    layer = Dense(len(mean), len(mean), activation=nn.Identity())
+    layer.linear.weight.data = torch.from_numpy(weight).float()
+    layer.linear.bias.data = torch.from_numpy(-weight @ mean).float()
+    return layer.requires_grad_(False).eval()
