@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Literal, TypedDict, get_args
+from typing import Literal, NamedTuple, TypedDict, get_args
 
 import numpy.typing as npt
 
 from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import ConfigError
+from mirror_rt.tokens.chunking import OnTooLong
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
 
-__all__ = ["EncodeKeywords", "EncodeOptions", "Job", "OnError", "OnTooLong"]
+__all__ = ["EncodeKeywords", "EncodeOptions", "EncodePlan", "OnError", "OnTooLong"]
 
-OnTooLong = Literal["truncate", "error", "chunk"]
 OnError = Literal["raise", "nan"]
 _ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)
 
@@ -69,9 +69,8 @@ class EncodeOptions:
     errors: OnError = "raise"
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a call of `encode` does with its texts.
+class EncodePlan(NamedTuple):
+    """The options of one call, checked and made ready for its model.
 
     Attributes:
         token_budget: most padded tokens of a run.
@@ -98,7 +97,7 @@ class Job:
         prompts: Prompts,
         normalize: bool,
         options: EncodeOptions,
-    ) -> Job:
+    ) -> EncodePlan:
         """Check the options of a call for a model.
 
         Args:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -14,20 +13,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import Job
+from mirror_rt.encoding.options import EncodeOptions, EncodePlan
+from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import InvalidTextError, NonFiniteError
-from mirror_rt.tokens.batching import CPU_RUN_COST, plan_batches
+from mirror_rt.inference.pooled_model import PooledModel, Vectors
+from mirror_rt.progress import progress_bar
+from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_rt.tokens.tokenization import TextTokenizer
-from mirror_rt.tokens.windows import Window, in_parallel, one_ahead
+from mirror_rt.tokens.windows import TextWindow, in_parallel, one_ahead
+from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
-Vectors = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
 
 
 class Stopped(Exception):  # noqa: N818  # no error: it was asked for
@@ -52,58 +55,39 @@ class EncodedTexts:
     truncated: npt.NDArray[np.bool_]
 
 
-class Pipeline(ABC):
+class Pipeline:
     """The way of a window of texts through a model.
 
     Args:
         tokenizer: with the length limit of the model.
-        dimension: length D of an embedding.
+        model: makes a vector of each row of tokens.
         pad_to: pad every text to this many tokens; None for as few as a batch allows.
-        run_cost: what a run costs besides its tokens, in tokens.
-        parallel_runs: how many runs are best in flight at a time: one a device.
+        normalize: whether vectors are of unit length unless asked otherwise.
+        prompts: of the model.
     """
 
     def __init__(
         self,
         tokenizer: TextTokenizer,
+        model: PooledModel,
         *,
-        dimension: int,
-        pad_to: int | None,
-        run_cost: int = CPU_RUN_COST,
-        parallel_runs: int = 1,
+        pad_to: int | None = None,
+        normalize: bool = True,
+        prompts: Prompts | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._dimension = dimension
-        self._pad_to = pad_to
-        self._run_cost = run_cost
-        self._parallel_runs = parallel_runs
+        self.tokenizer = tokenizer
+        self.model = model
+        self.pad_to = pad_to
+        self.normalize = normalize
+        self.prompts = prompts or Prompts()
         self._said: set[str] = set()
         self._saying = threading.Lock()
 
-    @abstractmethod
-    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        """Run the model: a padded batch to float32 [rows, D]."""
+    def plan(self, options: EncodeOptions) -> EncodePlan:
+        """Check the options of a call; ConfigError for an unusable one."""
+        return EncodePlan.make(self.model.dimension, self.prompts, self.normalize, options)
 
-    @property
-    def pad_to(self) -> int | None:
-        """Tokens that every row is padded to; None for as few as a batch allows."""
-        return self._pad_to
-
-    @property
-    def run_cost(self) -> int:
-        """What a run costs besides its tokens, in tokens."""
-        return self._run_cost
-
-    @property
-    def parallel_runs(self) -> int:
-        """How many runs are best in flight at a time: one a device."""
-        return self._parallel_runs
-
-    def prepare_concurrent_runs(self) -> int:
-        """Get ready for runs that begin while another is in flight; how many are best at a time."""
-        return self._parallel_runs
-
-    def prepare(self, texts: list[Any], job: Job) -> TokenRows:
+    def prepare(self, texts: list[Any], plan: EncodePlan) -> TokenRows:
         """Check and tokenise the texts of one call, or take lists of token ids as they are.
 
         Raises:
@@ -111,94 +95,171 @@ class Pipeline(ABC):
             ConfigError: the prompt leaves no room for text.
         """
         if texts and isinstance(texts[0], list):
-            rows = id_rows(self._tokenizer, texts)
+            rows = id_rows(self.tokenizer, texts)
         else:
-            rows = token_rows(self._tokenizer, Window(0, texts), job)
-        self._report(rows, job)
+            rows = self._tokenize(TextWindow.check(0, texts), plan)
+        self._report(rows, plan)
         return rows
 
-    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
-        """Run rows as one batch: float32 [rows, D], NaN in a row that has no finite vector."""
-        rows = np.arange(len(tokens))
-        padded = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self._pad_to)
-        return self._run_batch(padded, normalize=normalize)
-
-    def _encode_windows(
+    def encode(
         self,
-        stream: Iterable[Window],
-        job: Job,
-        count: Callable[[int], object] = lambda _: None,
+        texts: Iterable[TextWindow],
+        plan: EncodePlan,
+        show_progress_bar: bool | None = False,
+        stop: threading.Event | None = None,
+    ) -> EncodedTexts:
+        """Encode the texts of one call.
+
+        Args:
+            texts: all windows of the call.
+            plan: what is asked of them.
+            show_progress_bar: None shows one where the logger `mirror_rt` is at INFO.
+            stop: set to end with `Stopped` before the next batch.
+
+        Raises:
+            InvalidTextError: texts cannot be encoded, where that is to be an error.
+        """
+        windows = list(texts)
+        if plan.errors == "raise" and any(window.invalid for window in windows):
+            raise InvalidTextError([pair for window in windows for pair in window.numbered()])
+        n = sum(len(window.texts) for window in windows)
+        bar = progress_bar(n, show_progress_bar)
+        try:
+            if len(windows) == 1:
+                rows = self._tokenize(windows[0], plan)
+                return self._encode_rows(rows, plan, count=bar.update, stop=stop)
+            return join(self.encode_windows(windows, plan, count=bar.update, stop=stop), n, plan)
+        finally:
+            bar.close()
+
+    def encode_windows(
+        self,
+        stream: Iterable[TextWindow],
+        plan: EncodePlan,
+        *,
+        count: Callable[[int], object] | None = None,
+        on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
     ) -> Iterator[EncodedTexts]:
-        """Encode window after window.
+        """Encode window after window, the next being tokenised while one runs.
 
         Args:
             stream: of consecutive windows.
-            job: checked options.
+            plan: what is asked of their texts.
             count: told how many texts more are finished.
+            on_run: told of every batch that has run; from several threads where runs are parallel.
             stop: set to end with `Stopped` before the next batch.
         """
-        with closing(one_ahead(partial(token_rows, self._tokenizer, job=job), stream)) as tokenized:
+        with closing(one_ahead(partial(self._tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
-                self._report(rows, job)
-                vectors = np.empty((len(rows.text), job.dimension), dtype=np.float32)
-                is_last = np.diff(rows.text, append=-1) != 0 if rows.chunked else None
-                with closing(self._run(rows, job)) as results:
-                    for batch, result in results:
-                        if job.errors == "raise":
-                            _raise_non_finite(batch, result, rows)
-                        vectors[batch] = result[:, : job.dimension]
-                        count(len(batch) if is_last is None else int(is_last[batch].sum()))
-                        if stop is not None and stop.is_set():
-                            raise Stopped
-                count(len(rows.invalid))
-                yield self.finish(vectors, rows, job)
+                yield self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
 
-    def _run(
-        self, rows: TokenRows, job: Job
-    ) -> Generator[tuple[npt.NDArray[np.int64], Vectors], None, None]:
-        """Yield (rows int64 [b], vectors float32 [b, D]) by batch."""
-        lengths = rows.tokens.lengths
-        if self._pad_to is not None:
-            lengths = np.full_like(lengths, self._pad_to)
+    def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
+        """Split rows into batches: int64 [b] for each, the numbers of its rows."""
+        lengths = tokens.lengths
+        if self.pad_to is not None:
+            lengths = np.full_like(lengths, self.pad_to)
+        return plan_batches(lengths, token_budget=plan.token_budget, run_cost=self.model.run_cost)
 
-        def run(batch: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Vectors]:
-            padded = rows.tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self._pad_to)
-            return batch, self._run_batch(padded, normalize=job.normalize)
+    def pad(self, tokens: RaggedTokens, rows: Indices) -> PaddedBatch:
+        """Pad the rows of a batch, as far as the model wants."""
+        return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
 
-        batches = plan_batches(lengths, token_budget=job.token_budget, run_cost=self._run_cost)
-        yield from in_parallel(run, batches, self._parallel_runs)
+    def run_tokens(
+        self,
+        tokens: RaggedTokens,
+        rows: Indices | None = None,
+        *,
+        normalize: bool,
+        on_run: Callable[[PaddedBatch], object] | None = None,
+    ) -> Vectors:
+        """Run rows as one batch.
 
-    def finish(self, vectors: Vectors, rows: TokenRows, job: Job) -> EncodedTexts:
-        """Vectors of texts from float32 [rows, job.dimension], in unit length where asked for."""
-        pooled = pool_chunks(vectors, rows, normalize=job.normalize)
-        if job.normalize and job.dimension < self._dimension:
-            pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+        Args:
+            tokens: of all rows.
+            rows: int64 [b], those that are to run; None for all.
+            normalize: give unit vectors.
+            on_run: told of the batch when it has run.
+
+        Returns:
+            float32 [b, D]; a row that has no finite vector is one of NaN.
+        """
+        batch = self.pad(tokens, np.arange(len(tokens)) if rows is None else rows)
+        vectors = self.model.run_batch(batch, normalize=normalize)
+        if not np.isfinite(vectors).all():
+            self._run_again(batch, vectors, normalize=normalize)
+        if on_run is not None:
+            on_run(batch)
+        return vectors
+
+    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> EncodedTexts:
+        """Vectors of texts from float32 [rows, plan.dimension], in unit length where asked for."""
+        pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
+        if plan.normalize and plan.dimension < self.model.dimension:
+            pooled = normalize_rows(pooled)
         if len(rows.text) == len(rows.truncated) and not rows.chunked:  # a row a text
             counts, chunks = rows.tokens.lengths, np.ones(len(rows.text), dtype=np.int64)
         else:
             chunks = np.bincount(rows.text, minlength=len(rows.truncated))
             counts = np.zeros_like(chunks)
             np.add.at(counts, rows.text, rows.tokens.lengths)
-        return EncodedTexts(job.quantizer(pooled), counts, chunks, rows.truncated)
+        return EncodedTexts(plan.quantizer(pooled), counts, chunks, rows.truncated)
 
-    def _report(self, rows: TokenRows, job: Job) -> None:
+    def _tokenize(self, window: TextWindow, plan: EncodePlan) -> TokenRows:
+        return token_rows(self.tokenizer, window, prompt=plan.prompt, on_too_long=plan.on_too_long)
+
+    def _encode_rows(
+        self,
+        rows: TokenRows,
+        plan: EncodePlan,
+        *,
+        count: Callable[[int], object] | None = None,
+        on_run: Callable[[PaddedBatch], object] | None = None,
+        stop: threading.Event | None = None,
+    ) -> EncodedTexts:
+        """Run the rows of a window, batch after batch, and put their vectors in order."""
+        self._report(rows, plan)
+        batches = self.batches(rows.tokens, plan)
+        vectors = np.empty((len(rows.tokens), plan.dimension), dtype=np.float32)
+        is_last = np.diff(rows.text, append=-1) != 0 if rows.chunked else None
+        run = partial(self.run_tokens, rows.tokens, normalize=plan.normalize, on_run=on_run)
+        results = in_parallel(run, batches, self.model.parallel_runs)
+        try:
+            for batch, result in zip(batches, results, strict=True):
+                if plan.errors == "raise":
+                    _raise_non_finite(batch, result, rows)
+                vectors[batch] = result[:, : plan.dimension]
+                if count is not None:
+                    count(len(batch) if is_last is None else int(is_last[batch].sum()))
+                if stop is not None and stop.is_set():
+                    raise Stopped
+        finally:
+            results.close()  # ends its threads
+        if count is not None and rows.invalid:
+            count(len(rows.invalid))
+        return self.finish(vectors, rows, plan)
+
+    def _run_again(self, batch: PaddedBatch, vectors: Vectors, *, normalize: bool) -> None:
+        """Replace rows that are not finite by what the model gives exactly, or by NaN."""
+        rows = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        exact = self.model.run_exactly(PaddedBatch(*(a[rows] for a in batch)), normalize=normalize)
+        vectors[rows] = np.nan if exact is None else exact
+        vectors[~np.isfinite(vectors).all(axis=1)] = np.nan
+
+    def _report(self, rows: TokenRows, plan: EncodePlan) -> None:
         """Raise for texts that cannot be encoded, and say what became of long ones."""
-        if rows.invalid and job.errors == "raise":
+        if rows.invalid and plan.errors == "raise":
             raise InvalidTextError(rows.invalid)
         n = len(rows.truncated)
-        too_long = f"%d of %d texts are longer than {self._tokenizer.max_length} tokens and were"
+        too_long = "%d of %d texts are longer than %d tokens and were"
         if cut := int(np.count_nonzero(rows.truncated)):
-            self._say_once(logging.WARNING, f"{too_long} cut there (said once)", cut, n)
-        if job.on_too_long == "chunk" and (extra := len(rows.text) - (n - len(rows.invalid))):
-            split = int(np.count_nonzero(np.bincount(rows.text) > 1))
-            self._say_once(
-                logging.INFO,
-                f"{too_long} encoded in %d chunks (said once)",
-                split,
-                n,
-                extra + split,
-            )
+            message = f"{too_long} cut there (said once)"
+            self._say_once(logging.WARNING, message, cut, n, self.tokenizer.max_length)
+        if rows.chunked:
+            pieces = np.bincount(rows.text)
+            split, chunks = int(np.count_nonzero(pieces > 1)), int(pieces[pieces > 1].sum())
+            message = f"{too_long} encoded in %d chunks (said once)"
+            self._say_once(logging.INFO, message, split, n, self.tokenizer.max_length, chunks)
 
     def _say_once(self, level: int, message: str, *values: int) -> None:
         with self._saying:
@@ -208,16 +269,16 @@ class Pipeline(ABC):
         logger.log(level, message, *values)
 
 
-def _raise_non_finite(batch: npt.NDArray[np.int64], result: Vectors, rows: TokenRows) -> None:
-    finite = np.isfinite(result).all(axis=1)
-    if not finite.all():
-        raise NonFiniteError(np.unique(rows.text[batch[~finite]]) + rows.start)
+def _raise_non_finite(batch: Indices, result: Vectors, rows: TokenRows) -> None:
+    # The first number tells: `run_tokens` gives rows that are finite, and rows of NaN.
+    if (bad := np.isnan(result[:, 0])).any():
+        raise NonFiniteError(np.unique(rows.text[batch[bad]]) + rows.start)
 
 
-def join(parts: Iterable[EncodedTexts], n: int, job: Job) -> EncodedTexts:
+def join(parts: Iterable[EncodedTexts], n: int, plan: EncodePlan) -> EncodedTexts:
     """Put windows of n texts together, each let go of as it comes."""
     joined = EncodedTexts(
-        np.empty((n, job.quantizer.width(job.dimension)), dtype=job.quantizer.dtype),
+        np.empty((n, plan.quantizer.width(plan.dimension)), dtype=plan.quantizer.dtype),
         np.empty(n, dtype=np.int64),
         np.empty(n, dtype=np.int64),
         np.empty(n, dtype=np.bool_),

@@ -9,14 +9,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from mirror_rt.encoding.options import Job
+from mirror_rt.encoding.options import EncodePlan
 from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
+from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = ["BatchReport", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
 
-Finish = Callable[[Vectors, TokenRows, Job], EncodedTexts]
+Finish = Callable[[Vectors, TokenRows, EncodePlan], EncodedTexts]
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class Request:
 
     Attributes:
         rows: what is to run.
-        job: what the caller asked for.
+        plan: what the caller asked for.
         timeout: seconds that the caller gave, None for no limit.
         vectors: float32 [m, D], pooled, of the rows; unset in those that are not done.
         times: where to note its runs; None where nobody asked.
@@ -63,7 +64,7 @@ class Request:
     """
 
     rows: TokenRows
-    job: Job
+    plan: EncodePlan
     timeout: float | None
     vectors: Vectors
     times: RequestTimes | None = None
@@ -82,10 +83,10 @@ class Request:
             return
         try:
             vectors = self.vectors
-            if self.job.normalize:
-                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-            kept = np.ascontiguousarray(vectors[:, : self.job.dimension])
-            self.future.set_result(finish(kept, self.rows, self.job))
+            if self.plan.normalize:
+                vectors = normalize_rows(vectors)
+            kept = np.ascontiguousarray(vectors[:, : self.plan.dimension])
+            self.future.set_result(finish(kept, self.rows, self.plan))
         except Exception as error:  # noqa: BLE001 - the device's thread must go on
             self.future.set_exception(error)
 
@@ -97,7 +98,7 @@ class Request:
 
 def make_request(
     rows: TokenRows,
-    job: Job,
+    plan: EncodePlan,
     *,
     dimension: int,
     pad_to: int | None,
@@ -107,7 +108,7 @@ def make_request(
 ) -> Request:
     """Make a request; times are those of `time.monotonic`."""
     vectors = np.empty((len(rows.text), dimension), np.float32)
-    request = Request(rows, job, timeout, vectors, times, left=len(rows.text))
+    request = Request(rows, plan, timeout, vectors, times, left=len(rows.text))
     deadline = None if timeout is None else arrived + timeout
     spans = pairwise(rows.tokens.offsets.tolist())
     request.texts = [

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Protocol, Self, Unpack
 
-from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords, Job
-from mirror_rt.encoding.pipeline import EncodedTexts
+from mirror_rt.encoding.inputs import Inputs, as_list
+from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, EncodePlan
+from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
-from mirror_rt.scheduling.device import Device
+from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
     BatchReport,
@@ -25,11 +25,20 @@ from mirror_rt.scheduling.requests import (
 )
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["Scheduler"]
+__all__ = ["HasPipeline", "Scheduler"]
 
 # Of a call from an event loop that is tokenised there, within a fraction of a millisecond:
 # characters, or token ids.
 _MOST_INLINE_TEXTS, _MOST_INLINE_SIZE = 8, 1024
+
+
+class HasPipeline(Protocol):
+    """An encoder, as far as a scheduler needs it."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Turns its texts into vectors."""
+        ...
 
 
 class Scheduler:
@@ -60,33 +69,34 @@ class Scheduler:
 
     def __init__(
         self,
-        encoders: BatchEncoder | Sequence[BatchEncoder],
+        encoders: HasPipeline | Sequence[HasPipeline],
         *,
         token_budget: int = 2048,
         max_waiting_texts: int = 4096,
         max_waiting_tokens: int = 262_144,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
-        encoders = list(encoders) if isinstance(encoders, Sequence) else [encoders]
+        several = encoders if isinstance(encoders, Sequence) else [encoders]
+        pipelines = [encoder.pipeline for encoder in several]
         limits = {
             "token_budget": token_budget,
             "max_waiting_texts": max_waiting_texts,
             "max_waiting_tokens": max_waiting_tokens,
         }
-        _check(encoders, limits)
-        self._encoder = encoders[0]
+        _check(pipelines, limits)
+        self._pipeline = pipelines[0]
         self._process = os.getpid()
         self._queue = RequestQueue(
             max_texts=max_waiting_texts,
             max_tokens=max_waiting_tokens,
             token_budget=token_budget,
-            run_cost=self._encoder.run_cost,
+            run_cost=self._pipeline.model.run_cost,
         )
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-tokenizer")
         self._devices = [
-            Device(encoder, self._queue, on_batch)
-            for encoder in encoders
-            for _ in range(encoder.prepare_concurrent_runs())
+            DeviceThread(pipeline, self._queue, on_batch)
+            for pipeline in pipelines
+            for _ in range(pipeline.model.prepare_concurrent_runs())
         ]
         for device in self._devices:
             device.start()
@@ -260,7 +270,7 @@ class Scheduler:
                 "batch_size: the batches of a Scheduler are common to its callers; give it a "
                 "token_budget"
             )
-        job = self._encoder.job(options)
+        plan = self._pipeline.plan(EncodeOptions(**options))
         if os.getpid() != self._process:
             raise ClosedError(
                 f"this Scheduler belongs to process {self._process}, its threads were not forked "
@@ -268,16 +278,16 @@ class Scheduler:
             )
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         self._queue.admit(len(texts))
-        return _Call(texts, job, arrived, timeout, times)
+        return _Call(texts, plan, arrived, timeout, times)
 
     def _accept(self, call: _Call) -> Future[EncodedTexts]:
         """Tokenise admitted texts and queue them."""
         try:
             request = make_request(
-                self._encoder.prepare(call.texts, call.job),
-                call.job,
-                dimension=self._encoder.dimension,
-                pad_to=self._encoder.pad_to,
+                self._pipeline.prepare(call.texts, call.plan),
+                call.plan,
+                dimension=self._pipeline.model.dimension,
+                pad_to=self._pipeline.pad_to,
                 arrived=call.arrived,
                 timeout=call.timeout,
                 times=call.times,
@@ -292,7 +302,7 @@ class Scheduler:
                 lambda future: self._queue.cancel(request) if future.cancelled() else None
             )
         else:
-            request.succeed(self._encoder.finish)
+            request.succeed(self._pipeline.finish)
         return request.future
 
     async def _accept_aside(self, call: _Call) -> Future[EncodedTexts]:
@@ -321,7 +331,7 @@ class _Call(NamedTuple):
     """Texts for which there is room."""
 
     texts: list[Any]
-    job: Job
+    plan: EncodePlan
     arrived: float
     timeout: float | None
     times: RequestTimes | None
@@ -340,13 +350,13 @@ def _cancel_result(accepted: Future[Future[EncodedTexts]]) -> None:
         accepted.result().cancel()
 
 
-def _check(encoders: Sequence[BatchEncoder], limits: dict[str, int]) -> None:
+def _check(pipelines: Sequence[Pipeline], limits: dict[str, int]) -> None:
     for name, limit in limits.items():
         if limit < 1:
             raise ConfigError(f"{name} must be at least 1, got {limit}")
-    if not encoders:
+    if not pipelines:
         raise ConfigError("a Scheduler needs at least one encoder, got none")
-    dimensions = {encoder.dimension for encoder in encoders}
+    dimensions = {pipeline.model.dimension for pipeline in pipelines}
     if len(dimensions) > 1:
         raise ConfigError(
             f"the encoders of a Scheduler must be of one model, got dimensions {sorted(dimensions)}"

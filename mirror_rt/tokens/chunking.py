@@ -7,36 +7,36 @@ averaged.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import Job
 from mirror_rt.errors import ConfigError
 from mirror_rt.tokens.padding import RaggedTokens
-from mirror_rt.tokens.tokenization import TextTokenizer, why_invalid
-from mirror_rt.tokens.windows import Window
+from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_rt.tokens.windows import TextWindow
+from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = ["TokenRows", "id_rows", "pool_chunks", "token_rows", "too_long_reason"]
+__all__ = ["OnTooLong", "TokenRows", "id_rows", "pool_chunks", "token_rows", "too_long_reason"]
 
 Ids = npt.NDArray[np.int32]
 Vectors = npt.NDArray[np.float32]
+OnTooLong = Literal["truncate", "error", "chunk"]
 
 # Bounds time and memory of one text in chunks: about 5,000 rows of 512 tokens.
 _MOST_CHARACTERS = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRows:
+class TokenRows(NamedTuple):
     """What the model runs for a window of n texts.
 
     Attributes:
         start: number of the first text in the input.
         tokens: m rows, in the order of the texts.
         text: int64 [m], the text (in the window) of each row.
-        weights: float32 [m], tokens of the row that are the text's own; 1 for an only row.
+        weights: float32 [m], tokens of the row that are the text's own; 1 for an only row. None
+            where no text was cut into chunks.
         truncated: bool [n], texts that were cut.
         invalid: (number in the input, reason) of the texts that have no row.
     """
@@ -44,7 +44,7 @@ class TokenRows:
     start: int
     tokens: RaggedTokens
     text: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32] | None
     truncated: npt.NDArray[np.bool_]
     invalid: list[tuple[int, str]]
 
@@ -54,45 +54,66 @@ class TokenRows:
         return len(self.text) + len(self.invalid) > len(self.truncated)
 
 
-def token_rows(tokenizer: TextTokenizer, window: Window, job: Job) -> TokenRows:
-    """Check and tokenise the texts of a window.
+def token_rows(
+    tokenizer: TextTokenizer, window: TextWindow, *, prompt: str, on_too_long: OnTooLong
+) -> TokenRows:
+    """Tokenise the texts of a window.
+
+    Args:
+        tokenizer: of the model.
+        window: of texts, checked.
+        prompt: put before each text.
+        on_too_long: what becomes of a text of more tokens than the model takes.
 
     Raises:
         ConfigError: the prompt leaves no room for text.
     """
-    invalid = {i: why for i, text in enumerate(window.texts) if (why := why_invalid(text))}
-    text = np.array([i for i in range(len(window.texts)) if i not in invalid], dtype=np.int64)
-    tokenized = tokenizer([window.texts[i] for i in text], prompt=job.prompt)
-    tokens, too_long = tokenized.tokens, text[tokenized.truncated]
-    weights = np.ones(len(text), dtype=np.float32)
-    truncated = np.zeros(len(window.texts), dtype=np.bool_)
-    if len(too_long):
-        check_prompt(tokenizer, job.prompt)
-        if job.on_too_long == "truncate":
-            truncated[too_long] = True
-        elif job.on_too_long == "error":
-            invalid |= dict.fromkeys(map(int, too_long), too_long_reason(tokenizer.max_length))
-        else:
-            huge = {int(i) for i in too_long if len(window.texts[i]) > _MOST_CHARACTERS}
-            invalid |= {i: _too_huge(window.texts[i]) for i in huge}
-            chunks = {
-                int(i): chunk_text(tokenizer, window.texts[i], job.prompt)
-                for i in too_long
-                if int(i) not in huge
-            }
-            tokens, text, weights = _insert_chunks(tokens, text, chunks)
-    if not (lengths := tokens.lengths).all():
-        invalid |= dict.fromkeys(map(int, text[lengths == 0]), "it has no tokens")
-    if invalid:
-        keep = np.array([int(i) not in invalid for i in text], dtype=np.bool_)
-        tokens, text, weights = tokens.take(np.flatnonzero(keep)), text[keep], weights[keep]
-    return TokenRows(
-        window.start,
-        tokens,
-        text,
-        weights,
-        truncated,
-        [(window.start + i, invalid[i]) for i in sorted(invalid)],
+    texts, n, text = window.texts, len(window.texts), np.arange(len(window.texts))
+    if window.invalid:
+        text = np.array([i for i in range(n) if i not in window.invalid], dtype=np.int64)
+        texts = [texts[i] for i in text]
+    tokens, truncated = tokenizer(texts, prompt=prompt)
+    rows = TokenRows(window.start, tokens, text, None, np.zeros(n, dtype=np.bool_), [])
+    invalid = dict(window.invalid)
+    if truncated.any():
+        check_prompt(tokenizer, prompt)
+        rows, refused = _resolve_too_long(
+            tokenizer, window, rows, text[truncated], prompt, on_too_long
+        )
+        invalid |= refused
+    if not (lengths := rows.tokens.lengths).all():
+        invalid |= dict.fromkeys(rows.text[lengths == 0].tolist(), "it has no tokens")
+    return _without(rows, invalid) if invalid else rows
+
+
+def _resolve_too_long(
+    tokenizer: TextTokenizer,
+    window: TextWindow,
+    rows: TokenRows,
+    too_long: npt.NDArray[np.int64],
+    prompt: str,
+    on_too_long: OnTooLong,
+) -> tuple[TokenRows, dict[int, str]]:
+    """Mark, refuse or chunk texts that were cut; return the rows, and who is refused and why."""
+    if on_too_long == "truncate":
+        rows.truncated[too_long] = True
+        return rows, {}
+    numbers = too_long.tolist()
+    if on_too_long == "error":
+        return rows, dict.fromkeys(numbers, too_long_reason(tokenizer.max_length))
+    huge = [i for i in numbers if len(window.texts[i]) > _MOST_CHARACTERS]
+    chunks = {i: chunk_text(tokenizer, window.texts[i], prompt) for i in numbers if i not in huge}
+    return _insert_chunks(rows, chunks), {i: _too_huge(window.texts[i]) for i in huge}
+
+
+def _without(rows: TokenRows, invalid: dict[int, str]) -> TokenRows:
+    """Leave out the rows of texts that cannot be encoded, and note these."""
+    kept = np.flatnonzero([i not in invalid for i in rows.text.tolist()])
+    return rows._replace(
+        tokens=rows.tokens if len(kept) == len(rows.tokens) else rows.tokens.take(kept),
+        text=rows.text[kept],
+        weights=None if rows.weights is None else rows.weights[kept],
+        invalid=[(rows.start + i, invalid[i]) for i in sorted(invalid)],
     )
 
 
@@ -105,7 +126,7 @@ def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
         0,
         RaggedTokens.from_lists([sequences[i] for i in kept]),
         np.array(kept, dtype=np.int64),
-        np.ones(len(kept), dtype=np.float32),
+        None,
         np.zeros(len(sequences), dtype=np.bool_),
         invalid,
     )
@@ -177,29 +198,26 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
     pooled[rows.text] = vectors
     if not rows.chunked:
         return pooled
+    assert rows.weights is not None
     first = np.flatnonzero(np.diff(rows.text, prepend=-1))
     ends = np.append(first[1:], len(vectors))
     for begin, end in zip(first, ends, strict=True):
         if end - begin > 1:
             mean = np.average(vectors[begin:end], axis=0, weights=rows.weights[begin:end])
-            pooled[rows.text[begin]] = mean
-            if normalize:
-                pooled[rows.text[begin]] /= max(float(np.linalg.norm(mean)), 1e-12)
+            pooled[rows.text[begin]] = normalize_rows(mean[None])[0] if normalize else mean
     return pooled
 
 
-def _insert_chunks(
-    tokens: RaggedTokens, text: npt.NDArray[np.int64], chunks: dict[int, list[tuple[Ids, int]]]
-) -> tuple[RaggedTokens, npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def _insert_chunks(rows: TokenRows, chunks: dict[int, list[tuple[Ids, int]]]) -> TokenRows:
     """Replace the rows of the texts in `chunks` by theirs."""
-    rows: list[tuple[int, Ids, int]] = []
-    for i, (begin, end) in zip(text.tolist(), tokens.spans(), strict=True):
-        own = chunks.get(i, [(tokens.ids[begin:end], 1)])
-        rows += [(i, ids, weight) for ids, weight in own]
-    return (
-        RaggedTokens.from_arrays([ids for _, ids, _ in rows]),
-        np.array([i for i, _, _ in rows], dtype=np.int64),
-        np.array([weight for _, _, weight in rows], dtype=np.float32),
+    made: list[tuple[int, Ids, int]] = []
+    for i, (begin, end) in zip(rows.text.tolist(), rows.tokens.spans(), strict=True):
+        own = chunks.get(i, [(rows.tokens.ids[begin:end], 1)])
+        made += [(i, ids, weight) for ids, weight in own]
+    return rows._replace(
+        tokens=RaggedTokens.from_arrays([ids for _, ids, _ in made]),
+        text=np.array([i for i, _, _ in made], dtype=np.int64),
+        weights=np.array([weight for _, _, weight in made], dtype=np.float32),
     )
 
 

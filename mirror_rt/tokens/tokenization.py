@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +16,14 @@ from mirror_rt.tokens.padding import RaggedTokens
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-__all__ = ["Framed", "TextTokenizer", "TokenPiece", "TokenizedTexts", "why_invalid"]
+__all__ = [
+    "Framed",
+    "TextTokenizer",
+    "TokenPiece",
+    "TokenizedTexts",
+    "find_invalid",
+    "why_invalid",
+]
 
 # Real text has 1 to 6 characters a token; only runs of white space and the like have more.
 _CLIP_CHARACTERS_PER_TOKEN = 64
@@ -43,8 +49,12 @@ def why_invalid(text: object) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedTexts:
+def find_invalid(texts: Iterable[object]) -> dict[int, str]:
+    """Give the position of each text that cannot be encoded, and why."""
+    return {i: reason for i, text in enumerate(texts) if (reason := why_invalid(text))}
+
+
+class TokenizedTexts(NamedTuple):
     """Token ids with special tokens, and which texts were cut.
 
     Attributes:
@@ -124,9 +134,7 @@ class TextTokenizer:
         """
         clip = self.clip_characters
         encodings = self._encode([prompt + text[:clip] for text in texts])
-        truncated = np.fromiter(
-            (bool(encoding.overflowing) for encoding in encodings), np.bool_, len(encodings)
-        )
+        truncated = np.array([bool(encoding.overflowing) for encoding in encodings], dtype=np.bool_)
         for i, text in enumerate(texts):
             if len(text) > clip and not truncated[i]:
                 second = _SECOND_CLIP * self.max_length

@@ -52,7 +52,7 @@ class ModelService:
         self._metrics = metrics
         self._recent = recent
         self._open_texts = 0
-        self._pace = Pace(model.encoder.run_cost)
+        self._pace = Pace(model.encoder.pipeline.model.run_cost)
         self._pieces = asyncio.Semaphore(_PIECES_AT_A_TIME)
         # For what the scheduler does not do: token vectors, and tokens alone.
         self.aside = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-aside")

@@ -9,37 +9,37 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
+from mirror_rt.encoding.pipeline import Pipeline, Vectors
 from mirror_rt.errors import DeadlineError, NonFiniteError
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport, Request
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.padding import RaggedTokens
 
-__all__ = ["Device"]
+__all__ = ["DeviceThread"]
 
 logger = logging.getLogger("mirror_rt")
 
 
-class Device(threading.Thread):
-    """The thread that runs one encoder, until the queue is closed and empty.
+class DeviceThread(threading.Thread):
+    """The thread that runs one model, until the queue is closed and empty.
 
     It is a daemon: a scheduler that nobody closed must not hang the interpreter at its end.
 
     Args:
-        encoder: what runs the model.
+        pipeline: runs the model.
         queue: whose texts it runs.
         on_batch: told of every run.
     """
 
     def __init__(
         self,
-        encoder: BatchEncoder,
+        pipeline: Pipeline,
         queue: RequestQueue,
         on_batch: Callable[[BatchReport], None] | None,
     ) -> None:
         super().__init__(name="mirror_rt-device", daemon=True)
-        self._encoder = encoder
+        self._pipeline = pipeline
         self._queue = queue
         self._on_batch = on_batch
 
@@ -59,7 +59,7 @@ class Device(threading.Thread):
         tokens = RaggedTokens.from_arrays([text.ids for text in batch])
         began = time.monotonic()
         try:
-            vectors = self._encoder.run_tokens(tokens, normalize=False)
+            vectors = self._pipeline.run_tokens(tokens, normalize=False)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             self._report(batch, began, failed=True)
             if len(batch) > 1:
@@ -74,10 +74,10 @@ class Device(threading.Thread):
     def _deliver(self, batch: list[WaitingText[Request]], vectors: Vectors) -> None:
         for i in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
             request = batch[i].request
-            if request.job.errors == "raise" and self._queue.end(request):
+            if request.plan.errors == "raise" and self._queue.end(request):
                 request.fail(NonFiniteError([int(request.rows.text[batch[i].row])]))
         for request in self._queue.fill(batch, vectors):
-            request.succeed(self._encoder.finish)
+            request.succeed(self._pipeline.finish)
 
     def _report(self, batch: list[WaitingText[Request]], began: float, *, failed: bool) -> None:
         report = BatchReport(
