@@ -22,7 +22,7 @@ import numpy as np
 from mirror_rt.bulk.records import Window
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.inference.cpus import available_cpus
 from mirror_rt.inference.load_options import LoadOptions
@@ -89,7 +89,7 @@ class _CountingEncoder(Encoder):
             rows, mask = len(batch.input_ids), batch.attention_mask
             self.counter.add(rows, int(mask.sum()), mask.size)
 
-        plan = self.pipeline.plan(EncodeOptions(**options))
+        plan = self.pipeline.plan(**options)
         for encoded in self.pipeline.encode_windows(draw(), plan, on_run=count):
             invalid = int(np.count_nonzero(encoded.chunks == 0))
             yield WindowVectors(drawn.popleft(), encoded.embeddings, invalid)

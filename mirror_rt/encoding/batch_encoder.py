@@ -9,7 +9,7 @@ from typing import Protocol, Unpack
 import numpy.typing as npt
 
 from mirror_rt.encoding.inputs import Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, EncodePlan, OnError, OnTooLong
+from mirror_rt.encoding.options import EncodeKeywords, EncodePlan, OnError, OnTooLong
 from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.errors import ConfigError, InvalidTextError
@@ -64,7 +64,7 @@ class BatchEncoder:
     @property
     def prompts(self) -> Prompts:
         """The prompts of the model."""
-        return self.pipeline.prompts
+        return self.pipeline.defaults.prompts
 
     def tokenize(self, inputs: str | Iterable[str]) -> list[list[int]]:
         """Token ids of each text as it is: special tokens, no prompt, cut at `max_length`.
@@ -138,7 +138,7 @@ class BatchEncoder:
                 is too long where that is an error.
             ConfigError: an option has an unusable value.
         """
-        options = EncodeOptions(
+        plan = self.pipeline.plan(
             batch_size=batch_size,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
@@ -149,7 +149,6 @@ class BatchEncoder:
             on_too_long=on_too_long,
             errors=errors,
         )
-        plan = self.pipeline.plan(options)
         encoded = self.pipeline.encode(_windows(inputs), plan, show_progress_bar).embeddings
         return encoded[0] if isinstance(inputs, str) else encoded
 
@@ -163,8 +162,8 @@ class BatchEncoder:
 
         Args and errors are those of `encode`; a single string is a list of one.
         """
-        plan = self.pipeline.plan(EncodeOptions(**options))
-        return self.pipeline.encode(_windows(inputs), plan, show_progress_bar)
+        plan = self.pipeline.plan(**options)
+        return self.pipeline.encode(_windows(inputs), plan, show_progress_bar).describe()
 
     def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
@@ -196,7 +195,7 @@ class BatchEncoder:
         Raises:
             InvalidTextError, ConfigError: as `encode`, when the window of the text is reached.
         """
-        plan = self.pipeline.plan(EncodeOptions(**options))
+        plan = self.pipeline.plan(**options)
         if isinstance(inputs, str | bytes | Mapping | Set) or not isinstance(inputs, Iterable):
             raise ConfigError(f"expected an iterable of str, got {type(inputs).__name__}")
         if window < 1:
@@ -218,7 +217,7 @@ class BatchEncoder:
         if len(texts) <= SHARED_TEXTS and "batch_size" not in options:
             embeddings = await scheduler_of(self).aencode(texts, **options)
         else:
-            plan = self.pipeline.plan(EncodeOptions(**options))
+            plan = self.pipeline.plan(**options)
 
             def work(stop: threading.Event) -> Embeddings:
                 return self.pipeline.encode(text_windows(texts), plan, stop=stop).embeddings

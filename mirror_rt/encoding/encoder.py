@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
+from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import Pipeline
 from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import ConfigError
@@ -153,7 +153,7 @@ class Encoder(BatchEncoder):
             ConfigError: an option has an unusable value, or the graph gives no token vectors.
         """
         pipeline = self.pipeline
-        plan = pipeline.plan(EncodeOptions(**options))
+        plan = pipeline.plan(**options)
         self._model.check_token_vectors()
         if plan.on_too_long == "chunk":
             raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")

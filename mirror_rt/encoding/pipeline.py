@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import EncodeOptions, EncodePlan
+from mirror_rt import _core
+from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import InvalidTextError, NonFiniteError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
@@ -26,11 +27,12 @@ from mirror_rt.tokens.windows import TextWindow, in_parallel, one_ahead
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
+__all__ = ["Encoded", "EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
 Indices = npt.NDArray[np.int64]
+_ONLY_ROW = [np.zeros(1, dtype=np.int64)]
 
 
 class Stopped(Exception):  # noqa: N818  # no error: it was asked for
@@ -53,6 +55,13 @@ class EncodedTexts:
     token_counts: npt.NDArray[np.int64]
     chunks: npt.NDArray[np.int64]
     truncated: npt.NDArray[np.bool_]
+
+
+class Encoded(NamedTuple):
+    """Embeddings of the texts of a call, and what says more of them to those who ask."""
+
+    embeddings: Embeddings
+    describe: Callable[[], EncodedTexts]
 
 
 class Pipeline:
@@ -78,14 +87,20 @@ class Pipeline:
         self.tokenizer = tokenizer
         self.model = model
         self.pad_to = pad_to
-        self.normalize = normalize
-        self.prompts = prompts or Prompts()
+        self.defaults = ModelDefaults(model.dimension, normalize, prompts or Prompts())
         self._said: set[str] = set()
         self._saying = threading.Lock()
 
-    def plan(self, options: EncodeOptions) -> EncodePlan:
-        """Check the options of a call; ConfigError for an unusable one."""
-        return EncodePlan.make(self.model.dimension, self.prompts, self.normalize, options)
+    def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
+        """Check the options of a call, the fields of `EncodeOptions`.
+
+        Raises:
+            ConfigError: naming the option, its value and what was expected.
+        """
+        try:
+            return _plan(self.defaults, **options)  # type: ignore[arg-type]  # or it raises
+        except TypeError:  # one is an array or a list, which no cache can look up
+            return EncodePlan.make(self.defaults, EncodeOptions(**options))
 
     def prepare(self, texts: list[Any], plan: EncodePlan) -> TokenRows:
         """Check and tokenise the texts of one call, or take lists of token ids as they are.
@@ -107,7 +122,7 @@ class Pipeline:
         plan: EncodePlan,
         show_progress_bar: bool | None = False,
         stop: threading.Event | None = None,
-    ) -> EncodedTexts:
+    ) -> Encoded:
         """Encode the texts of one call.
 
         Args:
@@ -120,15 +135,17 @@ class Pipeline:
             InvalidTextError: texts cannot be encoded, where that is to be an error.
         """
         windows = list(texts)
-        if plan.errors == "raise" and any(window.invalid for window in windows):
-            raise InvalidTextError([pair for window in windows for pair in window.numbered()])
-        n = sum(len(window.texts) for window in windows)
+        n = sum([len(window.texts) for window in windows])
+        if plan.errors == "raise" and (bad := [window for window in windows if window.invalid]):
+            raise InvalidTextError([pair for window in bad for pair in window.numbered()])
         bar = progress_bar(n, show_progress_bar)
         try:
             if len(windows) == 1:
                 rows = self._tokenize(windows[0], plan)
                 return self._encode_rows(rows, plan, count=bar.update, stop=stop)
-            return join(self.encode_windows(windows, plan, count=bar.update, stop=stop), n, plan)
+            parts = self.encode_windows(windows, plan, count=bar.update, stop=stop)
+            joined = join(parts, n, plan)
+            return Encoded(joined.embeddings, lambda: joined)
         finally:
             bar.close()
 
@@ -152,10 +169,13 @@ class Pipeline:
         """
         with closing(one_ahead(partial(self._tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
-                yield self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
+                part = self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
+                yield part.describe()
 
     def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
         """Split rows into batches: int64 [b] for each, the numbers of its rows."""
+        if len(tokens) == 1:
+            return _ONLY_ROW
         lengths = tokens.lengths
         if self.pad_to is not None:
             lengths = np.full_like(lengths, self.pad_to)
@@ -165,45 +185,17 @@ class Pipeline:
         """Pad the rows of a batch, as far as the model wants."""
         return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
 
-    def run_tokens(
-        self,
-        tokens: RaggedTokens,
-        rows: Indices | None = None,
-        *,
-        normalize: bool,
-        on_run: Callable[[PaddedBatch], object] | None = None,
-    ) -> Vectors:
-        """Run rows as one batch.
+    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
+        """Run rows as one batch: float32 [rows, D], NaN in a row that has no finite vector."""
+        return self._run(tokens, np.arange(len(tokens)), normalize=normalize, on_run=None)[0]
 
-        Args:
-            tokens: of all rows.
-            rows: int64 [b], those that are to run; None for all.
-            normalize: give unit vectors.
-            on_run: told of the batch when it has run.
-
-        Returns:
-            float32 [b, D]; a row that has no finite vector is one of NaN.
-        """
-        batch = self.pad(tokens, np.arange(len(tokens)) if rows is None else rows)
-        vectors = self.model.run_batch(batch, normalize=normalize)
-        if not np.isfinite(vectors).all():
-            self._run_again(batch, vectors, normalize=normalize)
-        if on_run is not None:
-            on_run(batch)
-        return vectors
-
-    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> EncodedTexts:
+    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> Encoded:
         """Vectors of texts from float32 [rows, plan.dimension], in unit length where asked for."""
         pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
         if plan.normalize and plan.dimension < self.model.dimension:
             pooled = normalize_rows(pooled)
-        if len(rows.text) == len(rows.truncated) and not rows.chunked:  # a row a text
-            counts, chunks = rows.tokens.lengths, np.ones(len(rows.text), dtype=np.int64)
-        else:
-            chunks = np.bincount(rows.text, minlength=len(rows.truncated))
-            counts = np.zeros_like(chunks)
-            np.add.at(counts, rows.text, rows.tokens.lengths)
-        return EncodedTexts(plan.quantizer(pooled), counts, chunks, rows.truncated)
+        embeddings = plan.quantizer(pooled)
+        return Encoded(embeddings, partial(_describe, embeddings, rows))
 
     def _tokenize(self, window: TextWindow, plan: EncodePlan) -> TokenRows:
         return token_rows(self.tokenizer, window, prompt=plan.prompt, on_too_long=plan.on_too_long)
@@ -216,19 +208,28 @@ class Pipeline:
         count: Callable[[int], object] | None = None,
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
-    ) -> EncodedTexts:
+    ) -> Encoded:
         """Run the rows of a window, batch after batch, and put their vectors in order."""
         self._report(rows, plan)
         batches = self.batches(rows.tokens, plan)
-        vectors = np.empty((len(rows.tokens), plan.dimension), dtype=np.float32)
-        is_last = np.diff(rows.text, append=-1) != 0 if rows.chunked else None
-        run = partial(self.run_tokens, rows.tokens, normalize=plan.normalize, on_run=on_run)
+        vectors = (
+            np.empty((len(rows.tokens), plan.dimension), np.float32)
+            if len(rows.tokens) != 1
+            else None
+        )
+        is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.chunked else None
+        run = partial(self._run, rows.tokens, normalize=plan.normalize, on_run=on_run)
         results = in_parallel(run, batches, self.model.parallel_runs)
         try:
-            for batch, result in zip(batches, results, strict=True):
-                if plan.errors == "raise":
-                    _raise_non_finite(batch, result, rows)
-                vectors[batch] = result[:, : plan.dimension]
+            for batch, (result, bad) in zip(batches, results, strict=True):
+                if bad and plan.errors == "raise":
+                    text = rows.text_of_rows()[batch[bad]]
+                    raise NonFiniteError(np.unique(text) + rows.start)
+                kept = result[:, : plan.dimension]
+                if vectors is None:
+                    only = kept
+                else:
+                    vectors[batch] = kept
                 if count is not None:
                     count(len(batch) if is_last is None else int(is_last[batch].sum()))
                 if stop is not None and stop.is_set():
@@ -237,29 +238,50 @@ class Pipeline:
             results.close()  # ends its threads
         if count is not None and rows.invalid:
             count(len(rows.invalid))
-        return self.finish(vectors, rows, plan)
+        return self.finish(only if vectors is None else vectors, rows, plan)
 
-    def _run_again(self, batch: PaddedBatch, vectors: Vectors, *, normalize: bool) -> None:
-        """Replace rows that are not finite by what the model gives exactly, or by NaN."""
-        rows = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    def _run(
+        self,
+        tokens: RaggedTokens,
+        rows: Indices,
+        *,
+        normalize: bool,
+        on_run: Callable[[PaddedBatch], object] | None,
+    ) -> tuple[Vectors, list[int]]:
+        """Run a batch; give its vectors, and which are NaN for want of a finite one."""
+        batch = self.pad(tokens, rows)
+        vectors, bad = self.model.run_batch(batch, normalize=normalize), list[int]()
+        if not_finite := _core.non_finite_rows(vectors):
+            bad = self._run_again(batch, vectors, not_finite, normalize=normalize)
+        if on_run is not None:
+            on_run(batch)
+        return vectors, bad
+
+    def _run_again(
+        self, batch: PaddedBatch, vectors: Vectors, rows: list[int], *, normalize: bool
+    ) -> list[int]:
+        """Replace rows by what the model gives exactly; return those that are NaN after all."""
         exact = self.model.run_exactly(PaddedBatch(*(a[rows] for a in batch)), normalize=normalize)
         vectors[rows] = np.nan if exact is None else exact
-        vectors[~np.isfinite(vectors).all(axis=1)] = np.nan
+        bad = _core.non_finite_rows(vectors)
+        vectors[bad] = np.nan
+        return bad
 
     def _report(self, rows: TokenRows, plan: EncodePlan) -> None:
         """Raise for texts that cannot be encoded, and say what became of long ones."""
         if rows.invalid and plan.errors == "raise":
-            raise InvalidTextError(rows.invalid)
-        n = len(rows.truncated)
+            raise InvalidTextError(list(rows.invalid))
         too_long = "%d of %d texts are longer than %d tokens and were"
-        if cut := int(np.count_nonzero(rows.truncated)):
+        if rows.cut:
             message = f"{too_long} cut there (said once)"
-            self._say_once(logging.WARNING, message, cut, n, self.tokenizer.max_length)
+            self._say_once(
+                logging.WARNING, message, len(rows.cut), rows.n, self.tokenizer.max_length
+            )
         if rows.chunked:
-            pieces = np.bincount(rows.text)
-            split, chunks = int(np.count_nonzero(pieces > 1)), int(pieces[pieces > 1].sum())
+            split = rows.chunks[rows.chunks > 1]
             message = f"{too_long} encoded in %d chunks (said once)"
-            self._say_once(logging.INFO, message, split, n, self.tokenizer.max_length, chunks)
+            limit, chunks = self.tokenizer.max_length, int(split.sum())
+            self._say_once(logging.INFO, message, len(split), rows.n, limit, chunks)
 
     def _say_once(self, level: int, message: str, *values: int) -> None:
         with self._saying:
@@ -269,10 +291,13 @@ class Pipeline:
         logger.log(level, message, *values)
 
 
-def _raise_non_finite(batch: Indices, result: Vectors, rows: TokenRows) -> None:
-    # The first number tells: `run_tokens` gives rows that are finite, and rows of NaN.
-    if (bad := np.isnan(result[:, 0])).any():
-        raise NonFiniteError(np.unique(rows.text[batch[bad]]) + rows.start)
+@lru_cache(maxsize=64, typed=True)
+def _plan(defaults: ModelDefaults, **options: Unpack[EncodeKeywords]) -> EncodePlan:
+    return EncodePlan.make(defaults, EncodeOptions(**options))
+
+
+def _describe(embeddings: Embeddings, rows: TokenRows) -> EncodedTexts:
+    return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
 
 
 def join(parts: Iterable[EncodedTexts], n: int, plan: EncodePlan) -> EncodedTexts:

@@ -22,6 +22,8 @@ from mirror_rt.tokens.padding import PaddedBatch
 
 __all__ = ["BundleModel"]
 
+# By whether vectors are to be of unit length.
+_OUTPUT = {True: "sentence_embedding", False: "pooled_embedding"}
 _TOKEN_VECTORS = "last_hidden_state"
 
 logger = logging.getLogger("mirror_rt")
@@ -61,7 +63,7 @@ class BundleModel(PooledModel):
             BundleError: onnxruntime fails on it, or gives vectors of another length.
             ClosedError: after `close`.
         """
-        vectors = self.runner.run(batch, _output(normalize=normalize))
+        vectors = self.runner.run(batch, _OUTPUT[normalize])
         if vectors.shape != (len(batch.input_ids), self.dimension):
             raise BundleError(
                 f"{self.runner.graph} gave {vectors.shape[-1]} dimensions, its manifest "
@@ -84,7 +86,7 @@ class BundleModel(PooledModel):
                 self._exact = open_exact(
                     self._folder, self._manifest, exact, self.runner, self._options
                 )
-        return self._exact.run(batch, _output(normalize=normalize))
+        return self._exact.run(batch, _OUTPUT[normalize])
 
     @property
     def has_token_vectors(self) -> bool:
@@ -117,7 +119,7 @@ class BundleModel(PooledModel):
             ids = np.full(shape, pad_id, dtype=np.int64)
             batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
             for runner in self.runner.replicas:
-                runner.run(batch, _output(normalize=False))
+                runner.run(batch, _OUTPUT[False])
 
     def close(self) -> None:
         """Free the memory, once no run is in flight; every later run is a ClosedError."""
@@ -125,7 +127,3 @@ class BundleModel(PooledModel):
         with self._opening_exact:
             if self._exact is not None:
                 self._exact.close()
-
-
-def _output(*, normalize: bool) -> str:
-    return "sentence_embedding" if normalize else "pooled_embedding"

@@ -75,7 +75,7 @@ class DeviceThread(threading.Thread):
         for i in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
             request = batch[i].request
             if request.plan.errors == "raise" and self._queue.end(request):
-                request.fail(NonFiniteError([int(request.rows.text[batch[i].row])]))
+                request.fail(NonFiniteError(request.rows.text_of_rows()[[batch[i].row]]))
         for request in self._queue.fill(batch, vectors):
             request.succeed(self._pipeline.finish)
 

@@ -10,14 +10,14 @@ from itertools import pairwise
 import numpy as np
 
 from mirror_rt.encoding.options import EncodePlan
-from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
+from mirror_rt.encoding.pipeline import Encoded, EncodedTexts, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = ["BatchReport", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
 
-Finish = Callable[[Vectors, TokenRows, EncodePlan], EncodedTexts]
+Finish = Callable[[Vectors, TokenRows, EncodePlan], Encoded]
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Request:
             if self.plan.normalize:
                 vectors = normalize_rows(vectors)
             kept = np.ascontiguousarray(vectors[:, : self.plan.dimension])
-            self.future.set_result(finish(kept, self.rows, self.plan))
+            self.future.set_result(finish(kept, self.rows, self.plan).describe())
         except Exception as error:  # noqa: BLE001 - the device's thread must go on
             self.future.set_exception(error)
 
@@ -107,8 +107,8 @@ def make_request(
     times: RequestTimes | None = None,
 ) -> Request:
     """Make a request; times are those of `time.monotonic`."""
-    vectors = np.empty((len(rows.text), dimension), np.float32)
-    request = Request(rows, plan, timeout, vectors, times, left=len(rows.text))
+    vectors = np.empty((len(rows.tokens), dimension), np.float32)
+    request = Request(rows, plan, timeout, vectors, times, left=len(rows.tokens))
     deadline = None if timeout is None else arrived + timeout
     spans = pairwise(rows.tokens.offsets.tolist())
     request.texts = [

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, Self, Unpack
 
 from mirror_rt.encoding.inputs import Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, EncodePlan
+from mirror_rt.encoding.options import EncodeKeywords, EncodePlan
 from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
 from mirror_rt.scheduling.device_thread import DeviceThread
@@ -270,7 +270,7 @@ class Scheduler:
                 "batch_size: the batches of a Scheduler are common to its callers; give it a "
                 "token_budget"
             )
-        plan = self._pipeline.plan(EncodeOptions(**options))
+        plan = self._pipeline.plan(**options)
         if os.getpid() != self._process:
             raise ClosedError(
                 f"this Scheduler belongs to process {self._process}, its threads were not forked "

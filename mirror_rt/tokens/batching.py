@@ -34,8 +34,6 @@ def plan_batches(
     Returns:
         int64 [b] for each batch, the indices of its rows; every row comes exactly once.
     """
-    if len(lengths) == 1:  # what a single text waits for
-        return [np.zeros(1, dtype=np.int64)]
     order = np.argsort(lengths, kind="stable")
     ends = _core.plan_batches(lengths[order], token_budget=token_budget, run_cost=run_cost)
     return [order[begin:end] for begin, end in pairwise([0, *ends.tolist()])][::-1]

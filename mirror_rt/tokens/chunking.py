@@ -6,7 +6,7 @@ averaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from mirror_rt.vectors.normalization import normalize_rows
 __all__ = ["OnTooLong", "TokenRows", "id_rows", "pool_chunks", "token_rows", "too_long_reason"]
 
 Ids = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 OnTooLong = Literal["truncate", "error", "chunk"]
 
@@ -33,25 +34,54 @@ class TokenRows(NamedTuple):
 
     Attributes:
         start: number of the first text in the input.
+        n: how many texts there are.
         tokens: m rows, in the order of the texts.
-        text: int64 [m], the text (in the window) of each row.
+        cut: the texts (in the window) that were cut.
+        invalid: (number in the input, reason) of the texts that have no row.
+        text: int64 [m], the text (in the window) of each row; None where row i is that of text i.
         weights: float32 [m], tokens of the row that are the text's own; 1 for an only row. None
             where no text was cut into chunks.
-        truncated: bool [n], texts that were cut.
-        invalid: (number in the input, reason) of the texts that have no row.
     """
 
     start: int
+    n: int
     tokens: RaggedTokens
-    text: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32] | None
-    truncated: npt.NDArray[np.bool_]
-    invalid: list[tuple[int, str]]
+    cut: Sequence[int] = ()
+    invalid: Sequence[tuple[int, str]] = ()
+    text: Indices | None = None
+    weights: npt.NDArray[np.float32] | None = None
+
+    def text_of_rows(self) -> Indices:
+        """Give the text (in the window) of each row: int64 [m]."""
+        return np.arange(self.n) if self.text is None else self.text
 
     @property
     def chunked(self) -> bool:
         """Whether a text has several rows."""
-        return len(self.text) + len(self.invalid) > len(self.truncated)
+        return self.text is not None and len(self.text) + len(self.invalid) > self.n
+
+    @property
+    def chunks(self) -> Indices:
+        """Rows of each text: int64 [n]."""
+        if self.text is None:
+            return np.ones(self.n, dtype=np.int64)
+        return np.bincount(self.text, minlength=self.n)
+
+    @property
+    def token_counts(self) -> Indices:
+        """Tokens of each text, over all its rows: int64 [n]."""
+        if self.text is None:
+            return self.tokens.lengths
+        counts = np.zeros(self.n, dtype=np.int64)
+        np.add.at(counts, self.text, self.tokens.lengths)
+        return counts
+
+    @property
+    def truncated(self) -> npt.NDArray[np.bool_]:
+        """Whether a text was cut: bool [n]."""
+        truncated = np.zeros(self.n, dtype=np.bool_)
+        truncated[list(self.cut)] = True
+        return truncated
 
 
 def token_rows(
@@ -68,68 +98,55 @@ def token_rows(
     Raises:
         ConfigError: the prompt leaves no room for text.
     """
-    texts, n, text = window.texts, len(window.texts), np.arange(len(window.texts))
-    if window.invalid:
-        text = np.array([i for i in range(n) if i not in window.invalid], dtype=np.int64)
-        texts = [texts[i] for i in text]
-    tokens, truncated = tokenizer(texts, prompt=prompt)
-    rows = TokenRows(window.start, tokens, text, None, np.zeros(n, dtype=np.bool_), [])
-    invalid = dict(window.invalid)
-    if truncated.any():
+    start, texts, invalid = window
+    valid = [i for i in range(len(texts)) if i not in invalid] if invalid else range(len(texts))
+    tokens, truncated, any_empty = tokenizer(
+        [texts[i] for i in valid] if invalid else texts, prompt=prompt
+    )
+    rows = TokenRows(start, len(texts), tokens)
+    if not invalid and not any_empty and True not in truncated:
+        return rows
+    rows, refused = rows._replace(text=np.array(valid, dtype=np.int64)), dict(invalid)
+    if too_long := [i for i, cut in zip(valid, truncated, strict=True) if cut]:
         check_prompt(tokenizer, prompt)
-        rows, refused = _resolve_too_long(
-            tokenizer, window, rows, text[truncated], prompt, on_too_long
-        )
-        invalid |= refused
-    if not (lengths := rows.tokens.lengths).all():
-        invalid |= dict.fromkeys(rows.text[lengths == 0].tolist(), "it has no tokens")
-    return _without(rows, invalid) if invalid else rows
+        if on_too_long == "truncate":
+            rows = rows._replace(cut=too_long)
+        elif on_too_long == "error":
+            refused |= dict.fromkeys(too_long, too_long_reason(tokenizer.max_length))
+        else:
+            huge = [i for i in too_long if len(texts[i]) > _MOST_CHARACTERS]
+            refused |= {i: _too_huge(texts[i]) for i in huge}
+            rows = _insert_chunks(
+                rows,
+                {i: chunk_text(tokenizer, texts[i], prompt) for i in too_long if i not in huge},
+            )
+    if any_empty:
+        empty = rows.text_of_rows()[rows.tokens.lengths == 0]
+        refused |= dict.fromkeys(empty.tolist(), "it has no tokens")
+    return _without(rows, refused) if refused else rows
 
 
-def _resolve_too_long(
-    tokenizer: TextTokenizer,
-    window: TextWindow,
-    rows: TokenRows,
-    too_long: npt.NDArray[np.int64],
-    prompt: str,
-    on_too_long: OnTooLong,
-) -> tuple[TokenRows, dict[int, str]]:
-    """Mark, refuse or chunk texts that were cut; return the rows, and who is refused and why."""
-    if on_too_long == "truncate":
-        rows.truncated[too_long] = True
-        return rows, {}
-    numbers = too_long.tolist()
-    if on_too_long == "error":
-        return rows, dict.fromkeys(numbers, too_long_reason(tokenizer.max_length))
-    huge = [i for i in numbers if len(window.texts[i]) > _MOST_CHARACTERS]
-    chunks = {i: chunk_text(tokenizer, window.texts[i], prompt) for i in numbers if i not in huge}
-    return _insert_chunks(rows, chunks), {i: _too_huge(window.texts[i]) for i in huge}
-
-
-def _without(rows: TokenRows, invalid: dict[int, str]) -> TokenRows:
+def _without(rows: TokenRows, refused: dict[int, str]) -> TokenRows:
     """Leave out the rows of texts that cannot be encoded, and note these."""
-    kept = np.flatnonzero([i not in invalid for i in rows.text.tolist()])
+    text = rows.text_of_rows()
+    kept = np.flatnonzero([i not in refused for i in text.tolist()])
     return rows._replace(
         tokens=rows.tokens if len(kept) == len(rows.tokens) else rows.tokens.take(kept),
-        text=rows.text[kept],
+        text=text[kept],
         weights=None if rows.weights is None else rows.weights[kept],
-        invalid=[(rows.start + i, invalid[i]) for i in sorted(invalid)],
+        invalid=[(rows.start + i, refused[i]) for i in sorted(refused)],
     )
 
 
 def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
     """Check token ids, as `BatchEncoder.tokenize` gives them: they are run as they are."""
-    invalid = [(i, why) for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))]
-    refused = {i for i, _ in invalid}
-    kept = [i for i in range(len(sequences)) if i not in refused]
-    return TokenRows(
-        0,
-        RaggedTokens.from_lists([sequences[i] for i in kept]),
-        np.array(kept, dtype=np.int64),
-        None,
-        np.zeros(len(sequences), dtype=np.bool_),
-        invalid,
-    )
+    invalid = {i: why for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))}
+    kept = [i for i in range(len(sequences)) if i not in invalid]
+    tokens = RaggedTokens.from_lists([sequences[i] for i in kept])
+    rows = TokenRows(0, len(sequences), tokens)
+    if not invalid:
+        return rows
+    return rows._replace(text=np.array(kept, dtype=np.int64), invalid=list(invalid.items()))
 
 
 def _unusable(tokenizer: TextTokenizer, ids: Any) -> str | None:
@@ -192,9 +209,9 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
     Returns:
         float32 [n, D].
     """
-    if not rows.chunked and not rows.invalid:
+    if rows.text is None or not (rows.chunked or rows.invalid):
         return vectors
-    pooled = np.full((len(rows.truncated), vectors.shape[1]), np.nan, dtype=np.float32)
+    pooled = np.full((rows.n, vectors.shape[1]), np.nan, dtype=np.float32)
     pooled[rows.text] = vectors
     if not rows.chunked:
         return pooled
@@ -211,7 +228,7 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
 def _insert_chunks(rows: TokenRows, chunks: dict[int, list[tuple[Ids, int]]]) -> TokenRows:
     """Replace the rows of the texts in `chunks` by theirs."""
     made: list[tuple[int, Ids, int]] = []
-    for i, (begin, end) in zip(rows.text.tolist(), rows.tokens.spans(), strict=True):
+    for i, (begin, end) in zip(rows.text_of_rows().tolist(), rows.tokens.spans(), strict=True):
         own = chunks.get(i, [(rows.tokens.ids[begin:end], 1)])
         made += [(i, ids, weight) for ids, weight in own]
     return rows._replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +32,7 @@ _CLIP_CHARACTERS_PER_TOKEN = 64
 _SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
 
 Ids = npt.NDArray[np.int32]
+_IDS, _OVERFLOWING = attrgetter("ids"), attrgetter("overflowing")
 
 
 def why_invalid(text: object) -> str | None:
@@ -59,11 +61,13 @@ class TokenizedTexts(NamedTuple):
 
     Attributes:
         tokens: n ragged sequences of at most `max_length` ids.
-        truncated: bool [n], True where text was cut to fit.
+        truncated: for each text, True where it was cut to fit.
+        any_empty: whether a text has no tokens at all.
     """
 
     tokens: RaggedTokens
-    truncated: npt.NDArray[np.bool_]
+    truncated: list[bool]
+    any_empty: bool
 
 
 class Framed(NamedTuple):
@@ -113,6 +117,8 @@ class TextTokenizer:
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
         self.pad_id = pad_id
+        self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
+        """Characters that are tokenised at once: 64 a token of the limit."""
 
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
@@ -132,26 +138,21 @@ class TextTokenizer:
         10 MB costs no more than a long one; where that gives too few tokens (runs of white space),
         it is cut at 1,024. A text that was cut counts as truncated.
         """
-        clip = self.clip_characters
+        clip, second = self.clip_characters, _SECOND_CLIP * self.max_length
         encodings = self._encode([prompt + text[:clip] for text in texts])
-        truncated = np.array([bool(encoding.overflowing) for encoding in encodings], dtype=np.bool_)
-        for i, text in enumerate(texts):
-            if len(text) > clip and not truncated[i]:
-                second = _SECOND_CLIP * self.max_length
-                encodings[i] = self._encode([prompt + text[:second]])[0]
-                truncated[i] = bool(encodings[i].overflowing) or len(text) > second
-        tokens = RaggedTokens.from_lists([encoding.ids for encoding in encodings])
-        return TokenizedTexts(tokens, truncated)
+        truncated = list(map(bool, map(_OVERFLOWING, encodings)))
+        if max(map(len, texts), default=0) > clip:
+            for i, text in enumerate(texts):
+                if len(text) > clip and not truncated[i]:
+                    encodings[i] = self._encode([prompt + text[:second]])[0]
+                    truncated[i] = bool(encodings[i].overflowing) or len(text) > second
+        ids = list(map(_IDS, encodings))
+        return TokenizedTexts(RaggedTokens.from_lists(ids), truncated, not all(ids))
 
     @property
     def vocabulary_size(self) -> int:
         """How many token ids there are; they begin at 0."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
-
-    @property
-    def clip_characters(self) -> int:
-        """Characters that are tokenised at once: 64 a token of the limit."""
-        return _CLIP_CHARACTERS_PER_TOKEN * self.max_length
 
     def pieces(self, text: str, *, special_tokens: bool) -> list[TokenPiece]:
         """All tokens of a text of any length, with their places in it."""

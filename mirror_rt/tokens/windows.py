@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
-from mirror_rt.tokens.tokenization import find_invalid
+from mirror_rt.tokens.tokenization import find_invalid, why_invalid
 
 __all__ = ["WINDOW_TEXTS", "TextWindow", "in_parallel", "one_ahead", "text_windows"]
 
@@ -54,22 +54,18 @@ def text_windows(
         size: most texts of a window.
         invalid: what `find_invalid` says of them; None where nobody has asked it yet.
     """
-
-    def window() -> TextWindow:
-        if invalid is None:
-            return TextWindow.check(start, held)
-        rows = range(start, start + len(held))
-        return TextWindow(start, held, {i - start: invalid[i] for i in rows if i in invalid})
-
-    start, held, characters = 0, list[Any](), 0
-    for text in texts:
+    start, held, refused, characters = 0, list[Any](), dict[int, str](), 0
+    for number, text in enumerate(texts):
+        if reason := why_invalid(text) if invalid is None else invalid.get(number):
+            refused[len(held)] = reason
+        else:
+            characters += len(text)
         held.append(text)
-        characters += len(text) if isinstance(text, str) else 0
         if len(held) >= size or characters >= _WINDOW_CHARACTERS:
-            yield window()
-            start, held, characters = start + len(held), [], 0
+            yield TextWindow(start, held, refused)
+            start, held, refused, characters = number + 1, [], {}, 0
     if held:
-        yield window()
+        yield TextWindow(start, held, refused)
 
 
 def one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Generator[R, None, None]:

@@ -213,10 +213,9 @@ def captured(bundle, cards):
 
 def test_captured_shapes_give_what_runs_give(captured, expected):
     runs = []
-    run = captured.pipeline.model.runner._captured.run
-    captured.pipeline.model.runner._captured.run = lambda shape, *rest: (runs.append(shape), run(shape, *rest))[
-        1
-    ]
+    graphs = captured.pipeline.model.runner._captured
+    run = graphs.run
+    graphs.run = lambda shape, *rest: (runs.append(shape), run(shape, *rest))[1]
     for rows in (1, 2, 3, 5, 8):
         texts = TEXTS[:rows]
         np.testing.assert_allclose(captured.encode(texts), expected[:rows], atol=1e-5)
@@ -435,9 +434,10 @@ def test_a_card_agrees_with_the_cpu(bundle, cuda_encoder):
 def test_bound_runs_on_a_card_give_what_runs_give(cuda_encoder):
     for batch_size in (1, 32, 256):
         found = cuda_encoder.encode(TEXTS, batch_size=batch_size)
-        cuda_encoder.pipeline.model.runner._bound, bound = None, cuda_encoder.pipeline.model.runner._bound
+        session = cuda_encoder.pipeline.model.runner
+        session._bound, bound = None, session._bound
         expected = cuda_encoder.encode(TEXTS, batch_size=batch_size)
-        cuda_encoder.pipeline.model.runner._bound = bound
+        session._bound = bound
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
