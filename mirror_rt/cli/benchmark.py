@@ -12,6 +12,7 @@ from typing import Any
 
 from mirror_rt import __version__
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.cpus import available_cpus
 from mirror_rt.diagnostics.benchmarking import (
     Cell,
     machine_name,
@@ -23,7 +24,6 @@ from mirror_rt.diagnostics.benchmarking import (
 )
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, DataError, require
-from mirror_rt.inference.cpus import available_cpus
 from mirror_rt.io.atomic import check_free
 from mirror_rt.io.text import iter_lines
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
-from mirror_rt.languages.pack_index import refuse_pack
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder

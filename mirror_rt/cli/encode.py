@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import get_args
 
 from mirror_rt.bulk import BulkConfig, BulkReport, encode_file
+from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, progress
 from mirror_rt.encoding.options import EncodeKeywords, OnTooLong
 from mirror_rt.errors import ConfigError
-from mirror_rt.languages.pack_index import PackIndex
 from mirror_rt.languages.routing import AUTO, Router
 from mirror_rt.vectors.quantization import EmbeddingPrecision
 

@@ -74,7 +74,7 @@ class Encoder(BatchEncoder):
                 not start.
             MissingDependencyError: no onnxruntime is installed.
         """
-        from mirror_rt.languages.pack_index import (
+        from mirror_rt.bundle.pack_index import (
             refuse_pack,  # a tenth of the time of importing mirror_rt
         )
 

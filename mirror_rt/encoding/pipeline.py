@@ -6,9 +6,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from mirror_rt import _core
 from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.encoding.prompts import Prompts
+from mirror_rt.encoding.results import Encoded, EncodedTexts, describe_texts, join
 from mirror_rt.errors import InvalidTextError, NonFiniteError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.progress import progress_bar
@@ -25,7 +25,6 @@ from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_rt.tokens.windows import TextWindow, in_parallel, one_ahead
 from mirror_rt.vectors.normalization import normalize_rows
-from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["Encoded", "EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
@@ -37,31 +36,6 @@ _ONLY_ROW = [np.zeros(1, dtype=np.int64)]
 
 class Stopped(Exception):  # noqa: N818  # no error: it was asked for
     """The caller has lost interest."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedTexts:
-    """Embeddings of n texts, and what the model made of each.
-
-    Attributes:
-        embeddings: [n, D], in the precision asked for.
-        token_counts: int64 [n], tokens that were run, special tokens and prompt included.
-        chunks: int64 [n], rows that were run: more than 1 with `on_too_long="chunk"` alone, 0 for
-            a text that could not be encoded.
-        truncated: bool [n], True where text was cut to fit.
-    """
-
-    embeddings: Embeddings
-    token_counts: npt.NDArray[np.int64]
-    chunks: npt.NDArray[np.int64]
-    truncated: npt.NDArray[np.bool_]
-
-
-class Encoded(NamedTuple):
-    """Embeddings of the texts of a call, and what says more of them to those who ask."""
-
-    embeddings: Embeddings
-    describe: Callable[[], EncodedTexts]
 
 
 class Pipeline:
@@ -195,7 +169,7 @@ class Pipeline:
         if plan.normalize and plan.dimension < self.model.dimension:
             pooled = normalize_rows(pooled)
         embeddings = plan.quantizer(pooled)
-        return Encoded(embeddings, partial(_describe, embeddings, rows))
+        return Encoded(embeddings, partial(describe_texts, embeddings, rows))
 
     def _tokenize(self, window: TextWindow, plan: EncodePlan) -> TokenRows:
         return token_rows(self.tokenizer, window, prompt=plan.prompt, on_too_long=plan.on_too_long)
@@ -294,26 +268,3 @@ class Pipeline:
 @lru_cache(maxsize=64, typed=True)
 def _plan(defaults: ModelDefaults, **options: Unpack[EncodeKeywords]) -> EncodePlan:
     return EncodePlan.make(defaults, EncodeOptions(**options))
-
-
-def _describe(embeddings: Embeddings, rows: TokenRows) -> EncodedTexts:
-    return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
-
-
-def join(parts: Iterable[EncodedTexts], n: int, plan: EncodePlan) -> EncodedTexts:
-    """Put windows of n texts together, each let go of as it comes."""
-    joined = EncodedTexts(
-        np.empty((n, plan.quantizer.width(plan.dimension)), dtype=plan.quantizer.dtype),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.bool_),
-    )
-    start = 0
-    for part in parts:
-        end = start + len(part.truncated)
-        joined.embeddings[start:end] = part.embeddings
-        joined.token_counts[start:end] = part.token_counts
-        joined.chunks[start:end] = part.chunks
-        joined.truncated[start:end] = part.truncated
-        start = end
-    return joined

@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, Self, Unpack
+from typing import Self, Unpack
 
 from mirror_rt.encoding.inputs import Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords, EncodePlan
-from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline
+from mirror_rt.encoding.options import EncodeKeywords
+from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
+from mirror_rt.scheduling.calls import Call, HasPipeline, cancel_result, check_scheduler, is_short
 from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
@@ -26,19 +27,6 @@ from mirror_rt.scheduling.requests import (
 from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["HasPipeline", "Scheduler"]
-
-# Of a call from an event loop that is tokenised there, within a fraction of a millisecond:
-# characters, or token ids.
-_MOST_INLINE_TEXTS, _MOST_INLINE_SIZE = 8, 1024
-
-
-class HasPipeline(Protocol):
-    """An encoder, as far as a scheduler needs it."""
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """Turns its texts into vectors."""
-        ...
 
 
 class Scheduler:
@@ -83,7 +71,7 @@ class Scheduler:
             "max_waiting_texts": max_waiting_texts,
             "max_waiting_tokens": max_waiting_tokens,
         }
-        _check(pipelines, limits)
+        check_scheduler(pipelines, limits)
         self._pipeline = pipelines[0]
         self._process = os.getpid()
         self._queue = RequestQueue(
@@ -191,7 +179,7 @@ class Scheduler:
         call = self._admit(inputs, timeout, options, times)
         try:
             async with asyncio.timeout(timeout):
-                short = _is_short(call.texts)
+                short = is_short(call.texts)
                 future = self._accept(call) if short else await self._accept_aside(call)
                 return await asyncio.wrap_future(future)
         except TimeoutError as error:
@@ -260,7 +248,7 @@ class Scheduler:
         timeout: float | None,
         options: EncodeKeywords,
         times: RequestTimes | None,
-    ) -> _Call:
+    ) -> Call:
         """Check a call and make room for its texts."""
         arrived = time.monotonic()
         if timeout is not None and not 0 < timeout < math.inf:
@@ -278,9 +266,9 @@ class Scheduler:
             )
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         self._queue.admit(len(texts))
-        return _Call(texts, plan, arrived, timeout, times)
+        return Call(texts, plan, arrived, timeout, times)
 
-    def _accept(self, call: _Call) -> Future[EncodedTexts]:
+    def _accept(self, call: Call) -> Future[EncodedTexts]:
         """Tokenise admitted texts and queue them."""
         try:
             request = make_request(
@@ -305,7 +293,7 @@ class Scheduler:
             request.succeed(self._pipeline.finish)
         return request.future
 
-    async def _accept_aside(self, call: _Call) -> Future[EncodedTexts]:
+    async def _accept_aside(self, call: Call) -> Future[EncodedTexts]:
         """`_accept` in another thread, so that the event loop goes on."""
         import asyncio
 
@@ -316,7 +304,7 @@ class Scheduler:
         try:
             return await asyncio.wrap_future(accepted)
         except BaseException:
-            accepted.add_done_callback(_cancel_result)
+            accepted.add_done_callback(cancel_result)
             raise
 
     def _drop(self) -> None:
@@ -325,39 +313,3 @@ class Scheduler:
 
     def _stop(self) -> None:
         self.close(drain=False)
-
-
-class _Call(NamedTuple):
-    """Texts for which there is room."""
-
-    texts: list[Any]
-    plan: EncodePlan
-    arrived: float
-    timeout: float | None
-    times: RequestTimes | None
-
-
-def _is_short(texts: list[Any]) -> bool:
-    """Whether texts are tokenised sooner than another thread has begun to."""
-    if len(texts) > _MOST_INLINE_TEXTS:
-        return False
-    return sum(len(text) for text in texts if isinstance(text, str | list)) <= _MOST_INLINE_SIZE
-
-
-def _cancel_result(accepted: Future[Future[EncodedTexts]]) -> None:
-    """Cancel what was accepted for a task that is gone; nothing happens to one that is done."""
-    if not accepted.cancelled() and accepted.exception() is None:
-        accepted.result().cancel()
-
-
-def _check(pipelines: Sequence[Pipeline], limits: dict[str, int]) -> None:
-    for name, limit in limits.items():
-        if limit < 1:
-            raise ConfigError(f"{name} must be at least 1, got {limit}")
-    if not pipelines:
-        raise ConfigError("a Scheduler needs at least one encoder, got none")
-    dimensions = {pipeline.model.dimension for pipeline in pipelines}
-    if len(dimensions) > 1:
-        raise ConfigError(
-            f"the encoders of a Scheduler must be of one model, got dimensions {sorted(dimensions)}"
-        )

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt import _core
+from mirror_rt.cpus import available_cpus
 from mirror_rt.errors import ConfigError
-from mirror_rt.inference.cpus import available_cpus
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Ranges, checked_ranges, unit_ranges
 

@@ -5,9 +5,9 @@ import pytest
 
 from fake_cuda import make_onnxruntime
 from mirror_rt import MissingDependencyError
+from mirror_rt.cpus import CpuBudget
 from mirror_rt.diagnostics import doctor
 from mirror_rt.diagnostics.doctor import examine
-from mirror_rt.inference.cpus import CpuBudget
 from mirror_rt.inference.shared_libraries import missing_libraries, nvidia_cards
 
 MISSING = ["libcublas_none.so.12", "libcudnn_none.so.9"]

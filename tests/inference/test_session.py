@@ -7,7 +7,7 @@ import pytest
 
 from damage import add_variant, spoil_token
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, NonFiniteError, Scheduler
-from mirror_rt.inference.cpus import CpuBudget
+from mirror_rt.cpus import CpuBudget
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.tokens.padding import RaggedTokens
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from mirror_export.config import ExportConfig
+from mirror_rt.cpus import available_cpus
 from mirror_rt.errors import MirrorError
-from mirror_rt.inference.cpus import available_cpus
 
 __all__ = ["Outcome", "main", "run_workers"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
-from mirror_rt.languages.pack_index import PackIndex, is_pack
 from mirror_rt.languages.tags import find_language, normalize_tag
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
