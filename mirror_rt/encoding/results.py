@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from mirror_rt.encoding.options import EncodePlan
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["Encoded", "EncodedTexts", "describe_texts", "join"]
+__all__ = ["Encoded", "EncodedTexts", "describe_texts", "empty_texts", "join", "place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,28 @@ def describe_texts(embeddings: Embeddings, rows: TokenRows) -> EncodedTexts:
     return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
 
 
-def join(parts: Iterable[EncodedTexts], n: int, plan: EncodePlan) -> EncodedTexts:
-    """Put windows of n texts together, each let go of as it comes."""
-    joined = EncodedTexts(
-        np.empty((n, plan.quantizer.width(plan.dimension)), dtype=plan.quantizer.dtype),
+def empty_texts(n: int, columns: int, dtype: npt.DTypeLike) -> EncodedTexts:
+    """Make room for n texts with embeddings of so many columns."""
+    return EncodedTexts(
+        np.empty((n, columns), dtype=dtype),
         np.empty(n, dtype=np.int64),
         np.empty(n, dtype=np.int64),
         np.empty(n, dtype=np.bool_),
     )
+
+
+def place(part: EncodedTexts, rows: slice | npt.NDArray[np.int64], whole: EncodedTexts) -> None:
+    """Copy a part to its rows of the whole."""
+    for field in fields(EncodedTexts):
+        getattr(whole, field.name)[rows] = getattr(part, field.name)
+
+
+def join(parts: Iterable[EncodedTexts], n: int, plan: EncodePlan) -> EncodedTexts:
+    """Put windows of n texts together, each let go of as it comes."""
+    joined = empty_texts(n, plan.quantizer.width(plan.dimension), plan.quantizer.dtype)
     start = 0
     for part in parts:
         end = start + len(part.truncated)
-        joined.embeddings[start:end] = part.embeddings
-        joined.token_counts[start:end] = part.token_counts
-        joined.chunks[start:end] = part.chunks
-        joined.truncated[start:end] = part.truncated
+        place(part, slice(start, end), joined)
         start = end
     return joined

@@ -16,7 +16,7 @@ from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.batch_encoder import as_list
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import EncodedTexts
+from mirror_rt.encoding.results import EncodedTexts, empty_texts, place
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.languages.detection import Detector
@@ -172,8 +172,10 @@ class LanguagePack:
         joined: EncodedTexts | None = None
         for name, rows in groups.items():
             part = self._encode_group(name, texts, rows, dict(invalid), options)
-            joined = _empty_like(part, len(texts)) if joined is None else joined
-            _place(part, rows, joined)
+            if joined is None:
+                columns, dtype = part.embeddings.shape[1], part.embeddings.dtype
+                joined = empty_texts(len(texts), columns, dtype)
+            place(part, rows, joined)
         assert joined is not None
         return joined
 
@@ -273,20 +275,3 @@ def _groups(names: list[str]) -> dict[str, Any]:
     for i, name in enumerate(names):
         rows.setdefault(name, []).append(i)
     return {name: np.array(positions) for name, positions in rows.items()}
-
-
-def _empty_like(part: EncodedTexts, n: int) -> EncodedTexts:
-    """Room for n texts."""
-    return EncodedTexts(
-        np.empty((n, part.embeddings.shape[1]), dtype=part.embeddings.dtype),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.bool_),
-    )
-
-
-def _place(part: EncodedTexts, rows: Any, joined: EncodedTexts) -> None:
-    joined.embeddings[rows] = part.embeddings
-    joined.token_counts[rows] = part.token_counts
-    joined.chunks[rows] = part.chunks
-    joined.truncated[rows] = part.truncated
