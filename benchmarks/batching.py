@@ -47,7 +47,7 @@ def run_cost(encoder, repeats):
         for ids, seconds in zip(batches, times, strict=True):
             batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
             began = time.perf_counter()
-            encoder._run_batch(batch, normalize=True)
+            encoder.pipeline.model.run_batch(batch, normalize=True)
             seconds.append(time.perf_counter() - began)
     milliseconds = [1e3 * min(seconds) for seconds in times]
     slope, intercept = np.polyfit([ids.size for ids in batches], milliseconds, 1)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mirror_rt.bulk.records import iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
-from mirror_rt.inference.cpus import available_cpus
+from mirror_rt.cpus import available_cpus
 
 
 def private_mb(pid):

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 from mirror_rt import Encoder
+from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
-from mirror_rt.languages.pack_index import PackIndex
 from mirror_train import TorchEncoder
 
 # The difference that is allowed between PyTorch's correlation and that of a variant.

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from mirror_rt import LanguagePack
-from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 
 LANGUAGES = ["en", "fr", "ru", "zh", "ar", "es", "pt", "de", "it", "pl", "fi", "he"]
 TEXT = "All human beings are born free and equal in dignity and rights."

@@ -33,6 +33,9 @@ def find_large_json_value(document: bytes, size: int) -> tuple[int, int, list[tu
 def vector_instruction_sets() -> list[str]:
     """Instruction sets of the functions below that this processor has, the most capable last."""
 
+def non_finite_rows(vectors: npt.NDArray[np.float32]) -> list[int]:
+    """Numbers of the rows [n, D] that hold NaN or infinity, ascending."""
+
 def quantize_rows(
     embeddings: npt.NDArray[np.float32],
     starts: npt.NDArray[np.float32],

@@ -9,6 +9,8 @@ from mirror_rt.errors import require
 
 __all__ = ["ProgressBar", "progress_bar"]
 
+logger = logging.getLogger("mirror_rt")
+
 
 class ProgressBar(Protocol):
     """What is used of a tqdm."""
@@ -37,6 +39,9 @@ class _NoBar:
         """Do nothing."""
 
 
+_NO_BAR = _NoBar()
+
+
 def progress_bar(
     total: int,
     show: bool | None,
@@ -50,9 +55,9 @@ def progress_bar(
     None shows one where the logger `mirror_rt` is at INFO.
     """
     if show is None:
-        show = logging.getLogger("mirror_rt").isEnabledFor(logging.INFO)
+        show = logger.isEnabledFor(logging.INFO)
     if not show:
-        return _NoBar()
+        return _NO_BAR
     tqdm = require("tqdm", extra="train", purpose="a progress bar").tqdm
     bar: ProgressBar = tqdm(total=total, unit=unit, desc=desc, initial=initial)
     return bar

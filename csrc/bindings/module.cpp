@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,8 @@ namespace {
 
 using IdArray = py::array_t<std::int32_t, py::array::c_style>;
 using IndexArray = py::array_t<std::int64_t, py::array::c_style>;
+
+constexpr py::ssize_t kSmallBatch = 4096;  // tokens
 
 std::int32_t checked_id(PyObject* value, py::ssize_t sequence) {
   // Only true ints: __index__ of another object could run code that changes the list.
@@ -109,7 +112,9 @@ py::tuple pad_rows(const IdArray& ids, const IndexArray& offsets, const IndexArr
   const std::int64_t* row_indices = rows.data();
   const std::int64_t n_rows = rows.size();
   {
-    py::gil_scoped_release release;
+    // Letting go of the lock and getting it back costs more than a small batch.
+    std::optional<py::gil_scoped_release> release;
+    if (input_ids.size() > kSmallBatch) release.emplace();
     mirror_rt::pad_rows(tokens, row_indices, n_rows, length, pad_id, out);
   }
   return py::make_tuple(input_ids, attention_mask, token_type_ids);

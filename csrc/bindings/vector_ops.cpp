@@ -57,6 +57,11 @@ Array<std::uint8_t> quantize_rows(const Array<float>& x, const Array<float>& sta
   return out;
 }
 
+std::vector<std::int64_t> non_finite_rows_of(const Array<float>& x) {
+  check_matrix(x, "vectors");
+  return non_finite_rows(x.data(), x.shape(0), x.shape(1));
+}
+
 struct Hits {
   Array<std::int32_t> scores;
   Array<std::int64_t> indices;
@@ -153,6 +158,8 @@ void bind_vector_ops(py::module_& m) {
   const auto isa = py::arg("instruction_set") = py::none();
   m.def("vector_instruction_sets", &instruction_sets,
         "Instruction sets of the functions below that this processor has, the most capable last.");
+  m.def("non_finite_rows", &non_finite_rows_of, py::arg("vectors"),
+        "Numbers of the rows of float32 [n, D] that hold NaN or infinity.");
   m.def("quantize_rows", &quantize_rows, py::arg("embeddings"), py::arg("starts"), py::arg("steps"),
         py::kw_only(), py::arg("signed"), isa,
         "Codes uint8 [n, D] of float32 [n, D]; signed: the bytes of an int8 array.");

@@ -90,6 +90,17 @@ void keep_best(const Isa& isa, const std::int32_t* scores, std::int64_t n, std::
   keep_best_of(isa.any_above_int, scores, n, first, best);
 }
 
+std::vector<std::int64_t> non_finite_rows(const float* x, std::int64_t n, std::int64_t dim) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t row = 0; row < n; ++row) {
+    // Differences of finite numbers with themselves are 0, the others NaN.
+    bool finite = true;
+    for (std::int64_t i = row * dim; i < (row + 1) * dim; ++i) finite &= x[i] - x[i] == 0;
+    if (!finite) rows.push_back(row);
+  }
+  return rows;
+}
+
 void search_codes(const Isa& isa, const Corpus& corpus, std::uint8_t flip,
                   const std::int16_t* queries, std::int64_t n_queries, std::int64_t k,
                   std::int32_t* scores, std::int64_t* indices) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace mirror_rt::vector_ops {
 
@@ -56,6 +57,9 @@ void keep_best(const Isa& isa, const float* scores, std::int64_t n, std::int64_t
                const Best<float>& best);
 void keep_best(const Isa& isa, const std::int32_t* scores, std::int64_t n, std::int64_t first,
                const Best<std::int32_t>& best);
+
+/// The rows of x [n, dim] that hold NaN or infinity.
+std::vector<std::int64_t> non_finite_rows(const float* x, std::int64_t n, std::int64_t dim);
 
 /// A corpus of byte rows, and the part of it that one heap is for.
 struct Corpus {

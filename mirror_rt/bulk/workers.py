@@ -21,15 +21,14 @@ import numpy as np
 
 from mirror_rt.bulk.records import Window
 from mirror_rt.bundle.manifest import Manifest
-from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
-from mirror_rt.inference.cpus import available_cpus
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.vectors import Embeddings
-from mirror_rt.tokens import windows
 from mirror_rt.tokens.padding import PaddedBatch
+from mirror_rt.tokens.windows import TextWindow
 
 __all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
 
@@ -71,13 +70,6 @@ class _CountingEncoder(Encoder):
 
     counter: RunCounter
 
-    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        vectors = super()._run_batch(batch, normalize=normalize)
-        self.counter.add(
-            len(batch.input_ids), int(batch.attention_mask.sum()), batch.input_ids.size
-        )
-        return vectors
-
     def encode_windows(
         self, stream: Iterable[Window], options: EncodeKeywords
     ) -> Iterator[WindowVectors]:
@@ -88,12 +80,17 @@ class _CountingEncoder(Encoder):
         """
         drawn: deque[Window] = deque()
 
-        def draw() -> Iterator[windows.Window]:
+        def draw() -> Iterator[TextWindow]:
             for window in stream:
                 drawn.append(window)
-                yield windows.Window(window.start, window.texts)
+                yield TextWindow.check(window.start, window.texts)
 
-        for encoded in self._encode_windows(draw(), self.job(options)):
+        def count(batch: PaddedBatch) -> None:
+            rows, mask = len(batch.input_ids), batch.attention_mask
+            self.counter.add(rows, int(mask.sum()), mask.size)
+
+        plan = self.pipeline.plan(**options)
+        for encoded in self.pipeline.encode_windows(draw(), plan, on_run=count):
             invalid = int(np.count_nonzero(encoded.chunks == 0))
             yield WindowVectors(drawn.popleft(), encoded.embeddings, invalid)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.errors import BundleError
-from mirror_rt.languages.pack_index import PackIndex, is_pack
 
 __all__ = ["bundle_folders", "read_bundles", "visible_files"]
 

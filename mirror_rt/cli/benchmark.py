@@ -14,6 +14,7 @@ from typing import Any
 from mirror_rt import __version__
 from mirror_rt.cli.common import Subparsers, add_subparser
 from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cpus import available_cpus
 from mirror_rt.diagnostics.benchmarking import (
     Cell,
     machine_name,
@@ -26,7 +27,6 @@ from mirror_rt.diagnostics.benchmarking import (
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError, DataError, require
-from mirror_rt.inference.cpus import available_cpus
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free
 from mirror_rt.io.text import iter_lines

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.cli.options import add_options, build, from_arguments, options_of
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.languages.pack_index import refuse_pack
 from mirror_rt.plugins import load_plugin
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.cli.common import format_table, load_named, progress
 from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.encoding.batch_encoder import BatchEncoder
@@ -21,7 +22,6 @@ from mirror_rt.evaluation.report import Header, describe_value, to_json, verdict
 from mirror_rt.evaluation.run import Evaluation, evaluate_sets
 from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptions, find_sets
 from mirror_rt.io.atomic import check_free, new_file, write_json
-from mirror_rt.languages.pack_index import PackIndex, is_pack
 from mirror_rt.progress import progress_bar
 
 __all__ = ["add_suite_options", "run_suite"]

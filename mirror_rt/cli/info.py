@@ -9,6 +9,7 @@ from typing import Any
 
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Manifest, Variant, declared_format
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.cli.common import (
     Subparsers,
     add_hub_options,
@@ -17,7 +18,6 @@ from mirror_rt.cli.common import (
     format_table,
 )
 from mirror_rt.heads.task_heads import Heads
-from mirror_rt.languages.pack_index import PackIndex, is_pack
 
 __all__ = ["add_parser", "describe_parity"]
 

@@ -18,9 +18,9 @@ import numpy as np
 from mirror_rt import _core
 from mirror_rt.bundle.hub import cache_folder
 from mirror_rt.bundle.manifest import Precision
+from mirror_rt.cpus import cpu_budget
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import MirrorError, MissingDependencyError
-from mirror_rt.inference.cpus import cpu_budget
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CUDA, installed
 from mirror_rt.inference.session import import_onnxruntime

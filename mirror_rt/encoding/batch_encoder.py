@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Set
-from contextlib import closing
-from typing import Any, Protocol, Unpack
+from typing import Protocol, Unpack
 
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, Job, OnError, OnTooLong
-from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline, Vectors, join
+from mirror_rt.encoding.inputs import Inputs, as_list
+from mirror_rt.encoding.options import EncodeKeywords, EncodePlan, OnError, OnTooLong
+from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.errors import ConfigError, InvalidTextError
-from mirror_rt.progress import progress_bar
-from mirror_rt.tokens.batching import CPU_RUN_COST
-from mirror_rt.tokens.tokenization import TextTokenizer, TokenPiece, why_invalid
-from mirror_rt.tokens.windows import WINDOW_TEXTS, windows
+from mirror_rt.tokens.tokenization import TokenPiece, find_invalid
+from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings
 from mirror_rt.vectors.search import cosine_similarity
 
 __all__ = ["BatchEncoder", "EmbeddingModel", "EncodedTexts", "Inputs", "Vectors", "as_list"]
-
-# One text, or many; or the token ids of many, as `BatchEncoder.tokenize` gives them.
-Inputs = str | Iterable[str] | Iterable[list[int]]
 
 
 class EmbeddingModel(Protocol):
@@ -39,52 +34,55 @@ class EmbeddingModel(Protocol):
         ...
 
 
-class BatchEncoder(Pipeline):
-    """Everything of an encoder but the model itself.
+class BatchEncoder:
+    """The `encode` family over a pipeline, whatever model that has.
 
     Args:
-        tokenizer: with the length limit of the model.
-        dimension: length D of an embedding.
-        pad_to: pad every text to this many tokens; None for as few as a batch allows.
+        pipeline: turns texts into vectors.
         mask_token: the tokenizer's mask token, None where it has none.
-        normalize: whether vectors are of unit length unless asked otherwise.
-        prompts: the prompts of the model.
-        run_cost: what a run costs besides its tokens, in tokens.
-        parallel_runs: how many runs are best in flight at a time: one a device.
     """
 
-    def __init__(
-        self,
-        tokenizer: TextTokenizer,
-        *,
-        dimension: int,
-        pad_to: int | None,
-        mask_token: str | None,
-        normalize: bool = True,
-        prompts: Prompts | None = None,
-        run_cost: int = CPU_RUN_COST,
-        parallel_runs: int = 1,
-    ) -> None:
-        super().__init__(
-            tokenizer,
-            dimension=dimension,
-            pad_to=pad_to,
-            run_cost=run_cost,
-            parallel_runs=parallel_runs,
-        )
+    def __init__(self, pipeline: Pipeline, *, mask_token: str | None) -> None:
+        self.pipeline = pipeline
         self._mask_token = mask_token
-        self._normalize = normalize
-        self._prompts = prompts or Prompts()
 
     @property
     def dimension(self) -> int:
         """Length D of an embedding."""
-        return self._dimension
+        return self.pipeline.model.dimension
 
     @property
     def max_length(self) -> int:
         """Most tokens of a text, special tokens included; see `on_too_long` for longer ones."""
-        return self._tokenizer.max_length
+        return self.pipeline.tokenizer.max_length
+
+    @property
+    def mask_token(self) -> str | None:
+        """The tokenizer's mask token, None where it has none."""
+        ...
+
+
+class BatchEncoder:
+    """The `encode` family over a pipeline, whatever model that has.
+
+    Args:
+        pipeline: turns texts into vectors.
+        mask_token: the tokenizer's mask token, None where it has none.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, mask_token: str | None) -> None:
+        self.pipeline = pipeline
+        self._mask_token = mask_token
+
+    @property
+    def dimension(self) -> int:
+        """Length D of an embedding."""
+        return self.pipeline.model.dimension
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a text, special tokens included; see `on_too_long` for longer ones."""
+        return self.pipeline.tokenizer.max_length
 
     @property
     def clip_characters(self) -> int:
@@ -99,7 +97,7 @@ class BatchEncoder(Pipeline):
     @property
     def prompts(self) -> Prompts:
         """The prompts of the model."""
-        return self._prompts
+        return self.pipeline.defaults.prompts
 
     def tokenize(self, inputs: str | Iterable[str]) -> list[list[int]]:
         """Token ids of each text as it is: special tokens, no prompt, cut at `max_length`.
@@ -107,9 +105,7 @@ class BatchEncoder(Pipeline):
         Raises:
             InvalidTextError: naming each text that cannot be encoded.
         """
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
-        _raise_invalid(texts)
-        tokens = self._tokenizer(texts).tokens
+        tokens = self.pipeline.tokenizer(_valid_texts(inputs)).tokens
         return [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
 
     def token_pieces(
@@ -125,10 +121,9 @@ class BatchEncoder(Pipeline):
         Raises:
             InvalidTextError: naming each text that cannot be encoded.
         """
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
-        _raise_invalid(texts)
         return [
-            self._tokenizer.pieces(prompt + text, special_tokens=special_tokens) for text in texts
+            self.pipeline.tokenizer.pieces(prompt + text, special_tokens=special_tokens)
+            for text in _valid_texts(inputs)
         ]
 
     def encode(
@@ -176,9 +171,7 @@ class BatchEncoder(Pipeline):
                 is too long where that is an error.
             ConfigError: an option has an unusable value.
         """
-        encoded = self.encode_with_info(
-            inputs,
-            show_progress_bar,
+        plan = self.pipeline.plan(
             batch_size=batch_size,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
@@ -188,7 +181,8 @@ class BatchEncoder(Pipeline):
             prompt=prompt,
             on_too_long=on_too_long,
             errors=errors,
-        ).embeddings
+        )
+        encoded = self.pipeline.encode(_windows(inputs), plan, show_progress_bar).embeddings
         return encoded[0] if isinstance(inputs, str) else encoded
 
     def encode_with_info(
@@ -201,11 +195,8 @@ class BatchEncoder(Pipeline):
 
         Args and errors are those of `encode`; a single string is a list of one.
         """
-        job = self.job(options)
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
-        if job.errors == "raise":
-            _raise_invalid(texts)
-        return self._encode_list(texts, job, show_progress_bar)
+        plan = self.pipeline.plan(**options)
+        return self.pipeline.encode(_windows(inputs), plan, show_progress_bar).describe()
 
     def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
@@ -237,12 +228,12 @@ class BatchEncoder(Pipeline):
         Raises:
             InvalidTextError, ConfigError: as `encode`, when the window of the text is reached.
         """
-        job = self.job(options)
+        plan = self.pipeline.plan(**options)
         if isinstance(inputs, str | bytes | Mapping | Set) or not isinstance(inputs, Iterable):
             raise ConfigError(f"expected an iterable of str, got {type(inputs).__name__}")
         if window < 1:
             raise ConfigError(f"window must be at least 1, got {window}")
-        return self._encode_stream(inputs, window, job)
+        return self._rows(text_windows(inputs, window), plan)
 
     async def aencode(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
@@ -259,12 +250,10 @@ class BatchEncoder(Pipeline):
         if len(texts) <= SHARED_TEXTS and "batch_size" not in options:
             embeddings = await scheduler_of(self).aencode(texts, **options)
         else:
-            job = self.job(options)
+            plan = self.pipeline.plan(**options)
 
             def work(stop: threading.Event) -> Embeddings:
-                if job.errors == "raise":
-                    _raise_invalid(texts)
-                return self._encode_list(texts, job, False, stop).embeddings
+                return self.pipeline.encode(text_windows(texts), plan, stop=stop).embeddings
 
             embeddings = await run_in_thread(work)
         return embeddings[0] if isinstance(inputs, str) else embeddings
@@ -285,12 +274,8 @@ class BatchEncoder(Pipeline):
         """Cosine of every row of `a` [n, D] with every row of `b` [m, D]: float32 [n, m]."""
         return cosine_similarity(a, b)
 
-    def job(self, options: EncodeKeywords) -> Job:
-        """Check the options of a call; ConfigError for an unusable one."""
-        return Job.make(self.dimension, self._prompts, self._normalize, EncodeOptions(**options))
-
     def _with_prompt(self, names: tuple[str, ...], options: EncodeKeywords) -> EncodeKeywords:
-        chosen = self._prompts.first_of(names)
+        chosen = self.prompts.first_of(names)
         if (
             chosen is None
             or options.get("prompt") is not None
@@ -299,35 +284,18 @@ class BatchEncoder(Pipeline):
             return options
         return {**options, "prompt_name": chosen}
 
-    def _encode_list(
-        self,
-        texts: list[Any],
-        job: Job,
-        show_progress_bar: bool | None,
-        stop: threading.Event | None = None,
-    ) -> EncodedTexts:
-        with closing(progress_bar(len(texts), show_progress_bar)) as bar:
-            parts = self._encode_windows(windows(texts), job, bar.update, stop)
-            if len(texts) == 1:
-                return next(parts)
-            return join(parts, len(texts), job)
-
-    def _encode_stream(self, inputs: Iterable[Any], window: int, job: Job) -> Iterator[Embeddings]:
-        for part in self._encode_windows(windows(inputs, window), job):
+    def _rows(self, windows: Iterable[TextWindow], plan: EncodePlan) -> Iterator[Embeddings]:
+        for part in self.pipeline.encode_windows(windows, plan):
             # Copies, so that a vector that is kept does not keep its window.
             yield from (row.copy() for row in part.embeddings)
 
 
-def as_list(inputs: Any) -> list[Any]:
-    """Materialise an iterable of texts; a lone value of another type is one bad text."""
-    if isinstance(inputs, bytes | Mapping | Set) or not isinstance(inputs, Iterable):
-        raise InvalidTextError(
-            [(0, f"expected str or an iterable of str, got {type(inputs).__name__}")]
-        )
-    return list(inputs)
+def _windows(inputs: str | Iterable[str]) -> Iterator[TextWindow]:
+    return text_windows([inputs] if isinstance(inputs, str) else as_list(inputs))
 
 
-def _raise_invalid(texts: list[Any]) -> None:
-    invalid = [(i, reason) for i, text in enumerate(texts) if (reason := why_invalid(text))]
-    if invalid:
-        raise InvalidTextError(invalid)
+def _valid_texts(inputs: str | Iterable[str]) -> list[str]:
+    texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+    if invalid := find_invalid(texts):
+        raise InvalidTextError(list(invalid.items()))
+    return texts

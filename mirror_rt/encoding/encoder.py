@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,27 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.hub import resolve_bundle
-from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, Vectors, as_list
-from mirror_rt.encoding.options import EncodeKeywords, Job
+from mirror_rt.bundle.manifest import Layout, Manifest, Variant
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
+from mirror_rt.encoding.options import EncodeKeywords
+from mirror_rt.encoding.pipeline import Pipeline
 from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
-from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
-from mirror_rt.inference.providers import CPU
-from mirror_rt.inference.replicas import Runner
-from mirror_rt.inference.session import GraphSession
-from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST, plan_batches
 from mirror_rt.tokens.chunking import check_prompt
-from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_rt.tokens.tokenization import TextTokenizer
 
 __all__ = ["Encoder"]
-
-_TOKEN_VECTORS = "last_hidden_state"
-
-logger = logging.getLogger("mirror_rt")
 
 
 class Encoder(BatchEncoder):
@@ -50,26 +40,22 @@ class Encoder(BatchEncoder):
         options: LoadOptions,
     ) -> None:
         self.options = options
-        # First the session: loading one takes twice its size for a moment.
-        self._session, self.variant = open_variant(folder, manifest, options)
+        # First the model: loading one takes twice its size for a moment.
+        self._model = BundleModel(folder, manifest, options)
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
         _check_prompts(folder, tokenizer, manifest.prompts)
-        super().__init__(
+        pipeline = Pipeline(
             tokenizer,
-            dimension=manifest.dimension,
+            self._model,
             pad_to=manifest.pad_to,
-            mask_token=manifest.mask_token,
             normalize=manifest.normalize,
             prompts=Prompts(manifest.prompts, manifest.default_prompt_name),
-            run_cost=CPU_RUN_COST if self.providers[0] == CPU else GPU_RUN_COST,
-            parallel_runs=len(self._session.devices),
         )
+        super().__init__(pipeline, mask_token=manifest.mask_token)
         self.folder = folder
         self.manifest = manifest
-        self._exact: Runner | None = None  # opened when a row is not finite
-        self._opening_exact = threading.Lock()
 
     @classmethod
     def load(
@@ -91,7 +77,7 @@ class Encoder(BatchEncoder):
                 not start.
             MissingDependencyError: no onnxruntime is installed.
         """
-        from mirror_rt.languages.pack_index import (
+        from mirror_rt.bundle.pack_index import (
             refuse_pack,  # a tenth of the time of importing mirror_rt
         )
 
@@ -109,20 +95,12 @@ class Encoder(BatchEncoder):
     @property
     def providers(self) -> list[str]:
         """The execution providers in use, the first preferred."""
-        return self._session.providers
+        return self._model.runner.providers
 
-    def prepare_concurrent_runs(self) -> int:
-        """Get ready for runs that begin while another is in flight.
-
-        Returns:
-            How many are best at a time: one a device, and two on a CPU, where one computes while
-            the other waits for its slowest thread or is given back.
-        """
-        for runner in self._session.replicas:
-            if isinstance(runner, GraphSession):
-                runner.prepare_concurrent_runs()
-        on_cpu = self.providers[0] == CPU and self.options.resolved_threads > 1
-        return max(self.parallel_runs, 2) if on_cpu else self.parallel_runs
+    @property
+    def variant(self) -> Variant:
+        """The graph of the bundle that was chosen."""
+        return self._model.variant
 
     @property
     def load_options(self) -> LoadKeywords:
@@ -135,7 +113,7 @@ class Encoder(BatchEncoder):
     @property
     def devices(self) -> list[str]:
         """Where the model runs: `["cpu"]`, or `["cuda:0", "cuda:1"]` and so on."""
-        return [device_name(device) for device in self._session.devices]
+        return [device_name(device) for device in self._model.runner.devices]
 
     def warmup(self, *, lengths: Sequence[int] = (16, 128, 512), batch_size: int = 32) -> None:
         """Run the model once for each length, alone and in a full batch, on every device.
@@ -147,17 +125,18 @@ class Encoder(BatchEncoder):
             lengths: in tokens; those above `max_length` count as `max_length`.
             batch_size: as in `encode`, whose budget of tokens a batch fills.
         """
-        for length in sorted({min(length, self.pad_to or self.max_length) for length in lengths}):
-            for rows in sorted({1, max(1, 64 * batch_size // length)}):
-                ids = np.full((rows, length), self._tokenizer.pad_id, dtype=np.int64)
-                batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
-                for runner in self._session.replicas:
-                    runner.run(batch, "pooled_embedding")
+        longest = self.pipeline.pad_to or self.max_length
+        shapes = [
+            (rows, length)
+            for length in sorted({min(length, longest) for length in lengths})
+            for rows in sorted({1, max(1, 64 * batch_size // length)})
+        ]
+        self._model.warmup(shapes, pad_id=self.pipeline.tokenizer.pad_id)
 
     @property
     def has_token_vectors(self) -> bool:
         """Whether the graph gives a vector for each token, too."""
-        return _TOKEN_VECTORS in self._session.outputs
+        return self._model.has_token_vectors
 
     def encode_tokens(
         self, inputs: Inputs, **options: Unpack[EncodeKeywords]
@@ -176,43 +155,20 @@ class Encoder(BatchEncoder):
             InvalidTextError: a text cannot be encoded.
             ConfigError: an option has an unusable value, or the graph gives no token vectors.
         """
-        job = self.token_job(self.job(options))
-        tokens = self.prepare([inputs] if isinstance(inputs, str) else as_list(inputs), job).tokens
+        pipeline = self.pipeline
+        plan = pipeline.plan_for_tokens(**options)
+        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        tokens = pipeline.prepare(texts, plan).tokens
         vectors = [np.empty((0, 0), np.float32)] * len(tokens)
-        for batch in plan_batches(
-            tokens.lengths, token_budget=job.token_budget, run_cost=self.run_cost
-        ):
-            for row, found in zip(
-                batch.tolist(), self.run_token_vectors(tokens.take(batch)), strict=True
-            ):
-                vectors[row] = found
+        for batch in pipeline.batches(tokens, plan):
+            found = pipeline.run_token_vectors(tokens.take(batch))
+            for row, of_tokens in zip(batch.tolist(), found, strict=True):
+                vectors[row] = of_tokens
         return vectors
-
-    def token_job(self, job: Job) -> Job:
-        """Check the options of a call for token vectors; ConfigError where they cannot be had."""
-        if not self.has_token_vectors:
-            raise ConfigError(f"{self._session.graph.name} gives no token vectors")
-        if job.on_too_long == "chunk":
-            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
-        return job
-
-    def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
-        """Run rows as one batch: float32 [tokens, H] of each row, special tokens included."""
-        rows = np.arange(len(tokens))
-        padded = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self.pad_to)
-        output = self._session.run(padded, _TOKEN_VECTORS)
-        # Copies, so that the vectors of a row do not keep those of the whole batch.
-        return [
-            of_tokens[:length].astype(np.float32)
-            for of_tokens, length in zip(output, tokens.lengths.tolist(), strict=True)
-        ]
 
     def close(self) -> None:
         """Free the model, once no run is in flight; encoding is a ClosedError from then on."""
-        self._session.close()
-        with self._opening_exact:
-            if self._exact is not None:
-                self._exact.close()
+        self._model.close()
 
     def __enter__(self) -> Self:
         return self
@@ -223,39 +179,6 @@ class Encoder(BatchEncoder):
     def __reduce__(self) -> tuple[Callable[[], Encoder], tuple[()]]:
         """Pickled as its folder and options: who unpickles it loads the bundle from there."""
         return functools.partial(type(self).load, self.folder.absolute(), **self.load_options), ()
-
-    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        """Run the model; rows that are not finite again in fp32, NaN where that fails too."""
-        output = "sentence_embedding" if normalize else "pooled_embedding"
-        vectors = self._session.run(batch, output)
-        if vectors.shape != (len(batch.input_ids), self.dimension):
-            raise BundleError(
-                f"{self._session.graph} gave {vectors.shape[-1]} dimensions, its manifest "
-                f"says {self.dimension}"
-            )
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            rows = np.flatnonzero(~finite)
-            vectors[rows] = self._run_exactly(PaddedBatch(*(a[rows] for a in batch)), output)
-        return vectors
-
-    def _run_exactly(self, batch: PaddedBatch, output: str) -> Vectors:
-        rows = len(batch.input_ids)
-        exact = exact_variant(self.folder, self.manifest, self.variant, self.providers[0])
-        if exact is None:
-            return np.full((rows, self.dimension), np.nan, dtype=np.float32)
-        with self._opening_exact:
-            if self._exact is None:
-                logger.warning(
-                    "%s gave a vector that is not finite: such texts run again in fp32 (said once)",
-                    self._session.graph,
-                )
-                self._exact = open_exact(
-                    self.folder, self.manifest, exact, self._session, self.options
-                )
-        vectors = self._exact.run(batch, output)
-        vectors[~np.isfinite(vectors).all(axis=1)] = np.nan
-        return vectors
 
     def __repr__(self) -> str:
         return f"Encoder({str(self.folder)!r}, dimension={self.dimension})"

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Literal, TypedDict, get_args
+from typing import Literal, NamedTuple, TypedDict, get_args
 
 import numpy.typing as npt
 
 from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import ConfigError
+from mirror_rt.tokens.chunking import OnTooLong
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
 
-__all__ = ["EncodeKeywords", "EncodeOptions", "Job", "OnError", "OnTooLong"]
+__all__ = [
+    "EncodeKeywords",
+    "EncodeOptions",
+    "EncodePlan",
+    "ModelDefaults",
+    "OnError",
+    "OnTooLong",
+]
 
-OnTooLong = Literal["truncate", "error", "chunk"]
 OnError = Literal["raise", "nan"]
 _ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)
 
@@ -69,9 +76,23 @@ class EncodeOptions:
     errors: OnError = "raise"
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a call of `encode` does with its texts.
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelDefaults:
+    """What a model declares, and the options of a call may change.
+
+    Attributes:
+        dimension: length D of its vectors.
+        normalize: whether they are of unit length unless asked otherwise.
+        prompts: text that it wants before a text.
+    """
+
+    dimension: int
+    normalize: bool
+    prompts: Prompts
+
+
+class EncodePlan(NamedTuple):
+    """The options of one call, checked and made ready for its model.
 
     Attributes:
         token_budget: most padded tokens of a run.
@@ -92,24 +113,13 @@ class Job:
     errors: OnError
 
     @classmethod
-    def make(
-        cls,
-        dimension: int,
-        prompts: Prompts,
-        normalize: bool,
-        options: EncodeOptions,
-    ) -> Job:
+    def make(cls, model: ModelDefaults, options: EncodeOptions) -> EncodePlan:
         """Check the options of a call for a model.
-
-        Args:
-            dimension: length D of the model's vectors.
-            prompts: of the model.
-            normalize: whether its vectors are of unit length unless asked otherwise.
-            options: of the call.
 
         Raises:
             ConfigError: naming the option, its value and what was expected.
         """
+        dimension, normalize = model.dimension, model.normalize
         if _integer("batch_size", options.batch_size) < 1:
             raise ConfigError(f"batch_size must be at least 1, got {options.batch_size}")
         if options.truncate_dim is not None:
@@ -132,7 +142,7 @@ class Job:
             normalize=normalize,
             dimension=dimension,
             quantizer=quantizer,
-            prompt=prompts.choose(options.prompt, options.prompt_name),
+            prompt=model.prompts.choose(options.prompt, options.prompt_name),
             on_too_long=options.on_too_long,
             errors=options.errors,
         )

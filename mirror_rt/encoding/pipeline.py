@@ -4,102 +4,77 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import Job
+from mirror_rt import _core
+from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
+from mirror_rt.encoding.prompts import Prompts
+from mirror_rt.encoding.results import Encoded, EncodedTexts, describe_texts, join
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
-from mirror_rt.tokens.batching import CPU_RUN_COST, plan_batches
+from mirror_rt.inference.pooled_model import PooledModel, Vectors
+from mirror_rt.progress import progress_bar
+from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_rt.tokens.tokenization import Stopped, TextTokenizer
-from mirror_rt.tokens.windows import Window, in_parallel, one_ahead
-from mirror_rt.vectors.quantization import Embeddings
+from mirror_rt.tokens.windows import TextWindow, in_parallel, one_ahead
+from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
+__all__ = ["Encoded", "EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
-Vectors = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+_ONLY_ROW = [np.zeros(1, dtype=np.int64)]
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedTexts:
-    """Embeddings of n texts, and what the model made of each.
-
-    Attributes:
-        embeddings: [n, D], in the precision asked for.
-        token_counts: int64 [n], tokens that were run, special tokens and prompt included.
-        chunks: int64 [n], rows that were run: more than 1 with `on_too_long="chunk"` alone, 0 for
-            a text that could not be encoded.
-        truncated: bool [n], True where text was cut to fit.
-    """
-
-    embeddings: Embeddings
-    token_counts: npt.NDArray[np.int64]
-    chunks: npt.NDArray[np.int64]
-    truncated: npt.NDArray[np.bool_]
-
-
-class Pipeline(ABC):
+class Pipeline:
     """The way of a window of texts through a model.
 
     Args:
         tokenizer: with the length limit of the model.
-        dimension: length D of an embedding.
+        model: makes a vector of each row of tokens.
         pad_to: pad every text to this many tokens; None for as few as a batch allows.
-        run_cost: what a run costs besides its tokens, in tokens.
-        parallel_runs: how many runs are best in flight at a time: one a device.
+        normalize: whether vectors are of unit length unless asked otherwise.
+        prompts: of the model.
     """
 
     def __init__(
         self,
         tokenizer: TextTokenizer,
+        model: PooledModel,
         *,
-        dimension: int,
-        pad_to: int | None,
-        run_cost: int = CPU_RUN_COST,
-        parallel_runs: int = 1,
+        pad_to: int | None = None,
+        normalize: bool = True,
+        prompts: Prompts | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._dimension = dimension
-        self._pad_to = pad_to
-        self._run_cost = run_cost
-        self._parallel_runs = parallel_runs
+        self.tokenizer = tokenizer
+        self.model = model
+        self.pad_to = pad_to
+        self.defaults = ModelDefaults(model.dimension, normalize, prompts or Prompts())
         self._said: set[str] = set()
         self._saying = threading.RLock()  # a signal handler may encode, too
 
-    @abstractmethod
-    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        """Run the model: a padded batch to float32 [rows, D]."""
+    def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
+        """Check the options of a call, the fields of `EncodeOptions`.
 
-    @property
-    def pad_to(self) -> int | None:
-        """Tokens that every row is padded to; None for as few as a batch allows."""
-        return self._pad_to
+        Raises:
+            ConfigError: naming the option, its value and what was expected.
+        """
+        try:
+            return _plan(self.defaults, **options)  # type: ignore[arg-type]  # or it raises
+        except TypeError:  # one is an array or a list, which no cache can look up
+            return EncodePlan.make(self.defaults, EncodeOptions(**options))
 
-    @property
-    def run_cost(self) -> int:
-        """What a run costs besides its tokens, in tokens."""
-        return self._run_cost
-
-    @property
-    def parallel_runs(self) -> int:
-        """How many runs are best in flight at a time: one a device."""
-        return self._parallel_runs
-
-    def prepare_concurrent_runs(self) -> int:
-        """Get ready for runs that begin while another is in flight; how many are best at a time."""
-        return self._parallel_runs
-
-    def prepare(self, texts: list[Any], job: Job, stop: threading.Event | None = None) -> TokenRows:
+    def prepare(
+        self, texts: list[Any], plan: EncodePlan, stop: threading.Event | None = None
+    ) -> TokenRows:
         """Check and tokenise the texts of one call, or take lists of token ids as they are.
 
         Raises:
@@ -108,106 +83,203 @@ class Pipeline(ABC):
             Stopped: `stop` was set meanwhile.
         """
         if texts and isinstance(texts[0], list):
-            rows = id_rows(self._tokenizer, texts)
+            rows = id_rows(self.tokenizer, texts)
         else:
-            rows = token_rows(self._tokenizer, Window(0, texts), job, stop)
-        self._report(rows, job)
+            rows = self._tokenize(TextWindow.check(0, texts), plan, stop)
+        self._report(rows, plan)
         return rows
 
-    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
-        """Run rows as one batch: float32 [rows, D], NaN in a row that has no finite vector."""
-        rows = np.arange(len(tokens))
-        padded = tokens.pad(rows, pad_id=self._tokenizer.pad_id, length=self._pad_to)
-        return self._run_batch(padded, normalize=normalize)
+    def encode(
+        self,
+        texts: Iterable[TextWindow],
+        plan: EncodePlan,
+        show_progress_bar: bool | None = False,
+        stop: threading.Event | None = None,
+    ) -> Encoded:
+        """Encode the texts of one call.
 
-    def token_job(self, job: Job) -> Job:
-        """Check that the model gives a vector for each token, as a call asks for.
+        Args:
+            texts: all windows of the call.
+            plan: what is asked of them.
+            show_progress_bar: None shows one where the logger `mirror_rt` is at INFO.
+            stop: set to end with `Stopped` before the next batch.
 
         Raises:
-            ConfigError: it does not, or not with these options.
+            InvalidTextError: texts cannot be encoded, where that is to be an error.
         """
-        raise ConfigError("this encoder gives no token vectors")
+        windows = list(texts)
+        n = sum([len(window.texts) for window in windows])
+        if plan.errors == "raise" and (bad := [window for window in windows if window.invalid]):
+            raise InvalidTextError([pair for window in bad for pair in window.numbered()])
+        bar = progress_bar(n, show_progress_bar)
+        try:
+            if len(windows) == 1:
+                rows = self._tokenize(windows[0], plan)
+                return self._encode_rows(rows, plan, count=bar.update, stop=stop)
+            parts = self.encode_windows(windows, plan, count=bar.update, stop=stop)
+            joined = join(parts, n, plan)
+            return Encoded(joined.embeddings, lambda: joined)
+        finally:
+            bar.close()
 
-    def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
-        """Run rows as one batch: float32 [tokens, H] of each row, special tokens included."""
-        raise NotImplementedError
-
-    def _encode_windows(
+    def encode_windows(
         self,
-        stream: Iterable[Window],
-        job: Job,
-        count: Callable[[int], object] = lambda _: None,
+        stream: Iterable[TextWindow],
+        plan: EncodePlan,
+        *,
+        count: Callable[[int], object] | None = None,
+        on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
     ) -> Iterator[EncodedTexts]:
-        """Encode window after window.
+        """Encode window after window, the next being tokenised while one runs.
 
         Args:
             stream: of consecutive windows.
-            job: checked options.
+            plan: what is asked of their texts.
             count: told how many texts more are finished.
+            on_run: told of every batch that has run; from several threads where runs are parallel.
             stop: set to end with `Stopped` before the next batch.
         """
-        with closing(one_ahead(partial(token_rows, self._tokenizer, job=job), stream)) as tokenized:
+        with closing(one_ahead(partial(self._tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
-                self._report(rows, job)
-                vectors = np.empty((len(rows.text), job.dimension), dtype=np.float32)
-                is_last = np.diff(rows.text, append=-1) != 0 if rows.chunked else None
-                with closing(self._run(rows, job)) as results:
-                    for batch, result in results:
-                        if job.errors == "raise":
-                            _raise_non_finite(batch, result, rows)
-                        vectors[batch] = result[:, : job.dimension]
-                        count(len(batch) if is_last is None else int(is_last[batch].sum()))
-                        if stop is not None and stop.is_set():
-                            raise Stopped
-                count(len(rows.invalid))
-                yield self.finish(vectors, rows, job)
+                part = self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
+                yield part.describe()
+
+    def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
+        """Split rows into batches: int64 [b] for each, the numbers of its rows."""
+        if len(tokens) == 1:
+            return _ONLY_ROW
+        lengths = tokens.lengths
+        if self.pad_to is not None:
+            lengths = np.full_like(lengths, self.pad_to)
+        return plan_batches(lengths, token_budget=plan.token_budget, run_cost=self.model.run_cost)
+
+    def pad(self, tokens: RaggedTokens, rows: Indices) -> PaddedBatch:
+        """Pad the rows of a batch, as far as the model wants."""
+        return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
+
+    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
+        """Run rows as one batch: float32 [rows, D], NaN in a row that has no finite vector."""
+        return self._run(tokens, np.arange(len(tokens)), normalize=normalize, on_run=None)[0]
+
+    def plan_for_tokens(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
+        """Check the options of a call for token vectors, as `plan` does.
+
+        Raises:
+            ConfigError: also where the model gives none, or `on_too_long` is `chunk`.
+        """
+        plan = self.plan(**options)
+        self.model.check_token_vectors()
+        if plan.on_too_long == "chunk":
+            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
+        return plan
+
+    def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
+        """Run rows as one batch: float32 [tokens, H] of each row, special tokens included."""
+        output = self.model.token_vectors(self.pad(tokens, np.arange(len(tokens))))
+        # Copies, so that the vectors of a row do not keep those of the whole batch.
+        return [
+            of_tokens[:length].astype(np.float32)
+            for of_tokens, length in zip(output, tokens.lengths.tolist(), strict=True)
+        ]
+
+    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> Encoded:
+        """Vectors of texts from float32 [rows, plan.dimension], in unit length where asked for."""
+        pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
+        if plan.normalize and plan.dimension < self.model.dimension:
+            pooled = normalize_rows(pooled)
+        embeddings = plan.quantizer(pooled)
+        return Encoded(embeddings, partial(describe_texts, embeddings, rows))
+
+    def _tokenize(
+        self, window: TextWindow, plan: EncodePlan, stop: threading.Event | None = None
+    ) -> TokenRows:
+        return token_rows(
+            self.tokenizer, window, prompt=plan.prompt, on_too_long=plan.on_too_long, stop=stop
+        )
+
+    def _encode_rows(
+        self,
+        rows: TokenRows,
+        plan: EncodePlan,
+        *,
+        count: Callable[[int], object] | None = None,
+        on_run: Callable[[PaddedBatch], object] | None = None,
+        stop: threading.Event | None = None,
+    ) -> Encoded:
+        """Run the rows of a window, batch after batch, and put their vectors in order."""
+        self._report(rows, plan)
+        batches = self.batches(rows.tokens, plan)
+        vectors = (
+            np.empty((len(rows.tokens), plan.dimension), np.float32)
+            if len(rows.tokens) != 1
+            else None
+        )
+        is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.chunked else None
+        run = partial(self._run, rows.tokens, normalize=plan.normalize, on_run=on_run)
+        results = in_parallel(run, batches, self.model.parallel_runs)
+        try:
+            for batch, (result, bad) in zip(batches, results, strict=True):
+                if bad and plan.errors == "raise":
+                    text = rows.text_of_rows()[batch[bad]]
+                    raise NonFiniteError(np.unique(text) + rows.start)
+                kept = result[:, : plan.dimension]
+                if vectors is None:
+                    only = kept
+                else:
+                    vectors[batch] = kept
+                if count is not None:
+                    count(len(batch) if is_last is None else int(is_last[batch].sum()))
+                if stop is not None and stop.is_set():
+                    raise Stopped
+        finally:
+            results.close()  # ends its threads
+        if count is not None and rows.invalid:
+            count(len(rows.invalid))
+        return self.finish(only if vectors is None else vectors, rows, plan)
 
     def _run(
-        self, rows: TokenRows, job: Job
-    ) -> Generator[tuple[npt.NDArray[np.int64], Vectors], None, None]:
-        """Yield (rows int64 [b], vectors float32 [b, D]) by batch."""
-        lengths = rows.tokens.lengths
-        if self._pad_to is not None:
-            lengths = np.full_like(lengths, self._pad_to)
+        self,
+        tokens: RaggedTokens,
+        rows: Indices,
+        *,
+        normalize: bool,
+        on_run: Callable[[PaddedBatch], object] | None,
+    ) -> tuple[Vectors, list[int]]:
+        """Run a batch; give its vectors, and which are NaN for want of a finite one."""
+        batch = self.pad(tokens, rows)
+        vectors, bad = self.model.run_batch(batch, normalize=normalize), list[int]()
+        if not_finite := _core.non_finite_rows(vectors):
+            bad = self._run_again(batch, vectors, not_finite, normalize=normalize)
+        if on_run is not None:
+            on_run(batch)
+        return vectors, bad
 
-        def run(batch: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Vectors]:
-            padded = rows.tokens.pad(batch, pad_id=self._tokenizer.pad_id, length=self._pad_to)
-            return batch, self._run_batch(padded, normalize=job.normalize)
+    def _run_again(
+        self, batch: PaddedBatch, vectors: Vectors, rows: list[int], *, normalize: bool
+    ) -> list[int]:
+        """Replace rows by what the model gives exactly; return those that are NaN after all."""
+        exact = self.model.run_exactly(PaddedBatch(*(a[rows] for a in batch)), normalize=normalize)
+        vectors[rows] = np.nan if exact is None else exact
+        bad = _core.non_finite_rows(vectors)
+        vectors[bad] = np.nan
+        return bad
 
-        batches = plan_batches(lengths, token_budget=job.token_budget, run_cost=self._run_cost)
-        yield from in_parallel(run, batches, self._parallel_runs)
-
-    def finish(self, vectors: Vectors, rows: TokenRows, job: Job) -> EncodedTexts:
-        """Vectors of texts from float32 [rows, job.dimension], in unit length where asked for."""
-        pooled = pool_chunks(vectors, rows, normalize=job.normalize)
-        if job.normalize and job.dimension < self._dimension:
-            pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
-        if len(rows.text) == len(rows.truncated) and not rows.chunked:  # a row a text
-            counts, chunks = rows.tokens.lengths, np.ones(len(rows.text), dtype=np.int64)
-        else:
-            chunks = np.bincount(rows.text, minlength=len(rows.truncated))
-            counts = np.zeros_like(chunks)
-            np.add.at(counts, rows.text, rows.tokens.lengths)
-        return EncodedTexts(job.quantizer(pooled), counts, chunks, rows.truncated)
-
-    def _report(self, rows: TokenRows, job: Job) -> None:
+    def _report(self, rows: TokenRows, plan: EncodePlan) -> None:
         """Raise for texts that cannot be encoded, and say what became of long ones."""
-        if rows.invalid and job.errors == "raise":
-            raise InvalidTextError(rows.invalid)
-        n = len(rows.truncated)
-        too_long = f"%d of %d texts are longer than {self._tokenizer.max_length} tokens and were"
-        if cut := int(np.count_nonzero(rows.truncated)):
-            self._say_once(logging.WARNING, f"{too_long} cut there (said once)", cut, n)
-        if job.on_too_long == "chunk" and (extra := len(rows.text) - (n - len(rows.invalid))):
-            split = int(np.count_nonzero(np.bincount(rows.text) > 1))
+        if rows.invalid and plan.errors == "raise":
+            raise InvalidTextError(list(rows.invalid))
+        too_long = "%d of %d texts are longer than %d tokens and were"
+        if rows.cut:
+            message = f"{too_long} cut there (said once)"
             self._say_once(
-                logging.INFO,
-                f"{too_long} encoded in %d chunks (said once)",
-                split,
-                n,
-                extra + split,
+                logging.WARNING, message, len(rows.cut), rows.n, self.tokenizer.max_length
             )
+        if rows.chunked:
+            split = rows.chunks[rows.chunks > 1]
+            message = f"{too_long} encoded in %d chunks (said once)"
+            limit, chunks = self.tokenizer.max_length, int(split.sum())
+            self._say_once(logging.INFO, message, len(split), rows.n, limit, chunks)
 
     def _say_once(self, level: int, message: str, *values: int) -> None:
         with self._saying:
@@ -217,26 +289,6 @@ class Pipeline(ABC):
         logger.log(level, message, *values)
 
 
-def _raise_non_finite(batch: npt.NDArray[np.int64], result: Vectors, rows: TokenRows) -> None:
-    finite = np.isfinite(result).all(axis=1)
-    if not finite.all():
-        raise NonFiniteError(np.unique(rows.text[batch[~finite]]) + rows.start)
-
-
-def join(parts: Iterable[EncodedTexts], n: int, job: Job) -> EncodedTexts:
-    """Put windows of n texts together, each let go of as it comes."""
-    joined = EncodedTexts(
-        np.empty((n, job.quantizer.width(job.dimension)), dtype=job.quantizer.dtype),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.bool_),
-    )
-    start = 0
-    for part in parts:
-        end = start + len(part.truncated)
-        joined.embeddings[start:end] = part.embeddings
-        joined.token_counts[start:end] = part.token_counts
-        joined.chunks[start:end] = part.chunks
-        joined.truncated[start:end] = part.truncated
-        start = end
-    return joined
+@lru_cache(maxsize=64, typed=True)
+def _plan(defaults: ModelDefaults, **options: Unpack[EncodeKeywords]) -> EncodePlan:
+    return EncodePlan.make(defaults, EncodeOptions(**options))

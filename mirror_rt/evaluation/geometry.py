@@ -10,6 +10,7 @@ import numpy.typing as npt
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.masking import mask_span
+from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = [
     "RANDOM_PAIRS",
@@ -65,7 +66,7 @@ def evaluate_geometry(model: EmbeddingModel, texts: list[str], *, seed: int = 0)
     if len(texts) < 2:
         raise DataError(f"geometry needs at least 2 distinct texts, got {len(texts)}")
     vectors = model.encode(texts, normalize_embeddings=False).astype(np.float64)
-    unit = _normalize(vectors)
+    unit = normalize_rows(vectors)
     negatives = cosine_pairs(unit, pairs=RANDOM_PAIRS, seed=seed)
     positives = masked_cosines(model, texts, seed=seed)
     return Geometry(
@@ -135,10 +136,5 @@ def masked_cosines(model: EmbeddingModel, texts: list[str], *, seed: int = 0) ->
         mask_span(text, length=_MASKED_CHARACTERS, mask_token=model.mask_token, rng=rng)
         for text in long
     ]
-    vectors = (_normalize(model.encode(some).astype(np.float64)) for some in (long, masked))
+    vectors = (normalize_rows(model.encode(some).astype(np.float64)) for some in (long, masked))
     return np.asarray(np.einsum("nd,nd->n", *vectors))
-
-
-def _normalize(vectors: Matrix) -> Matrix:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(norms, 1e-12))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.mapping import normalized, orthogonal_procrustes, vecmap
+from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = ["Induction", "Lexicon", "csls_nearest", "induce"]
 
@@ -120,7 +121,7 @@ def csls_nearest(
     Returns:
         [q] rows of `target`.
     """
-    x, z = (_unit32(matrix) for matrix in (source, target))
+    x, z = (normalize_rows(matrix).astype(np.float32) for matrix in (source, target))
     neighbours = min(k, len(x))
     hubness = np.empty(len(z), dtype=np.float32)
     for start in range(0, len(z), _CHUNK):
@@ -132,8 +133,3 @@ def csls_nearest(
         cosine = x[queries[start : start + _CHUNK]] @ z.T
         nearest[start : start + _CHUNK] = (2 * cosine - hubness).argmax(axis=1)
     return nearest
-
-
-def _unit32(vectors: Matrix) -> npt.NDArray[np.float32]:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(norms, 1e-12), dtype=np.float32)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
+from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = ["normalized", "orthogonal_procrustes", "vecmap"]
 
@@ -21,8 +22,8 @@ _REWEIGHT = 0.5  # of both sides
 
 def normalized(vectors: Matrix) -> Matrix:
     """Unit length, centred on the mean of all rows, unit length again; float64 [n, D]."""
-    centred = _unit(vectors)
-    return _unit(centred - centred.mean(axis=0))
+    centred = normalize_rows(vectors)
+    return normalize_rows(centred - centred.mean(axis=0))
 
 
 def orthogonal_procrustes(source: Matrix, target: Matrix) -> Matrix:
@@ -79,8 +80,3 @@ def _whitening(vectors: Matrix, side: str) -> tuple[Matrix, Matrix]:
     kept = values > values[0] * 1e-6
     values, directions = values[kept], directions[kept]
     return (directions.T / values) @ directions, (directions.T * values) @ directions
-
-
-def _unit(vectors: Matrix) -> Matrix:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(norms, 1e-12))

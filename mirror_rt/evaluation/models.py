@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.vectors.normalization import normalize_rows
+
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 
@@ -106,10 +108,7 @@ class LanguageView:
     ) -> npt.NDArray[np.float32]:
         """Texts to float32 [n, D], of unit length or as pooled."""
         vectors = self._model.pooled(inputs, self._language)
-        if not normalize_embeddings:
-            return vectors
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.asarray(vectors / np.maximum(norms, 1e-12))
+        return normalize_rows(vectors) if normalize_embeddings else vectors
 
     @property
     def mask_token(self) -> str | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession, import_onnxruntime, onnxruntime_errors
 from mirror_rt.tokens.padding import PaddedBatch
@@ -207,8 +207,12 @@ class WithCudaGraphs:
         shape = self._captured.fit(*batch.input_ids.shape)
         if shape is None or output not in _CAPTURED_OUTPUTS:
             return self._session.run(batch, output)
-        with self._session.errors_named(batch):
+        try:
             return self._captured.run(shape, batch, output)
+        except MirrorError:
+            raise
+        except onnxruntime_errors(RuntimeError) as error:
+            raise self._session.failure(error, batch) from error
 
     def close(self) -> None:
         """Close both."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError
-from mirror_rt.inference.cpus import cpu_budget
 from mirror_rt.inference.devices import Devices
 from mirror_rt.inference.providers import Providers
 

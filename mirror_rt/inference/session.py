@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,29 +116,32 @@ class GraphSession:
             BundleError: onnxruntime fails on it.
             ClosedError: after `close`.
         """
-        arrays = batch._asdict()
-        feeds = {name: arrays[name] for name in self.inputs}
-        with self.errors_named(batch), self._counted() as alone:
+        feeds = {name: getattr(batch, name) for name in self.inputs}
+        with self._counting:
+            alone = self._in_flight == 0
+            self._in_flight += 1
+        try:
             session, bound = self.session(), self._bound
             if bound is not None:
                 return bound.run(feeds, output, None)
             sleeping = None if alone else self._sleeping
             found = (sleeping or session).run([output], feeds, self._run_options(batch))
             return np.asarray(found[0])
-
-    @contextlib.contextmanager
-    def errors_named(self, batch: PaddedBatch) -> Iterator[None]:
-        """Let an error of onnxruntime be a BundleError that says what failed, and where."""
-        try:
-            yield
         except MirrorError:
             raise
         except onnxruntime_errors(RuntimeError) as error:  # the latter of bound runs
-            rows, length = batch.input_ids.shape
-            where = "" if self._device is None else f" on {device_name(self._device)}"
-            raise BundleError(
-                f"{self.graph} failed{where} on {rows} texts of {length} tokens: {error}"
-            ) from error
+            raise self.failure(error, batch) from error
+        finally:
+            with self._counting:
+                self._in_flight -= 1
+
+    def failure(self, error: Exception, batch: PaddedBatch) -> BundleError:
+        """Say what failed, and where, of an error of onnxruntime."""
+        rows, length = batch.input_ids.shape
+        where = "" if self._device is None else f" on {device_name(self._device)}"
+        return BundleError(
+            f"{self.graph} failed{where} on {rows} texts of {length} tokens: {error}"
+        )
 
     def session(self) -> ort.InferenceSession:
         """The session itself, opened again in a process that was forked since.
@@ -188,18 +190,6 @@ class GraphSession:
                 self._sleeping = self._open(dataclasses.replace(config, spinning="off"))
             except (BundleError, NotStarted) as error:
                 logger.warning("%s: no second session for runs in parallel: %s", self.graph, error)
-
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[bool]:
-        """Count a run in flight; whether it is the only one."""
-        with self._counting:
-            alone = self._in_flight == 0
-            self._in_flight += 1
-        try:
-            yield alone
-        finally:
-            with self._counting:
-                self._in_flight -= 1
 
     def _open(self, config: LoadOptions) -> ort.InferenceSession:
         onnxruntime = import_onnxruntime()

@@ -12,16 +12,17 @@ from typing import Any, Self, Unpack
 import numpy as np
 
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.batch_encoder import as_list
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import EncodedTexts
+from mirror_rt.encoding.results import EncodedTexts, empty_texts, place
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.languages.detection import Detector
 from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
-from mirror_rt.languages.pack_index import PackIndex
 from mirror_rt.languages.routing import Languages, Router
+from mirror_rt.tokens.windows import text_windows
 from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["LanguagePack"]
@@ -166,15 +167,15 @@ class LanguagePack:
         names, invalid = self._router.route_each(texts, lang)
         if invalid and options.get("errors", "raise") == "raise":
             raise InvalidTextError(invalid)
-        for row, _ in invalid:
-            texts[row] = None  # also where only its tag is wrong
         groups = _groups(names) or {self.index.default: np.empty(0, dtype=np.int64)}
         self._check_dimensions(groups, options)
         joined: EncodedTexts | None = None
         for name, rows in groups.items():
-            part = self._encode_group(name, [texts[row] for row in rows], rows, options)
-            joined = _empty_like(part, len(texts)) if joined is None else joined
-            _place(part, rows, joined)
+            part = self._encode_group(name, texts, rows, dict(invalid), options)
+            if joined is None:
+                columns, dtype = part.embeddings.shape[1], part.embeddings.dtype
+                joined = empty_texts(len(texts), columns, dtype)
+            place(part, rows, joined)
         assert joined is not None
         return joined
 
@@ -192,11 +193,21 @@ class LanguagePack:
         return f"LanguagePack({str(self.folder)!r}, languages={self.languages})"
 
     def _encode_group(
-        self, name: str, texts: list[Any], rows: Any, options: EncodeKeywords
+        self,
+        name: str,
+        texts: list[Any],
+        rows: Any,
+        invalid: dict[int, str],
+        options: EncodeKeywords,
     ) -> EncodedTexts:
+        """Encode some rows of the texts, which are checked already, with one bundle."""
+        own = [texts[row] for row in rows]
+        refused = {i: invalid[row] for i, row in enumerate(rows.tolist()) if row in invalid}
         with self._cache.lease(name) as encoder:
+            pipeline = encoder.pipeline
             try:
-                return encoder.encode_with_info(texts, False, **options)
+                plan = pipeline.plan(**options)
+                return pipeline.encode(text_windows(own, invalid=refused), plan).describe()
             except NonFiniteError as error:
                 raise NonFiniteError(rows[i] for i, _ in error.items) from error
             except InvalidTextError as error:
@@ -264,20 +275,3 @@ def _groups(names: list[str]) -> dict[str, Any]:
     for i, name in enumerate(names):
         rows.setdefault(name, []).append(i)
     return {name: np.array(positions) for name, positions in rows.items()}
-
-
-def _empty_like(part: EncodedTexts, n: int) -> EncodedTexts:
-    """Room for n texts."""
-    return EncodedTexts(
-        np.empty((n, part.embeddings.shape[1]), dtype=part.embeddings.dtype),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.bool_),
-    )
-
-
-def _place(part: EncodedTexts, rows: Any, joined: EncodedTexts) -> None:
-    joined.embeddings[rows] = part.embeddings
-    joined.token_counts[rows] = part.token_counts
-    joined.chunks[rows] = part.chunks
-    joined.truncated[rows] = part.truncated

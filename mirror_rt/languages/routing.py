@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.languages.detection import Detector, language_detector
-from mirror_rt.languages.pack_index import PackIndex
-from mirror_rt.languages.tags import lookup_chain, normalize_tag
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.languages.tags import find_language, normalize_tag
+from mirror_rt.tokens.tokenization import find_invalid
 
 __all__ = ["AUTO", "Languages", "Router"]
 
@@ -50,7 +50,7 @@ class Router:
         Raises:
             ConfigError: it is not a language tag.
         """
-        return next((self.bundles[t] for t in lookup_chain(tag) if t in self.bundles), None)
+        return find_language(tag, self.bundles)
 
     def route(self, lang: str | None) -> str:
         """Name the bundle for a language: what `find` finds, else the pack's default.
@@ -79,7 +79,7 @@ class Router:
         Raises:
             ConfigError: the tag of all texts is none, or there is not one for each.
         """
-        invalid = {i: reason for i, text in enumerate(texts) if (reason := why_invalid(text))}
+        invalid = find_invalid(texts)
         if lang is None or (isinstance(lang, str) and lang != AUTO):
             return [self.route(lang)] * len(texts), list(invalid.items())
         tags: list[Any] = [lang] * len(texts) if isinstance(lang, str) else list(lang)

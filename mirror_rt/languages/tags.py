@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import TypeVar
 
 from mirror_rt.errors import ConfigError
 
-__all__ = ["lookup_chain", "normalize_tag"]
+__all__ = ["find_language", "lookup_chain", "normalize_tag"]
+
+T = TypeVar("T")
 
 _TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
 # Deprecated primary subtags and their preferred values, by the IANA registry.
@@ -47,6 +51,19 @@ def lookup_chain(tag: str) -> list[str]:
         if parts and len(parts[-1]) == 1:
             parts.pop()
     return chain
+
+
+def find_language(tag: str, available: Mapping[str, T]) -> T | None:
+    """Find what there is for a language, or for a more general one; None where there is nothing.
+
+    Args:
+        tag: a language tag, in any spelling; `iw` means `he`, and `pt-BR` falls back to `pt`.
+        available: by tags as `normalize_tag` writes them.
+
+    Raises:
+        ConfigError: it has not the form of a tag.
+    """
+    return next((available[t] for t in lookup_chain(tag) if t in available), None)
 
 
 def _with_case(subtag: str) -> str:

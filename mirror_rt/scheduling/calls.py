@@ -1,26 +1,38 @@
-"""What a caller asks of a scheduler, before it is tokenised; and who may not ask."""
+"""What a scheduler is asked: by which encoders, with which texts, and who may not ask."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
 
-from mirror_rt.encoding.options import Job
-from mirror_rt.errors import ReentrantCallError
+from mirror_rt.encoding.options import EncodePlan
+from mirror_rt.encoding.pipeline import Pipeline
+from mirror_rt.errors import ConfigError, ReentrantCallError
 from mirror_rt.scheduling.requests import RequestTimes
 
-__all__ = ["Call", "ReentryGuard", "is_short"]
+__all__ = ["Call", "HasPipeline", "ReentryGuard", "cancel_result", "check_scheduler", "is_short"]
 
 # Of a call from an event loop that is tokenised there, within a fraction of a millisecond:
 # characters, or token ids.
 _MOST_INLINE_TEXTS, _MOST_INLINE_SIZE = 8, 1024
 
 
+class HasPipeline(Protocol):
+    """An encoder, as far as a scheduler needs it."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Turns its texts into vectors."""
+        ...
+
+
 class Call(NamedTuple):
     """Texts for which there is room."""
 
     texts: list[Any]
-    job: Job
+    plan: EncodePlan
     arrived: float
     timeout: float | None
     times: RequestTimes | None
@@ -45,7 +57,7 @@ class ReentryGuard(threading.local):
         self._lock = threading.Lock()  # one a thread, so whoever finds it locked locked it
 
     def __call__(self) -> threading.Lock:
-        """What a call holds; `with` leaves none locked, wherever Ctrl-C comes.
+        """Return what a call holds; `with` leaves none locked, wherever Ctrl-C comes.
 
         Raises:
             ReentrantCallError: this thread is in the middle of a call.
@@ -56,3 +68,23 @@ class ReentryGuard(threading.local):
                 "the handler and encode outside of it, or use loop.add_signal_handler"
             )
         return self._lock
+
+
+def cancel_result(accepted: Future[Future[Any]]) -> None:
+    """Cancel what was accepted for a task that is gone; nothing happens to one that is done."""
+    if not accepted.cancelled() and accepted.exception() is None:
+        accepted.result().cancel()
+
+
+def check_scheduler(pipelines: Sequence[Pipeline], limits: dict[str, int]) -> None:
+    """Raise ConfigError for a limit below 1, no model, or models of several dimensions."""
+    for name, limit in limits.items():
+        if limit < 1:
+            raise ConfigError(f"{name} must be at least 1, got {limit}")
+    if not pipelines:
+        raise ConfigError("a Scheduler needs at least one encoder, got none")
+    dimensions = {pipeline.model.dimension for pipeline in pipelines}
+    if len(dimensions) > 1:
+        raise ConfigError(
+            f"the encoders of a Scheduler must be of one model, got dimensions {sorted(dimensions)}"
+        )

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from mirror_rt.encoding.options import Job
-from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
+from mirror_rt.encoding.options import EncodePlan
+from mirror_rt.encoding.pipeline import Encoded, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
+from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = ["BatchReport", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
 
-Finish = Callable[[Vectors, TokenRows, Job], EncodedTexts]
+Finish = Callable[[Vectors, TokenRows, EncodePlan], Encoded]
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Request:
 
     Attributes:
         rows: what is to run.
-        job: what the caller asked for.
+        plan: what the caller asked for.
         timeout: seconds that the caller gave, None for no limit.
         of_tokens: whether the caller wants a vector for each token, and not one for each text.
         vectors: of the rows, unset in those that are not done: float32 [m, D], pooled, or m arrays
@@ -66,7 +67,7 @@ class Request:
     """
 
     rows: TokenRows
-    job: Job
+    plan: EncodePlan
     timeout: float | None
     of_tokens: bool
     vectors: Vectors | list[Vectors]
@@ -77,7 +78,7 @@ class Request:
     future: Future[Any] = field(default_factory=Future)
 
     def succeed(self, finish: Finish) -> None:
-        """Give the caller the vectors as asked for: `EncodedTexts`, or those of tokens as a list.
+        """Give the caller the vectors as asked for.
 
         The graph could normalise, too; done here, callers who want it and those who do not share
         a batch.
@@ -89,10 +90,10 @@ class Request:
             if isinstance(vectors, list):
                 self.future.set_result(vectors)
                 return
-            if self.job.normalize:
-                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-            kept = np.ascontiguousarray(vectors[:, : self.job.dimension])
-            self.future.set_result(finish(kept, self.rows, self.job))
+            if self.plan.normalize:
+                vectors = normalize_rows(vectors)
+            kept = np.ascontiguousarray(vectors[:, : self.plan.dimension])
+            self.future.set_result(finish(kept, self.rows, self.plan).describe())
         except Exception as error:  # noqa: BLE001 - the device's thread must go on
             self.future.set_exception(error)
 
@@ -104,7 +105,7 @@ class Request:
 
 def make_request(
     rows: TokenRows,
-    job: Job,
+    plan: EncodePlan,
     *,
     dimension: int,
     pad_to: int | None,
@@ -114,10 +115,10 @@ def make_request(
     of_tokens: bool = False,
 ) -> Request:
     """Make a request; times are those of `time.monotonic`."""
-    vectors: Vectors | list[Vectors] = np.empty((len(rows.text), dimension), np.float32)
+    vectors: Vectors | list[Vectors] = np.empty((len(rows.tokens), dimension), np.float32)
     if of_tokens:
-        vectors = [np.empty((0, 0), np.float32)] * len(rows.text)
-    request = Request(rows, job, timeout, of_tokens, vectors, times, left=len(rows.text))
+        vectors = [np.empty((0, 0), np.float32)] * len(rows.tokens)
+    request = Request(rows, plan, timeout, of_tokens, vectors, times, left=len(rows.tokens))
     deadline = None if timeout is None else arrived + timeout
     spans = pairwise(rows.tokens.offsets.tolist())
     request.texts = [

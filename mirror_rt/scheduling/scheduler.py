@@ -12,12 +12,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self, TypeVar, Unpack
 
-from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
+from mirror_rt.encoding.inputs import Inputs, as_list
 from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
-from mirror_rt.scheduling.calls import Call, ReentryGuard, is_short
-from mirror_rt.scheduling.device import Device
+from mirror_rt.scheduling.calls import (
+    Call,
+    HasPipeline,
+    ReentryGuard,
+    cancel_result,
+    check_scheduler,
+    is_short,
+)
+from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
     BatchReport,
@@ -27,7 +34,7 @@ from mirror_rt.scheduling.requests import (
 )
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["Scheduler"]
+__all__ = ["HasPipeline", "Scheduler"]
 
 logger = logging.getLogger("mirror_rt")
 
@@ -68,33 +75,34 @@ class Scheduler:
 
     def __init__(
         self,
-        encoders: BatchEncoder | Sequence[BatchEncoder],
+        encoders: HasPipeline | Sequence[HasPipeline],
         *,
         token_budget: int = 2048,
         max_waiting_texts: int = 4096,
         max_waiting_tokens: int = 262_144,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
-        encoders = list(encoders) if isinstance(encoders, Sequence) else [encoders]
+        several = encoders if isinstance(encoders, Sequence) else [encoders]
+        pipelines = [encoder.pipeline for encoder in several]
         limits = {
             "token_budget": token_budget,
             "max_waiting_texts": max_waiting_texts,
             "max_waiting_tokens": max_waiting_tokens,
         }
-        _check(encoders, limits)
-        self._encoder = encoders[0]
+        check_scheduler(pipelines, limits)
+        self._pipeline = pipelines[0]
         self._process = os.getpid()
         self._queue = RequestQueue(
             max_texts=max_waiting_texts,
             max_tokens=max_waiting_tokens,
             token_budget=token_budget,
-            run_cost=self._encoder.run_cost,
+            run_cost=self._pipeline.model.run_cost,
         )
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-tokenizer")
         self._devices = [
-            Device(encoder, self._queue, self._report)
-            for encoder in encoders
-            for _ in range(encoder.prepare_concurrent_runs())
+            DeviceThread(pipeline, self._queue, self._report)
+            for pipeline in pipelines
+            for _ in range(pipeline.model.prepare_concurrent_runs())
         ]
         self._on_batch = on_batch
         self._guard = ReentryGuard()
@@ -306,9 +314,8 @@ class Scheduler:
                 "batch_size: the batches of a Scheduler are common to its callers; give it a "
                 "token_budget"
             )
-        job = self._encoder.job(options)
-        if of_tokens:
-            job = self._encoder.token_job(job)
+        make_plan = self._pipeline.plan_for_tokens if of_tokens else self._pipeline.plan
+        plan = make_plan(**options)
         if os.getpid() != self._process:
             raise ClosedError(
                 f"this Scheduler belongs to process {self._process}, its threads were not forked "
@@ -316,7 +323,7 @@ class Scheduler:
             )
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         self._queue.admit(len(texts))
-        return Call(texts, job, arrived, timeout, times, of_tokens)
+        return Call(texts, plan, arrived, timeout, times, of_tokens)
 
     async def _await(self, call: Call) -> Any:
         """The result of an admitted call, within its time."""
@@ -339,10 +346,10 @@ class Scheduler:
         """Tokenise admitted texts and queue them; raise Stopped where `stop` is set meanwhile."""
         try:
             request = make_request(
-                self._encoder.prepare(call.texts, call.job, stop),
-                call.job,
-                dimension=self._encoder.dimension,
-                pad_to=self._encoder.pad_to,
+                self._pipeline.prepare(call.texts, call.plan, stop),
+                call.plan,
+                dimension=self._pipeline.model.dimension,
+                pad_to=self._pipeline.pad_to,
                 arrived=call.arrived,
                 timeout=call.timeout,
                 times=call.times,
@@ -359,7 +366,7 @@ class Scheduler:
                 lambda future: queue.cancel(request) if future.cancelled() else None
             )
         else:
-            request.succeed(self._encoder.finish)
+            request.succeed(self._pipeline.finish)
         return request.future
 
     async def _accept_aside(self, call: Call) -> Future[Any]:
@@ -375,7 +382,7 @@ class Scheduler:
             return await asyncio.wrap_future(accepted)
         except BaseException:
             stop.set()
-            accepted.add_done_callback(_cancel_result)
+            accepted.add_done_callback(cancel_result)
             raise
 
     def _report(self, report: BatchReport) -> None:
@@ -390,22 +397,3 @@ def _close_unheld(queue: RequestQueue, process: int) -> None:
     """Let the devices of a scheduler that is gone run what waits, and end."""
     if os.getpid() == process:
         queue.close()
-
-
-def _cancel_result(accepted: Future[Future[Any]]) -> None:
-    """Cancel what was accepted for a task that is gone; nothing happens to one that is done."""
-    if not accepted.cancelled() and accepted.exception() is None:
-        accepted.result().cancel()
-
-
-def _check(encoders: Sequence[BatchEncoder], limits: dict[str, int]) -> None:
-    for name, limit in limits.items():
-        if limit < 1:
-            raise ConfigError(f"{name} must be at least 1, got {limit}")
-    if not encoders:
-        raise ConfigError("a Scheduler needs at least one encoder, got none")
-    dimensions = {encoder.dimension for encoder in encoders}
-    if len(dimensions) > 1:
-        raise ConfigError(
-            f"the encoders of a Scheduler must be of one model, got dimensions {sorted(dimensions)}"
-        )

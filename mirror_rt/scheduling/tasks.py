@@ -9,8 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from mirror_rt.encoding.batch_encoder import BatchEncoder
-from mirror_rt.scheduling.scheduler import Scheduler
+from mirror_rt.scheduling.scheduler import HasPipeline, Scheduler
 
 __all__ = ["SHARED_TEXTS", "run_in_thread", "scheduler_of"]
 
@@ -18,20 +17,20 @@ __all__ = ["SHARED_TEXTS", "run_in_thread", "scheduler_of"]
 SHARED_TEXTS = 256
 
 T = TypeVar("T")
-_schedulers: weakref.WeakKeyDictionary[BatchEncoder, Scheduler] = weakref.WeakKeyDictionary()
+_schedulers: weakref.WeakKeyDictionary[HasPipeline, Scheduler] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def scheduler_of(encoder: BatchEncoder) -> Scheduler:
+def scheduler_of(encoder: HasPipeline) -> Scheduler:
     """The scheduler that concurrent tasks share an encoder by, made on first use.
 
-    It holds the encoder weakly and ends with it, so that nobody has to close either.
+    It holds the pipeline alone and ends with the encoder, so that nobody has to close either.
     """
     with _lock:
         scheduler = _schedulers.get(encoder)
         if scheduler is None or not scheduler.running:
             scheduler = _schedulers[encoder] = Scheduler(
-                weakref.proxy(encoder),
+                encoder,
                 max_waiting_texts=sys.maxsize,
                 max_waiting_tokens=sys.maxsize,
             )

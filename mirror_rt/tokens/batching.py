@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +18,7 @@ CPU_RUN_COST, GPU_RUN_COST = 16, 2048
 
 def plan_batches(
     lengths: npt.NDArray[np.int64], *, token_budget: int, run_cost: int = 0
-) -> Iterator[npt.NDArray[np.int64]]:
+) -> list[npt.NDArray[np.int64]]:
     """Group rows of similar length into the batches that are cheapest to run one by one.
 
     A batch of r rows of at most L tokens costs r * L + `run_cost`. The split of the sorted rows
@@ -32,13 +31,9 @@ def plan_batches(
             makes a batch of its own.
         run_cost: what a run costs besides its tokens, in tokens.
 
-    Yields:
-        int64 [b], row indices of one batch; every row comes exactly once.
+    Returns:
+        int64 [b] for each batch, the indices of its rows; every row comes exactly once.
     """
-    if len(lengths) == 1:  # what a single text waits for
-        yield np.zeros(1, dtype=np.int64)
-        return
     order = np.argsort(lengths, kind="stable")
     ends = _core.plan_batches(lengths[order], token_budget=token_budget, run_cost=run_cost)
-    for begin, end in reversed(list(pairwise([0, *ends.tolist()]))):
-        yield order[begin:end]
+    return [order[begin:end] for begin, end in pairwise([0, *ends.tolist()])][::-1]

@@ -7,22 +7,23 @@ averaged.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import Job
 from mirror_rt.errors import ConfigError
 from mirror_rt.tokens.padding import RaggedTokens
-from mirror_rt.tokens.tokenization import TextTokenizer, why_invalid
-from mirror_rt.tokens.windows import Window
+from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_rt.tokens.windows import TextWindow
+from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = [
     "MOST_CHARACTERS",
+    "OnTooLong",
     "TokenRows",
+    "check_prompt",
     "id_rows",
     "pool_chunks",
     "token_rows",
@@ -30,96 +31,138 @@ __all__ = [
 ]
 
 Ids = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
+OnTooLong = Literal["truncate", "error", "chunk"]
 
 # Bounds time and memory of one text in chunks: about 5,000 rows of 512 tokens.
 MOST_CHARACTERS = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRows:
+class TokenRows(NamedTuple):
     """What the model runs for a window of n texts.
 
     Attributes:
         start: number of the first text in the input.
+        n: how many texts there are.
         tokens: m rows, in the order of the texts.
-        text: int64 [m], the text (in the window) of each row.
-        weights: float32 [m], tokens of the row that are the text's own; 1 for an only row.
-        truncated: bool [n], texts that were cut.
+        cut: the texts (in the window) that were cut.
         invalid: (number in the input, reason) of the texts that have no row.
+        text: int64 [m], the text (in the window) of each row; None where row i is that of text i.
+        weights: float32 [m], tokens of the row that are the text's own; 1 for an only row. None
+            where no text was cut into chunks.
     """
 
     start: int
+    n: int
     tokens: RaggedTokens
-    text: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
-    truncated: npt.NDArray[np.bool_]
-    invalid: list[tuple[int, str]]
+    cut: Sequence[int] = ()
+    invalid: Sequence[tuple[int, str]] = ()
+    text: Indices | None = None
+    weights: npt.NDArray[np.float32] | None = None
+
+    def text_of_rows(self) -> Indices:
+        """Give the text (in the window) of each row: int64 [m]."""
+        return np.arange(self.n) if self.text is None else self.text
 
     @property
     def chunked(self) -> bool:
         """Whether a text has several rows."""
-        return len(self.text) + len(self.invalid) > len(self.truncated)
+        return self.text is not None and len(self.text) + len(self.invalid) > self.n
+
+    @property
+    def chunks(self) -> Indices:
+        """Rows of each text: int64 [n]."""
+        if self.text is None:
+            return np.ones(self.n, dtype=np.int64)
+        return np.bincount(self.text, minlength=self.n)
+
+    @property
+    def token_counts(self) -> Indices:
+        """Tokens of each text, over all its rows: int64 [n]."""
+        if self.text is None:
+            return self.tokens.lengths
+        counts = np.zeros(self.n, dtype=np.int64)
+        np.add.at(counts, self.text, self.tokens.lengths)
+        return counts
+
+    @property
+    def truncated(self) -> npt.NDArray[np.bool_]:
+        """Whether a text was cut: bool [n]."""
+        truncated = np.zeros(self.n, dtype=np.bool_)
+        truncated[list(self.cut)] = True
+        return truncated
 
 
 def token_rows(
-    tokenizer: TextTokenizer, window: Window, job: Job, stop: threading.Event | None = None
+    tokenizer: TextTokenizer,
+    window: TextWindow,
+    *,
+    prompt: str,
+    on_too_long: OnTooLong,
+    stop: threading.Event | None = None,
 ) -> TokenRows:
-    """Check and tokenise the texts of a window.
+    """Tokenise the texts of a window.
+
+    Args:
+        tokenizer: of the model.
+        window: of texts, checked.
+        prompt: put before each text.
+        on_too_long: what becomes of a text of more tokens than the model takes.
+        stop: set to end with `Stopped` while a text is cut into chunks.
 
     Raises:
         ConfigError: the prompt leaves no room for text.
-        Stopped: `stop` was set while a text was cut into chunks.
+        Stopped: `stop` was set.
     """
-    invalid = {i: why for i, text in enumerate(window.texts) if (why := why_invalid(text))}
-    text = np.array([i for i in range(len(window.texts)) if i not in invalid], dtype=np.int64)
-    tokenized = tokenizer([window.texts[i] for i in text], prompt=job.prompt)
-    tokens, too_long = tokenized.tokens, text[tokenized.truncated]
-    weights = np.ones(len(text), dtype=np.float32)
-    truncated = np.zeros(len(window.texts), dtype=np.bool_)
-    if len(too_long):
-        check_prompt(tokenizer, job.prompt)
-        if job.on_too_long == "truncate":
-            truncated[too_long] = True
-        elif job.on_too_long == "error":
-            invalid |= dict.fromkeys(map(int, too_long), too_long_reason(tokenizer.max_length))
+    start, texts, invalid = window
+    valid = [i for i in range(len(texts)) if i not in invalid] if invalid else range(len(texts))
+    tokens, truncated, any_empty = tokenizer(
+        [texts[i] for i in valid] if invalid else texts, prompt=prompt
+    )
+    rows = TokenRows(start, len(texts), tokens)
+    if not invalid and not any_empty and True not in truncated:
+        return rows
+    rows, refused = rows._replace(text=np.array(valid, dtype=np.int64)), dict(invalid)
+    if too_long := [i for i, cut in zip(valid, truncated, strict=True) if cut]:
+        check_prompt(tokenizer, prompt)
+        if on_too_long == "truncate":
+            rows = rows._replace(cut=too_long)
+        elif on_too_long == "error":
+            refused |= dict.fromkeys(too_long, too_long_reason(tokenizer.max_length))
         else:
-            huge = {int(i) for i in too_long if len(window.texts[i]) > MOST_CHARACTERS}
-            invalid |= {i: _too_huge(window.texts[i]) for i in huge}
-            chunks = {
-                int(i): chunk_text(tokenizer, window.texts[i], job.prompt, stop)
-                for i in too_long
-                if int(i) not in huge
-            }
-            tokens, text, weights = _insert_chunks(tokens, text, chunks)
-    if not (lengths := tokens.lengths).all():
-        invalid |= dict.fromkeys(map(int, text[lengths == 0]), "it has no tokens")
-    if invalid:
-        keep = np.array([int(i) not in invalid for i in text], dtype=np.bool_)
-        tokens, text, weights = tokens.take(np.flatnonzero(keep)), text[keep], weights[keep]
-    return TokenRows(
-        window.start,
-        tokens,
-        text,
-        weights,
-        truncated,
-        [(window.start + i, invalid[i]) for i in sorted(invalid)],
+            huge = [i for i in too_long if len(texts[i]) > MOST_CHARACTERS]
+            refused |= {i: _too_huge(texts[i]) for i in huge}
+            kept = [i for i in too_long if i not in huge]
+            chunks = {i: chunk_text(tokenizer, texts[i], prompt, stop) for i in kept}
+            rows = _insert_chunks(rows, chunks)
+    if any_empty:
+        empty = rows.text_of_rows()[rows.tokens.lengths == 0]
+        refused |= dict.fromkeys(empty.tolist(), "it has no tokens")
+    return _without(rows, refused) if refused else rows
+
+
+def _without(rows: TokenRows, refused: dict[int, str]) -> TokenRows:
+    """Leave out the rows of texts that cannot be encoded, and note these."""
+    text = rows.text_of_rows()
+    kept = np.flatnonzero([i not in refused for i in text.tolist()])
+    return rows._replace(
+        tokens=rows.tokens if len(kept) == len(rows.tokens) else rows.tokens.take(kept),
+        text=text[kept],
+        weights=None if rows.weights is None else rows.weights[kept],
+        invalid=[(rows.start + i, refused[i]) for i in sorted(refused)],
     )
 
 
 def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
     """Check token ids, as `BatchEncoder.tokenize` gives them: they are run as they are."""
-    invalid = [(i, why) for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))]
-    refused = {i for i, _ in invalid}
-    kept = [i for i in range(len(sequences)) if i not in refused]
-    return TokenRows(
-        0,
-        RaggedTokens.from_lists([sequences[i] for i in kept]),
-        np.array(kept, dtype=np.int64),
-        np.ones(len(kept), dtype=np.float32),
-        np.zeros(len(sequences), dtype=np.bool_),
-        invalid,
-    )
+    invalid = {i: why for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))}
+    kept = [i for i in range(len(sequences)) if i not in invalid]
+    tokens = RaggedTokens.from_lists([sequences[i] for i in kept])
+    rows = TokenRows(0, len(sequences), tokens)
+    if not invalid:
+        return rows
+    return rows._replace(text=np.array(kept, dtype=np.int64), invalid=list(invalid.items()))
 
 
 def _unusable(tokenizer: TextTokenizer, ids: Any) -> str | None:
@@ -184,35 +227,32 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
     Returns:
         float32 [n, D].
     """
-    if not rows.chunked and not rows.invalid:
+    if rows.text is None or not (rows.chunked or rows.invalid):
         return vectors
-    pooled = np.full((len(rows.truncated), vectors.shape[1]), np.nan, dtype=np.float32)
+    pooled = np.full((rows.n, vectors.shape[1]), np.nan, dtype=np.float32)
     pooled[rows.text] = vectors
     if not rows.chunked:
         return pooled
+    assert rows.weights is not None
     first = np.flatnonzero(np.diff(rows.text, prepend=-1))
     ends = np.append(first[1:], len(vectors))
     for begin, end in zip(first, ends, strict=True):
         if end - begin > 1:
             mean = np.average(vectors[begin:end], axis=0, weights=rows.weights[begin:end])
-            pooled[rows.text[begin]] = mean
-            if normalize:
-                pooled[rows.text[begin]] /= max(float(np.linalg.norm(mean)), 1e-12)
+            pooled[rows.text[begin]] = normalize_rows(mean[None])[0] if normalize else mean
     return pooled
 
 
-def _insert_chunks(
-    tokens: RaggedTokens, text: npt.NDArray[np.int64], chunks: dict[int, list[tuple[Ids, int]]]
-) -> tuple[RaggedTokens, npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def _insert_chunks(rows: TokenRows, chunks: dict[int, list[tuple[Ids, int]]]) -> TokenRows:
     """Replace the rows of the texts in `chunks` by theirs."""
-    rows: list[tuple[int, Ids, int]] = []
-    for i, (begin, end) in zip(text.tolist(), tokens.spans(), strict=True):
-        own = chunks.get(i, [(tokens.ids[begin:end], 1)])
-        rows += [(i, ids, weight) for ids, weight in own]
-    return (
-        RaggedTokens.from_arrays([ids for _, ids, _ in rows]),
-        np.array([i for i, _, _ in rows], dtype=np.int64),
-        np.array([weight for _, _, weight in rows], dtype=np.float32),
+    made: list[tuple[int, Ids, int]] = []
+    for i, (begin, end) in zip(rows.text_of_rows().tolist(), rows.tokens.spans(), strict=True):
+        own = chunks.get(i, [(rows.tokens.ids[begin:end], 1)])
+        made += [(i, ids, weight) for ids, weight in own]
+    return rows._replace(
+        tokens=RaggedTokens.from_arrays([ids for _, ids, _ in made]),
+        text=np.array([i for i, _, _ in made], dtype=np.int64),
+        weights=np.array([weight for _, _, weight in made], dtype=np.float32),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ class PaddedBatch(NamedTuple):
     token_type_ids: npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RaggedTokens:
     """Token ids of n sequences of different length, in one array.
 
@@ -59,7 +60,7 @@ class RaggedTokens:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each sequence, int64 [n]."""
         return self.offsets[1:] - self.offsets[:-1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +20,15 @@ from mirror_rt.tokens.padding import RaggedTokens
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-__all__ = ["Framed", "Stopped", "TextTokenizer", "TokenPiece", "TokenizedTexts", "why_invalid"]
+__all__ = [
+    "Framed",
+    "Stopped",
+    "TextTokenizer",
+    "TokenPiece",
+    "TokenizedTexts",
+    "find_invalid",
+    "why_invalid",
+]
 
 # Real text has 1 to 6 characters a token; only runs of white space and the like have more.
 _CLIP_CHARACTERS_PER_TOKEN = 64
@@ -31,6 +39,7 @@ Ids = npt.NDArray[np.int32]
 _MOST_ID = 2**31 - 1
 # In a tokenizer.json: listing a vocabulary to find a larger id takes as long as loading it.
 _PERHAPS_LARGER_ID = re.compile(rb'"\s*:\s*[0-9]{10}')
+_IDS, _OVERFLOWING = attrgetter("ids"), attrgetter("overflowing")
 
 
 class Stopped(Exception):  # noqa: N818  # no error: it was asked for
@@ -53,17 +62,23 @@ def why_invalid(text: object) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedTexts:
+def find_invalid(texts: Iterable[object]) -> dict[int, str]:
+    """Give the position of each text that cannot be encoded, and why."""
+    return {i: reason for i, text in enumerate(texts) if (reason := why_invalid(text))}
+
+
+class TokenizedTexts(NamedTuple):
     """Token ids with special tokens, and which texts were cut.
 
     Attributes:
         tokens: n ragged sequences of at most `max_length` ids.
-        truncated: bool [n], True where text was cut to fit.
+        truncated: for each text, True where it was cut to fit.
+        any_empty: whether a text has no tokens at all.
     """
 
     tokens: RaggedTokens
-    truncated: npt.NDArray[np.bool_]
+    truncated: list[bool]
+    any_empty: bool
 
 
 class Framed(NamedTuple):
@@ -113,6 +128,8 @@ class TextTokenizer:
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
         self.pad_id = pad_id
+        self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
+        """Characters that are tokenised at once: 64 a token of the limit."""
 
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
@@ -170,28 +187,21 @@ class TextTokenizer:
         10 MB costs no more than a long one; where that gives too few tokens (runs of white space),
         it is cut at 1,024. A text that was cut counts as truncated.
         """
-        clip = self.clip_characters
+        clip, second = self.clip_characters, _SECOND_CLIP * self.max_length
         encodings = self._encode([prompt + text[:clip] for text in texts])
-        truncated = np.fromiter(
-            (bool(encoding.overflowing) for encoding in encodings), np.bool_, len(encodings)
-        )
-        for i, text in enumerate(texts):
-            if len(text) > clip and not truncated[i]:
-                second = _SECOND_CLIP * self.max_length
-                encodings[i] = self._encode([prompt + text[:second]])[0]
-                truncated[i] = bool(encodings[i].overflowing) or len(text) > second
-        tokens = RaggedTokens.from_lists([encoding.ids for encoding in encodings])
-        return TokenizedTexts(tokens, truncated)
+        truncated = list(map(bool, map(_OVERFLOWING, encodings)))
+        if max(map(len, texts), default=0) > clip:
+            for i, text in enumerate(texts):
+                if len(text) > clip and not truncated[i]:
+                    encodings[i] = self._encode([prompt + text[:second]])[0]
+                    truncated[i] = bool(encodings[i].overflowing) or len(text) > second
+        ids = list(map(_IDS, encodings))
+        return TokenizedTexts(RaggedTokens.from_lists(ids), truncated, not all(ids))
 
     @property
     def vocabulary_size(self) -> int:
         """How many token ids there are; they begin at 0."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
-
-    @property
-    def clip_characters(self) -> int:
-        """Characters that are tokenised at once: 64 a token of the limit."""
-        return _CLIP_CHARACTERS_PER_TOKEN * self.max_length
 
     def pieces(self, text: str, *, special_tokens: bool) -> list[TokenPiece]:
         """All tokens of a text of any length, with their places in it."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import new_folder
-from mirror_rt.languages.pack_index import PackIndex, is_pack
 
 __all__ = ["RepositoryConfig", "write_repository"]
 

@@ -128,8 +128,10 @@ class Quantizer:
         Raises:
             ConfigError: a row holds NaN, for which there is no code.
         """
-        if self.precision in ("float32", "float16"):
-            return vectors.astype(self.dtype, copy=False)
+        if self.precision == "float32":
+            return vectors
+        if self.precision == "float16":
+            return vectors.astype(np.float16)
         if self.ranges is None:
             return self._pack(vectors)
         starts, ends = self.ranges

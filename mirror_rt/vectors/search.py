@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt import _core
+from mirror_rt.cpus import available_cpus
 from mirror_rt.errors import ConfigError
-from mirror_rt.inference.cpus import available_cpus
+from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Ranges, checked_ranges, unit_ranges
 
 __all__ = ["SearchResult", "cosine_similarity", "search"]
@@ -51,7 +52,7 @@ def cosine_similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
     """
     left, right = _matrix(a, "a"), _matrix(b, "b")
     _check_dimensions(left.shape[1], right.shape[1])
-    return np.asarray(_unit(left) @ _unit(right).T)
+    return np.asarray(normalize_rows(left) @ normalize_rows(right).T)
 
 
 def search(
@@ -210,11 +211,6 @@ def _matrix(values: npt.ArrayLike, name: str) -> Floats:
     if array.ndim not in (1, 2):
         raise ConfigError(f"{name} must be [n, D] or [D], got {list(array.shape)}")
     return np.ascontiguousarray(np.atleast_2d(array), dtype=np.float32)
-
-
-def _unit(rows: Floats) -> Floats:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(norms, np.float32(1e-12)))
 
 
 def _check_dimensions(left: int, right: int) -> None:

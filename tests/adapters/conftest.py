@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from mirror_rt import Encoder
+from mirror_rt.inference.bundle_model import BundleModel
 
 DOCUMENTS = [
     "The river runs slowly through the old town.",
@@ -78,7 +79,7 @@ def ranked(document_vectors, query_vector) -> list[str]:
 @pytest.fixture
 def beside(monkeypatch):
     """Await something whose model takes 50 ms; the event loop must go on meanwhile."""
-    run_batch = Encoder._run_batch
+    run_batch = BundleModel.run_batch
 
     def slowly(self, batch, *, normalize):
         time.sleep(0.05)
@@ -102,7 +103,7 @@ def beside(monkeypatch):
 
     def beside(awaitable):
         with monkeypatch.context() as patch:
-            patch.setattr(Encoder, "_run_batch", slowly)
+            patch.setattr(BundleModel, "run_batch", slowly)
             return asyncio.run(run(awaitable))
 
     return beside

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from command_errors import one_line_error
 from mirror_rt import BundleError, Encoder, InvalidTextError, LanguagePack, Manifest
+from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.cli import main
 from mirror_rt.heads.task_heads import Heads, TaskHead
-from mirror_rt.languages.pack_index import PackedBundle, PackIndex
 from time_limits import within_a_second
 
 fuzz = settings(

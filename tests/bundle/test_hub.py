@@ -19,9 +19,9 @@ from mirror_rt import (
     OutputExistsError,
 )
 from mirror_rt.bundle.manifest import record_files
+from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.bundle.pull import pull
 from mirror_rt.bundle.push import push
-from mirror_rt.languages.pack_index import PackedBundle, PackIndex
 
 NAME = "owner/encoder"
 TEXTS = ["the river", "人生", "a"]

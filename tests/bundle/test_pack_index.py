@@ -7,7 +7,7 @@ import pytest
 
 from command_errors import one_line_error
 from mirror_rt import BundleError, BundleIntegrityError, BundleVersionError, Encoder
-from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 
 
 @pytest.fixture

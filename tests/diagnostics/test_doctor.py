@@ -5,9 +5,9 @@ import pytest
 
 from fake_cuda import make_onnxruntime
 from mirror_rt import MissingDependencyError
+from mirror_rt.cpus import CpuBudget
 from mirror_rt.diagnostics import doctor
 from mirror_rt.diagnostics.doctor import examine
-from mirror_rt.inference.cpus import CpuBudget
 from mirror_rt.inference.shared_libraries import missing_libraries, nvidia_cards
 
 MISSING = ["libcublas_none.so.12", "libcudnn_none.so.9"]
@@ -66,15 +66,15 @@ def test_no_bundle_at_all(cli, tmp_path):
 
 
 def test_vectors_that_differ_in_a_batch_are_a_fault(bundle, monkeypatch):
-    from mirror_rt import Encoder
+    from mirror_rt.inference.bundle_model import BundleModel
 
-    run = Encoder._run_batch
+    run = BundleModel.run_batch
 
     def wrong(self, batch, *, normalize):
         vectors = run(self, batch, normalize=normalize)
         return vectors if len(vectors) == 1 else vectors[::-1]
 
-    monkeypatch.setattr(Encoder, "_run_batch", wrong)
+    monkeypatch.setattr(BundleModel, "run_batch", wrong)
     found = finding("model", bundle)
     assert found.status == "fault"
     assert found.remedy

@@ -252,11 +252,11 @@ def test_the_weights_stay_in_the_file_where_they_can(bundle, tmp_path):
     import shutil
 
     mapped = Encoder.load(bundle)
-    assert mapped._session.graph.name == "model_mapped.onnx"
+    assert mapped.pipeline.model.runner.graph.name == "model_mapped.onnx"
     linked = shutil.copytree(bundle, tmp_path / "linked")
     (linked / "onnx" / "model.onnx").unlink()
     (linked / "onnx" / "model.onnx").symlink_to(bundle / "onnx" / "model.onnx")
     copied = Encoder.load(linked)
-    assert copied._session.graph.name == "model.onnx"
+    assert copied.pipeline.model.runner.graph.name == "model.onnx"
     texts = ["a river", "the old town hall by the river"]
     np.testing.assert_allclose(mapped.encode(texts), copied.encode(texts), atol=1e-6)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mirror_rt import ClosedError, ConfigError, Encoder, InvalidTextError
-from mirror_rt.tokens.windows import one_ahead, windows
+from mirror_rt.tokens.windows import one_ahead, text_windows
 
 TEXTS = ["the river", "a", "the old town " * 9, "word", "人生"]
 
@@ -25,10 +25,10 @@ def encoder(bundle):
 
 
 def test_windows_by_count_and_by_characters():
-    assert [(w.start, len(w.texts)) for w in windows("abcdefg", 3)] == [(0, 3), (3, 3), (6, 1)]
-    assert [len(w.texts) for w in windows(["x" * 6_000_000] * 7)] == [3, 3, 1]
-    assert list(windows([])) == []
-    assert [w.texts for w in windows([None, 3])] == [[None, 3]]
+    assert [(w.start, len(w.texts)) for w in text_windows("abcdefg", 3)] == [(0, 3), (3, 3), (6, 1)]
+    assert [len(w.texts) for w in text_windows(["x" * 6_000_000] * 7)] == [3, 3, 1]
+    assert list(text_windows([])) == []
+    assert [w.texts for w in text_windows([None, 3])] == [[None, 3]]
 
 
 def test_the_next_item_is_computed_while_one_is_used():
@@ -210,14 +210,14 @@ def test_threads_share_an_encoder_and_agree(encoder):
 def slow_encoder(bundle, monkeypatch):
     """One whose every batch takes 50 ms, and that counts them."""
     encoder = Encoder.load(bundle)
-    run, encoder.batches = encoder._run_batch, 0
+    run, encoder.batches = encoder.pipeline.model.run_batch, 0
 
     def slowly(batch, *, normalize):
         encoder.batches += 1
         time.sleep(0.05)
         return run(batch, normalize=normalize)
 
-    monkeypatch.setattr(encoder, "_run_batch", slowly)
+    monkeypatch.setattr(encoder.pipeline.model, "run_batch", slowly)
     return encoder
 
 
@@ -329,7 +329,7 @@ def test_complaint_5_a_failing_batch_is_an_error_and_the_encoder_lives(slow_enco
         raise MemoryError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(slow_encoder, "_run_batch", broken)
+        patch.setattr(slow_encoder.pipeline.model, "run_batch", broken)
         with pytest.raises(MemoryError):
             list(slow_encoder.encode_iter(TEXTS * 10, window=4))
     assert slow_encoder.encode(TEXTS).shape == (5, 32)

@@ -357,7 +357,7 @@ def test_a_pack_by_language_folder(cli, folder, tiny_bert, tmp_path):
 
 
 def test_a_pack_has_an_encoder_for_each_language(cli, folder, bundle, tmp_path):
-    from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+    from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 
     pack = tmp_path / "pack"
     shutil.copytree(bundle, pack / "fr")

@@ -81,7 +81,9 @@ def test_parity_notices_nan(bundle, monkeypatch):
     encoder = Encoder.load(bundle)
     broken = Encoder.load(bundle)
     monkeypatch.setattr(
-        broken, "_run_batch", lambda batch, normalize: np.full((len(batch[0]), 32), np.nan, "f4")
+        broken.pipeline.model,
+        "run_batch",
+        lambda batch, normalize: np.full((len(batch[0]), 32), np.nan, "f4"),
     )
     with pytest.raises(ParityError):
         check_parity(encoder, broken, ["a", "b"]).check()
@@ -89,7 +91,7 @@ def test_parity_notices_nan(bundle, monkeypatch):
 
 def test_parity_texts_are_many_and_reach_the_limit(bundle):
     encoder = Encoder.load(bundle)
-    texts = parity_texts(encoder._tokenizer)
+    texts = parity_texts(encoder.pipeline.tokenizer)
     lengths = [len(ids) for ids in encoder.tokenize(texts)]
     assert len(texts) > 100
     assert min(lengths) <= 6
@@ -105,13 +107,13 @@ def test_parity_texts_are_of_the_language(bundle, language, own):
     known = {word for line in sample.splitlines() if line[:2] == code for word in line[3:].split()}
     known |= set("".join(known)) if code == "zh" else set()
     encoder = Encoder.load(bundle)
-    texts = parity_texts(encoder._tokenizer, language)
+    texts = parity_texts(encoder.pipeline.tokenizer, language)
     assert len(texts) >= 100
     assert sum(set(text if code == "zh" else text.split()) <= known for text in texts) >= own
     assert max(len(ids) for ids in encoder.tokenize(texts)) > 115
-    assert not encoder._tokenizer(texts).truncated[:-1].any()
+    assert not any(encoder.pipeline.tokenizer(texts).truncated[:-1])
     if own == 0:
-        assert texts == parity_texts(encoder._tokenizer)
+        assert texts == parity_texts(encoder.pipeline.tokenizer)
 
 
 def test_own_parity_texts(tiny_bert, tmp_path):

@@ -27,8 +27,8 @@ from mirror_export.pack.memory import available_memory, jobs_that_fit
 from mirror_export.pack.sources import fingerprint, name_models, weight_bytes
 from mirror_export.pack.worker import Outcome
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, MirrorError, OutputExistsError
+from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.io.atomic import write_json
-from mirror_rt.languages.pack_index import PackIndex
 
 
 @pytest.fixture(scope="module")

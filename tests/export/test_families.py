@@ -51,8 +51,8 @@ def test_parity_over_batch_sizes_and_lengths(family, tiny_model, tiny_bundle, rn
         for length in (1, 2, 3, 17, 64, 127, 128):
             batch = batch_of(rows, length, vocabulary, pad_id, rng)
             for normalize in (True, False):
-                found = encoder._run_batch(batch, normalize=normalize)
-                expected = reference._run_batch(batch, normalize=normalize)
+                found = encoder.pipeline.model.run_batch(batch, normalize=normalize)
+                expected = reference.pipeline.model.run_batch(batch, normalize=normalize)
                 np.testing.assert_allclose(found, expected, atol=1e-5 if normalize else 1e-4)
 
 

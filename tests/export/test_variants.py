@@ -41,7 +41,7 @@ def exported(tmp_path_factory, tiny_model):
 
 
 def batch(encoder, texts):
-    tokens = encoder._tokenizer(texts).tokens
+    tokens = encoder.pipeline.tokenizer(texts).tokens
     return tokens.pad(np.arange(len(texts)), pad_id=encoder.manifest.pad_id)._asdict()
 
 
@@ -51,7 +51,7 @@ def test_float16_in_every_family(family, exported, tiny_model):
     reference = TorchEncoder.load(tiny_model(family), pooling=TINY[family].pooling, device="cpu")
     cosine = (encoder.encode(TEXTS) * reference.encode(TEXTS)).sum(1)
     assert cosine.min() > 0.9999
-    types = {node.type for node in encoder._session.session().get_outputs()}
+    types = {node.type for node in encoder.pipeline.model.runner.session().get_outputs()}
     assert types == {"tensor(float)"}
 
 

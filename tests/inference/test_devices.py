@@ -36,23 +36,23 @@ def expected(bundle):
 def test_bound_runs_give_what_runs_give(bundle, cards, normalize):
     encoder = Encoder.load(bundle)
     assert encoder.devices == ["cuda:0"]
-    plain = encoder._session.session()
+    plain = encoder.pipeline.model.runner.session()
     for batch_size in (1, 64, 2, 32):
         found = encoder.encode(TEXTS, batch_size=batch_size, normalize_embeddings=normalize)
-        encoder._session._bound, bound = None, encoder._session._bound
+        encoder.pipeline.model.runner._bound, bound = None, encoder.pipeline.model.runner._bound
         expected = encoder.encode(TEXTS, batch_size=batch_size, normalize_embeddings=normalize)
-        encoder._session._bound = bound
+        encoder.pipeline.model.runner._bound = bound
         np.testing.assert_array_equal(found, expected)
-    assert encoder._session.session() is plain
+    assert encoder.pipeline.model.runner.session() is plain
 
 
 def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch):
     encoder = Encoder.load(bundle)
-    pool = encoder._session._bound
+    pool = encoder.pipeline.model.runner._bound
     encoder.encode(TEXTS)
     (buffers,) = pool._free
     pointers = {name: value.data_ptr() for name, (_, value) in buffers._inputs.items()}
-    assert set(pointers) == set(encoder._session.inputs)
+    assert set(pointers) == set(encoder.pipeline.model.runner.inputs)
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-6)
     assert pool._free == [buffers]
     assert pointers == {name: value.data_ptr() for name, (_, value) in buffers._inputs.items()}
@@ -74,8 +74,8 @@ def test_a_failed_bound_run_names_the_card_and_leaves_no_buffers(bundle, cards):
 
     encoder = Encoder.load(bundle, devices=[2])
     with pytest.raises(BundleError, match="failed on cuda:2 on 1 texts of 3 tokens"):
-        encoder.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
-    assert not encoder._session._bound._free
+        encoder.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
+    assert not encoder.pipeline.model.runner._bound._free
     assert encoder.encode("a").shape == (32,)
 
 
@@ -85,7 +85,7 @@ def test_rows_that_are_not_finite_run_again_on_the_same_card(bundle_copy, bundle
     add_variant(bundle_copy, "fp16", "onnx/model_fp16.onnx", precision="fp16")
     encoder = Encoder.load(bundle_copy, variant="fp16", verify=False, devices=[1, 2])
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
-    assert encoder._exact.devices == [1]
+    assert encoder.pipeline.model._exact.devices == [1]
 
 
 @pytest.mark.parametrize("devices", ["all", [0, 1, 2]])
@@ -97,8 +97,8 @@ def test_several_devices_give_the_same_in_order(bundle, cards, expected, devices
         np.testing.assert_allclose(found, expected, atol=1e-5)
         for text, vector in zip(TEXTS[:6], expected, strict=False):
             np.testing.assert_allclose(encoder.encode(text), vector, atol=1e-5)
-        assert min(encoder._session._runs) > 1
-        assert encoder._session._running == [0, 0, 0]
+        assert min(encoder.pipeline.model.runner._runs) > 1
+        assert encoder.pipeline.model.runner._running == [0, 0, 0]
         encoder.warmup(lengths=[16])
     with pytest.raises(ClosedError):
         encoder.encode(TEXTS)
@@ -107,7 +107,7 @@ def test_several_devices_give_the_same_in_order(bundle, cards, expected, devices
 def test_devices_run_at_the_same_time(bundle, cards):
     encoder = Encoder.load(bundle, devices="all")
     meeting, left = threading.Barrier(3, timeout=30), threading.Semaphore(3)
-    for replica in encoder._session.replicas:
+    for replica in encoder.pipeline.model.runner.replicas:
 
         def run(batch, output, run=replica.run):
             if left.acquire(blocking=False):
@@ -130,7 +130,7 @@ def test_an_error_names_its_card(bundle, cards, monkeypatch):
     def fail(*_):
         raise onnxruntime.capi.onnxruntime_pybind11_state.Fail("out of memory")
 
-    monkeypatch.setattr(encoder._session.replicas[1]._bound, "run", fail)
+    monkeypatch.setattr(encoder.pipeline.model.runner.replicas[1]._bound, "run", fail)
     with pytest.raises(BundleError, match=r"failed on cuda:2 on .* out of memory"):
         encoder.encode(TEXTS, batch_size=2)
 
@@ -213,10 +213,9 @@ def captured(bundle, cards):
 
 def test_captured_shapes_give_what_runs_give(captured, expected):
     runs = []
-    run = captured._session._captured.run
-    captured._session._captured.run = lambda shape, *rest: (runs.append(shape), run(shape, *rest))[
-        1
-    ]
+    graphs = captured.pipeline.model.runner._captured
+    run = graphs.run
+    graphs.run = lambda shape, *rest: (runs.append(shape), run(shape, *rest))[1]
     for rows in (1, 2, 3, 5, 8):
         texts = TEXTS[:rows]
         np.testing.assert_allclose(captured.encode(texts), expected[:rows], atol=1e-5)
@@ -230,7 +229,7 @@ def test_captured_shapes_give_what_runs_give(captured, expected):
 
 
 def test_a_batch_takes_the_smallest_shape_that_holds_it(captured):
-    fit = captured._session._captured.fit
+    fit = captured.pipeline.model.runner._captured.fit
     assert [fit(1, 2), fit(3, 20), fit(8, 128), fit(1, 65)] == [
         (1, 16),
         (4, 32),
@@ -241,7 +240,7 @@ def test_a_batch_takes_the_smallest_shape_that_holds_it(captured):
 
 
 def test_a_shape_keeps_its_number_its_buffers_and_its_thread(captured, monkeypatch):
-    session = captured._session._captured._session.session()
+    session = captured.pipeline.model.runner._captured._session.session()
     seen, run = [], session.run_with_iobinding
 
     def spy(binding, options):
@@ -282,7 +281,7 @@ def test_an_error_in_a_captured_shape_is_named(captured):
     from mirror_rt.tokens.padding import RaggedTokens
 
     with pytest.raises(BundleError, match="failed on cuda:0 on 1 texts of 3 tokens"):
-        captured.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
+        captured.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
     assert captured.encode("a").shape == (32,)
 
 
@@ -369,7 +368,7 @@ def test_what_a_cuda_session_is_opened_with(bundle, cuda_build, expected):
     assert all(rest["enable_fallback"] == 0 for _, _, rest in cuda_build)
     assert not any(rest["disabled_optimizers"] for _, _, rest in cuda_build)
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
-    assert encoder.run_cost > 1000
+    assert encoder.pipeline.model.run_cost > 1000
     encoder.close()
 
 
@@ -385,7 +384,7 @@ def test_tensorrt(bundle, cuda_build, expected, tmp_path, monkeypatch):
 
 def test_cuda_after_a_fork_says_what_to_do(bundle, cuda_build):
     encoder = Encoder.load(bundle)
-    encoder._session.forget()  # as a forked process does
+    encoder.pipeline.model.runner.forget()  # as a forked process does
     with pytest.raises(ProviderError, match=r"was forked after it started: .* 'spawn'"):
         encoder.encode("a")
 
@@ -435,9 +434,10 @@ def test_a_card_agrees_with_the_cpu(bundle, cuda_encoder):
 def test_bound_runs_on_a_card_give_what_runs_give(cuda_encoder):
     for batch_size in (1, 32, 256):
         found = cuda_encoder.encode(TEXTS, batch_size=batch_size)
-        cuda_encoder._session._bound, bound = None, cuda_encoder._session._bound
+        session = cuda_encoder.pipeline.model.runner
+        session._bound, bound = None, session._bound
         expected = cuda_encoder.encode(TEXTS, batch_size=batch_size)
-        cuda_encoder._session._bound = bound
+        session._bound = bound
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from damage import add_variant, spoil_token
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, NonFiniteError, Scheduler
-from mirror_rt.inference.cpus import CpuBudget
+from mirror_rt.cpus import CpuBudget
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.tokens.padding import RaggedTokens
 
@@ -89,7 +89,7 @@ class Held:
 def test_runs_beside_another_do_not_spin(bundle):
     with Encoder.load(bundle, threads=2, spinning="run") as encoder:
         expected = encoder.encode(TEXTS)
-        graph = encoder._session
+        graph = encoder.pipeline.model.runner
         assert graph._sleeping is None
         with Scheduler(encoder) as scheduler:
             awake, asleep = Held(graph._session), Held(graph._sleeping)
@@ -111,14 +111,14 @@ def test_runs_beside_another_do_not_spin(bundle):
 @pytest.mark.parametrize("options", [{"spinning": "off"}, {"spinning": "always"}, {"threads": 1}])
 def test_no_second_session_where_it_gains_nothing(bundle, options):
     with Encoder.load(bundle, **{"threads": 2} | options) as encoder, Scheduler(encoder):
-        assert encoder._session._sleeping is None
+        assert encoder.pipeline.model.runner._sleeping is None
 
 
 def test_no_second_session_where_weights_would_be_in_memory_twice(bundle_copy):
     (bundle_copy / "onnx/model_mapped.onnx").unlink()
     encoder = Encoder.load(bundle_copy, threads=2, spinning="run", verify=False)
     with encoder, Scheduler(encoder):
-        assert encoder._session._sleeping is None
+        assert encoder.pipeline.model.runner._sleeping is None
 
 
 def test_a_second_session_that_does_not_start_is_done_without(bundle, monkeypatch, caplog):
@@ -126,9 +126,9 @@ def test_a_second_session_that_does_not_start_is_done_without(bundle, monkeypatc
         raise BundleError("out of threads")
 
     with Encoder.load(bundle, threads=2, spinning="run") as encoder:
-        monkeypatch.setattr(type(encoder._session), "_open", fail)
+        monkeypatch.setattr(type(encoder.pipeline.model.runner), "_open", fail)
         with Scheduler(encoder) as scheduler:
-            assert encoder._session._sleeping is None
+            assert encoder.pipeline.model.runner._sleeping is None
             assert scheduler.encode("a").shape == (32,)
     assert "no second session for runs in parallel: out of threads" in caplog.text
 
@@ -137,12 +137,12 @@ def test_no_second_session_of_another_model(bundle_copy):
     """A file that was replaced since would give other vectors."""
     with Encoder.load(bundle_copy, threads=2, spinning="run") as encoder:
         expected = encoder.encode(TEXTS)
-        graph = encoder._session.graph
+        graph = encoder.pipeline.model.runner.graph
         other = graph.with_name("other.onnx")
         other.write_bytes(graph.read_bytes())
         other.replace(graph)
         with Scheduler(encoder) as scheduler:
-            assert encoder._session._sleeping is None
+            assert encoder.pipeline.model.runner._sleeping is None
             np.testing.assert_allclose(scheduler.encode(TEXTS), expected, atol=1e-6)
 
 
@@ -172,7 +172,7 @@ def test_a_run_in_flight_survives_close(bundle):
                 encoder.close()
             yield text
 
-    session = encoder._session.session()  # as a running batch holds it
+    session = encoder.pipeline.model.runner.session()  # as a running batch holds it
     with pytest.raises(ClosedError):
         encoder.encode(texts())
     assert session.get_inputs()
@@ -181,8 +181,8 @@ def test_a_run_in_flight_survives_close(bundle):
 def test_complaint_8_warmup_runs_the_shapes_of_use(bundle):
     encoder = Encoder.load(bundle)
     shapes = []
-    run = encoder._session.run
-    encoder._session.run = lambda batch, output: (shapes.append(batch.input_ids.shape),
+    run = encoder.pipeline.model.runner.run
+    encoder.pipeline.model.runner.run = lambda batch, output: (shapes.append(batch.input_ids.shape),
                                                   run(batch, output))[1]  # fmt: skip
     encoder.warmup(lengths=(16, 500), batch_size=4)
     assert shapes == [(1, 16), (16, 16), (1, 128), (2, 128)]  # 500 is more than the limit of 128
@@ -211,14 +211,14 @@ def test_fork_after_load_works(command_in_child, bundle):
 
 def test_a_large_run_gives_its_memory_back(bundle, onnxruntime):
     encoder = Encoder.load(bundle)
-    session, options = encoder._session.session(), []
+    session, options = encoder.pipeline.model.runner.session(), []
 
     class Spy:
         def run(self, outputs, feeds, run_options):
             options.append(run_options)
             return session.run(outputs, feeds, run_options)
 
-    encoder._session._session = Spy()
+    encoder.pipeline.model.runner._session = Spy()
     long = ["river " * 200] * 40
     encoder.encode(long)
     assert set(options) == {None}  # within the default budget memory is kept, which is faster
@@ -270,7 +270,7 @@ def test_where_fp32_fails_too_that_text_alone_fails(spoiled, bundle):
 def test_an_error_of_onnxruntime_is_a_bundle_error(bundle):
     encoder = Encoder.load(bundle)
     with pytest.raises(BundleError, match="failed on 1 texts of 3 tokens"):
-        encoder.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
+        encoder.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads /proc/self/smaps")

@@ -10,7 +10,7 @@ import pytest
 
 from command_errors import one_line_error
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, InvalidTextError, LanguagePack
-from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 
 TAGS = ["en", "fr", "ru", "zh", "ar", "es", "pt", "de", "it", "pl", "fi", "he"]
 

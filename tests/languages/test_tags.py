@@ -1,7 +1,7 @@
 import pytest
 
 from mirror_rt import ConfigError
-from mirror_rt.languages.tags import lookup_chain, normalize_tag
+from mirror_rt.languages.tags import find_language, lookup_chain, normalize_tag
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,12 @@ def test_fallbacks_are_those_of_rfc_4647():
         "zh",
     ]
     assert lookup_chain("pt-br") == ["pt-BR", "pt"]
+
+
+def test_a_language_is_found_by_any_spelling_of_its_tag_or_a_more_general_one():
+    available = {"he": 1, "pt": 2, "zh-Hant": 3}
+    asked = ["iw", "IW_il", "he", "pt-BR", "pt_br", "zh-hant-TW", "zh", "fr"]
+    found = [1, 1, 1, 2, 2, 3, None, None]
+    assert [find_language(tag, available) for tag in asked] == found
+    with pytest.raises(ConfigError, match="is not a language tag"):
+        find_language("français", available)

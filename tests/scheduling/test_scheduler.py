@@ -22,6 +22,8 @@ from mirror_rt import (
     Scheduler,
 )
 from mirror_rt.encoding.batch_encoder import BatchEncoder
+from mirror_rt.encoding.pipeline import Pipeline
+from mirror_rt.inference.pooled_model import PooledModel
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import TokenizedTexts
 
@@ -37,20 +39,20 @@ class CharacterTokenizer:
     def __call__(self, texts, *, prompt=""):
         self.threads.add(threading.current_thread())
         ids = [[ord(character) for character in prompt + text] for text in texts]
-        return TokenizedTexts(RaggedTokens.from_lists(ids), np.zeros(len(texts), dtype=bool))
+        return TokenizedTexts(RaggedTokens.from_lists(ids), [False] * len(texts), not all(ids))
 
 
-class StepEncoder(BatchEncoder):
+class StepModel(PooledModel):
     """Every run waits for `step`. A text with `!` makes its batch fail, one with `~` gives NaN."""
 
-    def __init__(self, *, held=True):
-        super().__init__(CharacterTokenizer(), dimension=2, pad_to=None, mask_token=None)
+    def __init__(self, *, held):
+        super().__init__(2)
         self.batches = []
         self.began = threading.Semaphore(0)
         self._steps = threading.Semaphore(0)
         self._held = held
 
-    def _run_batch(self, batch, *, normalize):
+    def run_batch(self, batch, *, normalize):
         assert not normalize
         texts = ["".join(map(chr, row[row > 0])) for row in batch.input_ids]
         self.batches.append(texts)
@@ -71,6 +73,17 @@ class StepEncoder(BatchEncoder):
     def free(self):
         self._held = False
         self._steps.release(10_000)
+
+
+class StepEncoder(BatchEncoder):
+    """An encoder with such a model, whose members it has, too."""
+
+    def __init__(self, *, held=True):
+        model = StepModel(held=held)
+        super().__init__(Pipeline(CharacterTokenizer(), model), mask_token=None)
+
+    def __getattr__(self, name):
+        return getattr(self.pipeline.model, name)
 
 
 @pytest.fixture
@@ -382,7 +395,7 @@ def test_a_task_waits_without_blocking_the_event_loop(encoder, text, aside):
     np.testing.assert_array_equal(asyncio.run(main()), [len(text), ord("a")])
     scheduler.close()
     # What takes a moment is tokenised in a thread; handing over what is short takes longer.
-    assert (threading.main_thread() not in encoder._tokenizer.threads) == aside
+    assert (threading.main_thread() not in encoder.pipeline.tokenizer.threads) == aside
 
 
 def test_a_cancelled_task_takes_its_texts_back(encoder, scheduler, busy):

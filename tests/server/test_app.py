@@ -83,7 +83,7 @@ def test_a_long_wait_is_foretold(make, encoder):
             await asyncio.sleep(0.001)
         tokens = service.scheduler.waiting_tokens
         report = BatchReport([tokens], tokens, [0.0], 4.0, failed=False)
-        service._pace = Pace(encoder.run_cost)
+        service._pace = Pace(encoder.pipeline.model.run_cost)
         service._pace.add(report, time.monotonic())
         # Four seconds are less than the server's limit, and more than this client has.
         hurried = Call(app, "/embed", {"inputs": "a"}, headers={"X-Request-Timeout": "1"})
@@ -212,7 +212,7 @@ def test_an_error_that_nobody_foresaw(make, encoder, monkeypatch, caplog):
     def fail(*_, **__):
         raise KeyError("secret")
 
-    monkeypatch.setattr(encoder, "prepare", fail)
+    monkeypatch.setattr(encoder.pipeline, "prepare", fail)
     status, answer = run(_one(app, "/embed", {"inputs": "a"}))
     assert (status, answer["error"]) == (500, "an error of the server's own; its log has more")
     assert "KeyError at fail:" in caplog.text

@@ -22,13 +22,15 @@ class HeldEncoder(Encoder):
         self.free.set()
         self.began = threading.Event()
         super().__init__(*arguments, **options)
+        model = self.pipeline.model
+        self._run, model.run_batch = model.run_batch, self._run_when_free
 
-    def _run_batch(self, batch, *, normalize):
+    def _run_when_free(self, batch, *, normalize):
         self.began.set()
         assert self.free.wait(60)
         if self.fails:
             raise BundleError(f"{self.folder} fails on secret")
-        vectors = super()._run_batch(batch, normalize=normalize)
+        vectors = self._run(batch, normalize=normalize)
         return np.full_like(vectors, np.nan) if self.nan else vectors
 
 

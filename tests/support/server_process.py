@@ -124,7 +124,7 @@ def make_pack(
     """A pack of copies of bundles, each said to be of the language of its name."""
     import shutil
 
-    from mirror_rt.languages.pack_index import PackedBundle, PackIndex
+    from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 
     entries = {}
     for name, bundle in bundles.items():

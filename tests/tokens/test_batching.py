@@ -56,7 +56,7 @@ def test_complaint_7_under_five_percent_of_padding_on_real_texts(bundle, data, t
         batches.append(batch.attention_mask)
         return np.zeros((len(batch.input_ids), encoder.dimension), np.float32)
 
-    encoder._run_batch = record
+    encoder.pipeline.model.run_batch = record
     encoder.encode(mixed)
     real, padded = sum(mask.sum() for mask in batches), sum(mask.size for mask in batches)
     assert 1 - real / padded < 0.05

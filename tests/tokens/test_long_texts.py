@@ -29,14 +29,14 @@ def run_ids(encoder, rows):
 
     tokens = RaggedTokens.from_lists([list(row) for row in rows])
     return np.concatenate(
-        [encoder._run_batch(tokens.pad(np.array([i]), pad_id=0), normalize=True)
+        [encoder.pipeline.model.run_batch(tokens.pad(np.array([i]), pad_id=0), normalize=True)
          for i in range(len(rows))]
     )  # fmt: skip
 
 
 def chunked_by_hand(encoder, text, prompt=""):
     """The definition: windows of the limit, then the mean weighted by length, renormalised."""
-    tokenizer = encoder._tokenizer._tokenizer
+    tokenizer = encoder.pipeline.tokenizer._tokenizer
     tokenizer.no_truncation()
     whole = tokenizer.encode(prompt + text).ids
     own = len(tokenizer.encode(prompt).ids) - 2 if prompt else 0
@@ -54,7 +54,7 @@ def chunked_by_hand(encoder, text, prompt=""):
 def test_chunks_are_windows_and_their_weighted_mean(request, family, prompt):
     encoder = request.getfixturevalue(family)
     text = LONG * 8 + "the end"  # more characters than are tokenised at once
-    assert len(text) > encoder._tokenizer.clip_characters
+    assert len(text) > encoder.pipeline.tokenizer.clip_characters
     expected, rows = chunked_by_hand(encoder, text, prompt)
     found = encoder.encode_with_info([SHORT[0], text, SHORT[1]], on_too_long="chunk", prompt=prompt)
     assert found.chunks.tolist() == [1, len(rows), 1]

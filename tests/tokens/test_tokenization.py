@@ -20,7 +20,7 @@ def test_limits_hidden_in_the_file_are_dropped(tiny_bert):
 
 def test_truncation_is_flagged_and_keeps_the_special_tokens(tokenizer):
     tokenized = tokenizer(["short", "word " * 18, "word " * 19])
-    assert tokenized.truncated.tolist() == [False, False, True]
+    assert tokenized.truncated == [False, False, True]
     assert tokenized.tokens.lengths.tolist()[1:] == [20, 20]
     assert tokenized.tokens.ids[-1] == 3  # [SEP]
 
@@ -36,7 +36,7 @@ def test_a_long_text_gives_the_tokens_of_the_whole(tokenizer, text):
 
 def test_the_text_after_a_run_of_white_space_is_not_lost(tokenizer):
     tokenized = tokenizer([" " * 5000 + "the end", "the" + " " * 5000 + "end"])
-    assert tokenized.truncated.tolist() == [False, False]
+    assert tokenized.truncated == [False, False]
     assert tokenized.tokens.lengths.tolist() == tokenizer(["the end"] * 2).tokens.lengths.tolist()
 
 

@@ -17,8 +17,8 @@ from mirror_export.pack.sources import fingerprint, name_models, weight_bytes
 from mirror_export.pack.staging import Staging, partial_folder, staging
 from mirror_export.pack.worker import Outcome, run_workers
 from mirror_rt import Manifest
+from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.errors import ConfigError, MirrorError, require
-from mirror_rt.languages.pack_index import PackIndex
 from mirror_train.model.model_folder import resolve_model
 
 __all__ = ["ModelResult", "PackReport", "export_pack"]

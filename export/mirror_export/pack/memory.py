@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from mirror_rt.inference.cpus import available_cpus
+from mirror_rt.cpus import available_cpus
 
 __all__ = ["available_memory", "expected_peak", "jobs_that_fit"]
 

@@ -14,9 +14,9 @@ from typing import Any
 from mirror_export.config import ExportConfig
 from mirror_rt import Manifest, __version__
 from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.bundle.pack_index import PACK_FILE, is_pack
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
-from mirror_rt.languages.pack_index import PACK_FILE, is_pack
 from mirror_train.experiments.kept_results import files_sha256
 
 __all__ = ["find_models", "fingerprint", "name_models", "weight_bytes"]

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.bundle.pack_index import PACK_FILE, PackedBundle, PackIndex, is_pack
 from mirror_rt.bundle.provenance import made_now
 from mirror_rt.errors import BundleError, OutputExistsError
 from mirror_rt.io.atomic import check_free, link_or_copy, replace_folder
-from mirror_rt.languages.pack_index import PACK_FILE, PackedBundle, PackIndex, is_pack
 
 __all__ = ["Staging", "partial_folder", "staging"]
 

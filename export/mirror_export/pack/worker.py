@@ -20,9 +20,9 @@ from typing import IO, Any
 
 from mirror_export.config import ExportConfig
 from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
+from mirror_rt.cpus import available_cpus
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
 from mirror_rt.errors import MirrorError
-from mirror_rt.inference.cpus import available_cpus
 
 __all__ = ["Outcome", "run_workers"]
 

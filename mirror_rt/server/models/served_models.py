@@ -9,10 +9,11 @@ from pathlib import Path
 
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
-from mirror_rt.languages.pack_index import PackIndex, is_pack
+from mirror_rt.languages.tags import find_language, normalize_tag
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 
@@ -70,6 +71,10 @@ class Models:
         self.default = self.by_name[default]
         self.family = family
         self.digest = digest
+        self._by_language: dict[str, NamedEncoder] = {}
+        for model in encoders:
+            if model.language is not None:
+                self._by_language.setdefault(_tag_or_name(model.language), model)
 
     def find(self, model: str | None, lang: str | None) -> NamedEncoder:
         """Return what a request asks for.
@@ -91,16 +96,16 @@ class Models:
         return found
 
     def _of_language(self, lang: str) -> NamedEncoder:
-        """The model of a tag, or of a more general one: `pt-BR`, then `pt`."""
+        """Find the model of a tag, or of a more general one: `pt-BR`, then `pt`."""
         if len(lang) > _LONGEST_TAG:
             raise Problem(422, "lang: expected a language tag, such as pt-BR", "invalid_value",
                           "lang")  # fmt: skip
-        tag = lang.strip().replace("_", "-").lower()
-        while tag:
-            for model in self.by_name.values():
-                if model.language is not None and model.language.lower() == tag:
-                    return model
-            tag = tag.rpartition("-")[0]
+        try:
+            found = find_language(lang, self._by_language)
+        except ConfigError:  # a bundle without a language goes by its name, which may be no tag
+            found = self._by_language.get(_tag_or_name(lang))
+        if found is not None:
+            return found
         known = sorted({m.language for m in self.by_name.values() if m.language is not None})
         has = f"this server has {', '.join(known)}" if known else "the model declares no language"
         raise Problem(422, f"lang: no model for that language; {has}", "invalid_value", "lang")
@@ -109,6 +114,14 @@ class Models:
         """Free the memory of all."""
         for model in self.by_name.values():
             model.encoder.close()
+
+
+def _tag_or_name(language: str) -> str:
+    """Write a tag as `normalize_tag` does; what is none in lower case."""
+    try:
+        return normalize_tag(language)
+    except ConfigError:
+        return language.strip().replace("_", "-").lower()
 
 
 def load_models(source: str | Path, config: ServerConfig) -> Models:

@@ -64,7 +64,7 @@ class ModelService:
         self._metrics = metrics
         self._recent = recent
         self._open_texts = 0
-        self._pace = Pace(model.encoder.run_cost)
+        self._pace = Pace(model.encoder.pipeline.model.run_cost)
         self._pieces = asyncio.Semaphore(_PIECES_AT_A_TIME)
         self._tokenizing = asyncio.Semaphore(_PIECES_AT_A_TIME)
         self.scheduler = Scheduler(
@@ -176,7 +176,7 @@ class ModelService:
     def most_characters(self) -> int:
         """Characters of a text that `tokens` takes: more than the model's most tokens have."""
         length = self.encoder.max_length
-        return min(self.encoder.clip_characters, max(_LONG_TEXT, 16 * length))
+        return min(self.encoder.pipeline.tokenizer.clip_characters, max(_LONG_TEXT, 16 * length))
 
     @property
     def waiting_seconds(self) -> float:
@@ -223,7 +223,7 @@ class ModelService:
         """Pieces of texts of similar length, as their numbers."""
         order = sorted(range(len(items)), key=lambda i: len(items[i]))
         # No more of a text than that is tokenised at a time.
-        sizes = [min(len(items[i]), self.encoder.clip_characters) for i in order]
+        sizes = [min(len(items[i]), self.encoder.pipeline.tokenizer.clip_characters) for i in order]
         return [[order[i] for i in piece] for piece in _cut(sizes, _PIECE, _PIECE_CHARACTERS)]
 
     def _turn(self, pieces: int) -> contextlib.AbstractAsyncContextManager[object]:
@@ -232,14 +232,15 @@ class ModelService:
 
     async def _tokenized(self, items: Sequence[Any], options: EncodeKeywords) -> list[Ids]:
         """Check and tokenise texts, or check token ids: those of each."""
-        job = self.encoder.token_job(self.encoder.job(options))
-        pieces = _cut([min(len(item), self.encoder.clip_characters) for item in items],
+        pipeline = self.encoder.pipeline
+        plan = pipeline.plan_for_tokens(**options)
+        pieces = _cut([min(len(item), self.encoder.pipeline.tokenizer.clip_characters) for item in items],
                       _PIECE, _PIECE_CHARACTERS)  # fmt: skip
         found: list[Ids] = []
         for piece in pieces:
             with _renumbered(piece):
                 async with self._turn(len(pieces)):
-                    work = partial(self.encoder.prepare, list(_take(items, piece)), job)
+                    work = partial(pipeline.prepare, list(_take(items, piece)), plan)
                     rows = await self.scheduler.in_tokenizer(work)
             found += [rows.tokens.ids[begin:end] for begin, end in rows.tokens.spans()]
         return found

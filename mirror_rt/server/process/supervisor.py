@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError, MirrorError
-from mirror_rt.inference.cpus import cpu_budget
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.models.served_models import lasting
 from mirror_rt.server.process.listening import url_of

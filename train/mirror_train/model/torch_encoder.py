@@ -10,7 +10,9 @@ import torch
 from torch.nn import functional
 
 from mirror_rt.bundle.manifest import Pooling
-from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
+from mirror_rt.encoding.batch_encoder import BatchEncoder
+from mirror_rt.encoding.pipeline import Pipeline, Vectors
+from mirror_rt.inference.pooled_model import PooledModel
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_train.compute.precision import resolve_device
@@ -45,20 +47,17 @@ class TorchEncoder(BatchEncoder):
         device: torch.device | None = None,
         copy_tokenizer: bool = True,
     ) -> None:
-        super().__init__(
-            pretrained.text_tokenizer(
-                pad_to or max_length or pretrained.max_length, copy=copy_tokenizer
-            ),
-            dimension=head.dimension(pretrained.dimension),
-            pad_to=pad_to,
-            mask_token=pretrained.mask_token,
-            normalize=head.normalize,
-            run_cost=CPU_RUN_COST if device is None or device.type == "cpu" else GPU_RUN_COST,
-        )
         self.pretrained = pretrained
         self.device = device or torch.device("cpu")
-        self._model = pretrained.model.to(self.device)
         self.head = head.to(self.device)
+        limit = pad_to or max_length or pretrained.max_length
+        pipeline = Pipeline(
+            pretrained.text_tokenizer(limit, copy=copy_tokenizer),
+            _TorchModel(pretrained, self.head, self.device),
+            pad_to=pad_to,
+            normalize=head.normalize,
+        )
+        super().__init__(pipeline, mask_token=pretrained.mask_token)
 
     @classmethod
     def load(
@@ -96,10 +95,21 @@ class TorchEncoder(BatchEncoder):
             device=resolve_device(device),
         )
 
-    def _run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+
+class _TorchModel(PooledModel):
+    """The model and its head, in evaluation mode while they run."""
+
+    def __init__(self, pretrained: Pretrained, head: Head, device: torch.device) -> None:
+        super().__init__(
+            head.dimension(pretrained.dimension),
+            run_cost=CPU_RUN_COST if device.type == "cpu" else GPU_RUN_COST,
+        )
+        self._model, self._head, self._device = pretrained.model.to(device), head, device
+
+    def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         self._model.eval()
         with torch.inference_mode():
-            vectors = embed_batch(self._model, batch, head=self.head, device=self.device)
+            vectors = embed_batch(self._model, batch, head=self._head, device=self._device)
             if normalize:
                 vectors = functional.normalize(vectors, dim=1)
         return np.asarray(vectors.float().cpu().numpy())

@@ -10,36 +10,36 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
+from mirror_rt.encoding.pipeline import Pipeline, Vectors
 from mirror_rt.errors import DeadlineError, NonFiniteError
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport, Request
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.padding import RaggedTokens
 
-__all__ = ["Device"]
+__all__ = ["DeviceThread"]
 
 
-class Device(threading.Thread):
-    """The thread that runs one encoder, until the queue is closed and empty.
+class DeviceThread(threading.Thread):
+    """The thread that runs one model, until the queue is closed and empty.
 
     It is a daemon, because a scheduler that nobody closed must not hang the interpreter at its
     end. It does not hold that scheduler, so that one which nobody holds any more is freed.
 
     Args:
-        encoder: what runs the model.
+        pipeline: runs the model.
         queue: whose texts it runs.
         on_batch: a method of the scheduler, told of every run as long as there is one.
     """
 
     def __init__(
         self,
-        encoder: BatchEncoder,
+        pipeline: Pipeline,
         queue: RequestQueue,
         on_batch: Callable[[BatchReport], None],
     ) -> None:
         super().__init__(name="mirror_rt-device", daemon=True)
-        self._encoder = encoder
+        self._pipeline = pipeline
         self.queue = queue
         self._on_batch = weakref.WeakMethod(on_batch)
         _devices.add(self)
@@ -75,18 +75,18 @@ class Device(threading.Thread):
 
     def _run_model(self, tokens: RaggedTokens, *, of_tokens: bool) -> Vectors | list[Vectors]:
         if of_tokens:
-            return self._encoder.run_token_vectors(tokens)
-        return self._encoder.run_tokens(tokens, normalize=False)
+            return self._pipeline.run_token_vectors(tokens)
+        return self._pipeline.run_tokens(tokens, normalize=False)
 
     def _deliver(self, batch: list[WaitingText[Request]], vectors: Vectors | list[Vectors]) -> None:
         for i, row in enumerate(vectors):
             if np.isfinite(row).all():
                 continue
             request = batch[i].request
-            if request.job.errors == "raise" and self.queue.end(request):
-                request.fail(NonFiniteError([int(request.rows.text[batch[i].row])]))
+            if request.plan.errors == "raise" and self.queue.end(request):
+                request.fail(NonFiniteError(request.rows.text_of_rows()[[batch[i].row]]))
         for request in self.queue.fill(batch, list(vectors)):
-            request.succeed(self._encoder.finish)
+            request.succeed(self._pipeline.finish)
 
     def _report(self, batch: list[WaitingText[Request]], began: float, *, failed: bool) -> None:
         report = BatchReport(
@@ -101,7 +101,7 @@ class Device(threading.Thread):
             on_batch(report)
 
 
-_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+_devices: weakref.WeakSet[DeviceThread] = weakref.WeakSet()
 
 
 @atexit.register

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from mirror_rt.inference.cpus import CpuBudget, cpu_budget
+from mirror_rt.cpus import CpuBudget, cpu_budget
 
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNT = "33 32 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct"

@@ -1,0 +1,129 @@
+"""A bundle's graph in onnxruntime, with its fp32 graph for what another precision cannot do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.pooled_model import PooledModel, Vectors
+from mirror_rt.inference.providers import CPU
+from mirror_rt.inference.replicas import Runner
+from mirror_rt.inference.session import GraphSession
+from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
+from mirror_rt.tokens.padding import PaddedBatch
+
+__all__ = ["BundleModel"]
+
+# By whether vectors are to be of unit length.
+_OUTPUT = {True: "sentence_embedding", False: "pooled_embedding"}
+_TOKEN_VECTORS = "last_hidden_state"
+
+logger = logging.getLogger("mirror_rt")
+
+
+class BundleModel(PooledModel):
+    """The model of a bundle, open on its devices.
+
+    Args:
+        folder: the bundle's.
+        manifest: the bundle's.
+        options: which graph, and how to run it.
+
+    Raises:
+        BundleError, ConfigError, ProviderError: as `open_variant`.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
+        self.runner, self.variant = open_variant(folder, manifest, options)
+        on_cpu = self.runner.providers[0] == CPU
+        super().__init__(
+            manifest.dimension,
+            run_cost=CPU_RUN_COST if on_cpu else GPU_RUN_COST,
+            parallel_runs=len(self.runner.devices),
+        )
+        self._folder, self._manifest, self._options = folder, manifest, options
+        # Where one operator has several threads, one run computes while the other waits for its
+        # slowest thread or is given back.
+        self._pays_to_overlap = on_cpu and options.resolved_threads > 1
+        self._exact: Runner | None = None  # opened when a row is not finite
+        self._opening_exact = threading.Lock()
+
+    def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        """Run a padded batch: float32 [rows, D].
+
+        Raises:
+            BundleError: onnxruntime fails on it, or gives vectors of another length.
+            ClosedError: after `close`.
+        """
+        vectors = self.runner.run(batch, _OUTPUT[normalize])
+        if vectors.shape != (len(batch.input_ids), self.dimension):
+            raise BundleError(
+                f"{self.runner.graph} gave {vectors.shape[-1]} dimensions, its manifest "
+                f"says {self.dimension}"
+            )
+        return vectors
+
+    def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:
+        """Run rows in fp32; None where that is what gave no finite vector."""
+        than, provider = self.variant, self.runner.providers[0]
+        exact = exact_variant(self._folder, self._manifest, than, provider)
+        if exact is None:
+            return None
+        with self._opening_exact:
+            if self._exact is None:
+                logger.warning(
+                    "%s gave a vector that is not finite: such texts run again in fp32 (said once)",
+                    self.runner.graph,
+                )
+                self._exact = open_exact(
+                    self._folder, self._manifest, exact, self.runner, self._options
+                )
+        return self._exact.run(batch, _OUTPUT[normalize])
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Whether the graph gives a vector for each token, too."""
+        return _TOKEN_VECTORS in self.runner.outputs
+
+    def check_token_vectors(self) -> None:
+        """Raise ConfigError where the graph gives no token vectors."""
+        if not self.has_token_vectors:
+            raise ConfigError(f"{self.runner.graph.name} gives no token vectors")
+
+    def token_vectors(self, batch: PaddedBatch) -> Vectors:
+        """Run a padded batch: float32 [rows, length, H], a vector for each token."""
+        return self.runner.run(batch, _TOKEN_VECTORS)
+
+    def prepare_concurrent_runs(self) -> int:
+        """Get ready for runs that begin while another is in flight.
+
+        Returns:
+            How many are best at a time: one a device, and two on a CPU of several threads.
+        """
+        for runner in self.runner.replicas:
+            if isinstance(runner, GraphSession):
+                runner.prepare_concurrent_runs()
+        return max(self.parallel_runs, 2) if self._pays_to_overlap else self.parallel_runs
+
+    def warmup(self, shapes: Iterable[tuple[int, int]], *, pad_id: int) -> None:
+        """Run batches of (rows, length), of nothing but `pad_id`, on every device."""
+        for shape in shapes:
+            ids = np.full(shape, pad_id, dtype=np.int64)
+            batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
+            for runner in self.runner.replicas:
+                runner.run(batch, _OUTPUT[False])
+
+    def close(self) -> None:
+        """Free the memory, once no run is in flight; every later run is a ClosedError."""
+        self.runner.close()
+        with self._opening_exact:
+            if self._exact is not None:
+                self._exact.close()

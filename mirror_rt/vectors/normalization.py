@@ -1,0 +1,26 @@
+"""Rows of unit length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["normalize_rows"]
+
+# A row shorter than this is divided by it instead, so that a row of zeros stays one.
+_SHORTEST = 1e-12
+
+
+def normalize_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Divide each row by its Euclidean length; a row of zeros stays as it is.
+
+    Args:
+        rows: float [n, D].
+
+    Returns:
+        [n, D] of the same type. A row that is not finite holds NaN afterwards.
+    """
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(lengths, rows.dtype.type(_SHORTEST)))

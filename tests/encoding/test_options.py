@@ -1,0 +1,191 @@
+"""Every surface takes every option: the fields of `LoadOptions` and `EncodeOptions` against each.
+
+A field that is added to one place alone fails here.
+"""
+
+import asyncio
+import inspect
+import typing
+from dataclasses import MISSING, fields
+
+import numpy as np
+import pytest
+
+from mirror_rt import ConfigError, Encoder, LanguagePack, Scheduler
+from mirror_rt.encoding import encoder as encoder_module
+from mirror_rt.encoding.batch_encoder import BatchEncoder
+from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
+from mirror_rt.encoding.pipeline import Pipeline
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+
+# A value of each field that is not its default.
+LOAD = {
+    "variant": "int8",
+    "revision": "main",
+    "offline": True,
+    "verify": False,
+    "providers": "cpu",
+    "allow_fallback": True,
+    "threads": 3,
+    "spinning": "off",
+    "devices": [1],
+    "cuda_graphs": True,
+    "provider_options": {"gpu_mem_limit": 4 << 30},
+}
+ENCODE = {
+    "batch_size": 8,
+    "normalize_embeddings": False,
+    "truncate_dim": 8,
+    "precision": "int8",
+    "ranges": np.array([[-1.0] * 8, [1.0] * 8]),
+    "prompt_name": "query",
+    "prompt": "query: ",
+    "on_too_long": "error",
+    "errors": "nan",
+}
+LOAD_FIELDS = [field.name for field in fields(LoadOptions)]
+ENCODE_FIELDS = [field.name for field in fields(EncodeOptions)]
+
+
+class Asked(Exception):  # noqa: N818  # no error: it carries something
+    """Carries the options that have arrived."""
+
+
+@pytest.mark.parametrize(
+    ("options", "keywords", "values"),
+    [(LoadOptions, LoadKeywords, LOAD), (EncodeOptions, EncodeKeywords, ENCODE)],
+)
+def test_keywords_and_values_are_those_of_the_fields(options, keywords, values):
+    assert typing.get_type_hints(keywords) == typing.get_type_hints(options)
+    assert list(keywords.__annotations__) == list(values) == [f.name for f in fields(options)]
+    assert not keywords.__required_keys__
+    for field in fields(options):
+        default = field.default_factory() if field.default is MISSING else field.default
+        assert values[field.name] is not default
+
+
+@pytest.mark.parametrize("function", [Encoder.load, LanguagePack.load])
+def test_what_takes_keywords_of_load_takes_all(function):
+    assert typing.get_type_hints(function)["keywords"] == typing.Unpack[LoadKeywords]
+
+
+@pytest.fixture
+def options_seen(monkeypatch):
+    """The `LoadOptions` that an encoder or a pack is made with, instead of either."""
+
+    def refuse(self, *arguments, options=None, **_):
+        raise Asked(options or arguments[-1])
+
+    monkeypatch.setattr(Encoder, "__init__", refuse)
+    monkeypatch.setattr(LanguagePack, "__init__", refuse)
+    monkeypatch.setattr(encoder_module, "resolve_bundle", lambda path, **_: path)
+
+
+@pytest.mark.parametrize("name", LOAD_FIELDS)
+def test_load_passes_every_option(options_seen, bundle, name):
+    with pytest.raises(Asked) as asked:
+        Encoder.load(bundle, **{name: LOAD[name]})
+    assert asked.value.args == (LoadOptions(**{name: LOAD[name]}),)
+
+
+@pytest.mark.parametrize("name", LOAD_FIELDS)
+def test_a_pack_passes_every_option(options_seen, monkeypatch, tmp_path, name):
+    monkeypatch.setattr("mirror_rt.languages.language_pack.PackIndex.read", lambda path: None)
+    with pytest.raises(Asked) as asked:
+        LanguagePack.load(tmp_path, **{name: LOAD[name]})
+    assert asked.value.args == (LoadOptions(**{name: LOAD[name]}),)
+
+
+def test_what_loads_the_same_again_names_every_option(bundle):
+    with Encoder.load(bundle, threads=2, spinning="off") as encoder:
+        assert list(encoder.load_options) == LOAD_FIELDS
+        assert LoadOptions(**encoder.load_options) == encoder.options
+
+
+def test_the_signature_of_encode_is_that_of_the_fields():
+    """Spelled out, so that help() and editors show it; the order is the documented one."""
+    parameters = inspect.signature(BatchEncoder.encode).parameters
+    assert list(parameters)[:6] == [
+        "self",
+        "inputs",
+        "batch_size",
+        "normalize_embeddings",
+        "show_progress_bar",
+        "truncate_dim",
+    ]
+    named = {name: p for name, p in parameters.items() if name in ENCODE_FIELDS}
+    assert set(parameters) - set(named) == {"self", "inputs", "show_progress_bar"}
+    assert list(named) == ENCODE_FIELDS
+    hints = typing.get_type_hints(BatchEncoder.encode)
+    for field in fields(EncodeOptions):
+        assert named[field.name].default == field.default
+        assert hints[field.name] == typing.get_type_hints(EncodeOptions)[field.name]
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle):
+    with Encoder.load(bundle, threads=1) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def scheduler(encoder):
+    with Scheduler(encoder) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def plan_refused(monkeypatch):
+    """Options that reach the pipeline come back as `Asked`."""
+
+    def refuse(self, **options):
+        raise Asked(options)
+
+    monkeypatch.setattr(Pipeline, "plan", refuse)
+
+
+def drained(result):
+    """Run a coroutine, or draw from an iterator."""
+    if inspect.isawaitable(result):
+        return asyncio.run(result)
+    return list(result) if inspect.isgenerator(result) else result
+
+
+@pytest.mark.parametrize("name", ENCODE_FIELDS)
+@pytest.mark.parametrize(
+    "method",
+    ["encode", "encode_with_info", "encode_query", "encode_document", "encode_iter",
+     "encode_tokens", "aencode", "aencode_query", "aencode_document"],
+)  # fmt: skip
+def test_every_method_passes_every_option(encoder, plan_refused, method, name):
+    with pytest.raises(Asked) as asked:
+        drained(getattr(encoder, method)(["a"], **{name: ENCODE[name]}))
+    assert asked.value.args[0][name] is ENCODE[name]
+
+
+@pytest.mark.parametrize("name", ENCODE_FIELDS)
+@pytest.mark.parametrize("method", ["submit", "encode", "encode_with_info", "aencode"])
+def test_a_scheduler_passes_every_option_but_one(scheduler, plan_refused, method, name):
+    if name == "batch_size":
+        with pytest.raises(ConfigError, match="batch_size: the batches of a Scheduler"):
+            drained(getattr(scheduler, method)(["a"], **{name: ENCODE[name]}))
+        return
+    with pytest.raises(Asked) as asked:
+        drained(getattr(scheduler, method)(["a"], **{name: ENCODE[name]}))
+    assert asked.value.args[0][name] is ENCODE[name]
+
+
+def test_a_pack_of_bundles_passes_every_option_of_encode():
+    for method in (LanguagePack.encode, LanguagePack.encode_with_info):
+        assert typing.get_type_hints(method)["options"] == typing.Unpack[EncodeKeywords]
+
+
+def test_plans_of_equal_values_of_other_types_are_not_mixed_up(encoder):
+    """They are kept from call to call."""
+    assert encoder.encode("a", truncate_dim=8).shape == (8,)
+    with pytest.raises(ConfigError, match=r"truncate_dim must be an integer, got 8\.0"):
+        encoder.encode("a", truncate_dim=8.0)
+    with pytest.raises(ConfigError, match="precision must be one of"):
+        encoder.encode("a", precision=["int8"])
+    with pytest.raises(TypeError, match="unknown"):
+        encoder.encode_with_info("a", unknown=1)
