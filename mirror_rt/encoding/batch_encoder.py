@@ -59,39 +59,6 @@ class BatchEncoder:
     @property
     def mask_token(self) -> str | None:
         """The tokenizer's mask token, None where it has none."""
-        ...
-
-
-class BatchEncoder:
-    """The `encode` family over a pipeline, whatever model that has.
-
-    Args:
-        pipeline: turns texts into vectors.
-        mask_token: the tokenizer's mask token, None where it has none.
-    """
-
-    def __init__(self, pipeline: Pipeline, *, mask_token: str | None) -> None:
-        self.pipeline = pipeline
-        self._mask_token = mask_token
-
-    @property
-    def dimension(self) -> int:
-        """Length D of an embedding."""
-        return self.pipeline.model.dimension
-
-    @property
-    def max_length(self) -> int:
-        """Most tokens of a text, special tokens included; see `on_too_long` for longer ones."""
-        return self.pipeline.tokenizer.max_length
-
-    @property
-    def clip_characters(self) -> int:
-        """Characters of a text that are looked at first, which hold `max_length` tokens mostly."""
-        return self._tokenizer.clip_characters
-
-    @property
-    def mask_token(self) -> str | None:
-        """The tokenizer's mask token, None where it has none."""
         return self._mask_token
 
     @property

@@ -76,7 +76,7 @@ def gate(monkeypatch):
 TEXTS = [LONG] * 1000
 # Path, body, what a step of the work calls, and how many of those a few pieces are.
 WORK = [
-    ("/embed_all", {"inputs": TEXTS}, lambda encoder: (encoder._session, "run"), 8),
+    ("/embed_all", {"inputs": TEXTS}, lambda encoder: (encoder.pipeline.model.runner, "run"), 8),
     ("/tokenize", {"inputs": TEXTS}, lambda _: (TextTokenizer, "pieces"), 100),
     ("/v1/embeddings", {"input": LONG * 4000, "on_too_long": "chunk"},
      lambda _: (TextTokenizer, "_encode"), 8),
@@ -183,7 +183,7 @@ def test_large_requests_wait_for_each_other(make, encoder):
 def test_token_vectors_of_a_bad_text(make, monkeypatch, encoder):
     """It is found before the first vectors are sent, wherever it is in the list."""
     app = make()
-    run_once = encoder._session.run
+    run_once = encoder.pipeline.model.runner.run
 
     async def main():
         texts = ["a"] * 500 + ["word " * 300] + ["a"] * 500
@@ -199,13 +199,13 @@ def test_token_vectors_of_a_bad_text(make, monkeypatch, encoder):
             vectors = run_once(batch, output)
             return vectors * np.nan if len(calls) > 3 else vectors
 
-        monkeypatch.setattr(encoder._session, "run", fails_later)
+        monkeypatch.setattr(encoder.pipeline.model.runner, "run", fails_later)
         call = Call(app, "/embed_all", {"inputs": ["a"] * 500})
         await call.task
         assert call.status == 200
         with pytest.raises(json.JSONDecodeError):
             json.loads(b"".join(call._parts))
-        monkeypatch.setattr(encoder._session, "run", lambda *a: run_once(*a) * np.nan)
+        monkeypatch.setattr(encoder.pipeline.model.runner, "run", lambda *a: run_once(*a) * np.nan)
         assert (await Call(app, "/embed_all", {"inputs": "a"}).answer())[0] == 424
 
     run(main())

@@ -234,8 +234,8 @@ class ModelService:
         """Check and tokenise texts, or check token ids: those of each."""
         pipeline = self.encoder.pipeline
         plan = pipeline.plan_for_tokens(**options)
-        pieces = _cut([min(len(item), self.encoder.pipeline.tokenizer.clip_characters) for item in items],
-                      _PIECE, _PIECE_CHARACTERS)  # fmt: skip
+        clip = pipeline.tokenizer.clip_characters
+        pieces = _cut([min(len(item), clip) for item in items], _PIECE, _PIECE_CHARACTERS)
         found: list[Ids] = []
         for piece in pieces:
             with _renumbered(piece):
