@@ -19,7 +19,6 @@ except ModuleNotFoundError:  # before the modules that need it fail in ways that
 
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.pipeline import EncodedTexts
 from mirror_rt.errors import (
     BundleError,
     BundleIntegrityError,
@@ -42,6 +41,7 @@ from mirror_rt.errors import (
     ReentrantCallError,
     ServerError,
 )
+from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.vectors.quantization import calibration_ranges, quantize_embeddings
 from mirror_rt.vectors.search import SearchResult, search
 

@@ -17,7 +17,7 @@ from mirror_export.graph.onnx_file import source, write_onnx
 from mirror_export.graph.padding_free import can_pack, check_packed, pack
 from mirror_export.graph.probe import Probe
 from mirror_export.graph.sensitivity import sensitive_layers
-from mirror_export.graph.tracing import GraphReport
+from mirror_export.graph.torch_export import GraphReport
 from mirror_export.parity import GATES
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, Precision, Target, Variant

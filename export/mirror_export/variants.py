@@ -19,7 +19,7 @@ from mirror_export.derive import (
     write_int8,
 )
 from mirror_export.graph.onnx_file import remove_sources
-from mirror_export.graph.tracing import GraphReport, export_graph
+from mirror_export.graph.torch_export import GraphReport, export_graph
 from mirror_export.parity import GATES, PARITY_BATCH, ParityReport, compare
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest

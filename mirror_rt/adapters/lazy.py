@@ -11,9 +11,9 @@ from weakref import WeakValueDictionary
 
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.options import EncodeKeywords
 from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["LazyEncoder", "TextEncoder"]

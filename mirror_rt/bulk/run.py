@@ -20,7 +20,6 @@ from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.deprecation import accept_flat
-from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import (
     ConfigError,
     DataError,
@@ -35,6 +34,7 @@ from mirror_rt.inference.providers import CPU, candidates
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files
+from mirror_rt.pipeline.options import EncodeOptions
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
 

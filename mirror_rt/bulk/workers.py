@@ -23,10 +23,10 @@ from mirror_rt.bulk.records import Window
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.vectors import Embeddings
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.windows import TextWindow
 

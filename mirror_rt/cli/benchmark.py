@@ -25,11 +25,11 @@ from mirror_rt.diagnostics.benchmarking import (
     write_json_report,
 )
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free
 from mirror_rt.io.text import iter_lines
+from mirror_rt.pipeline.options import EncodeOptions
 
 __all__ = ["add_parser"]
 

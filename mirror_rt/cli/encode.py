@@ -11,10 +11,10 @@ from mirror_rt.bulk import BulkConfig, BulkReport, encode_file
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.cli.common import Subparsers, add_subparser, progress
 from mirror_rt.cli.options import add_options, build, from_arguments
-from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.languages.routing import AUTO, Router
+from mirror_rt.pipeline.options import EncodeOptions
 
 __all__ = ["add_parser"]
 

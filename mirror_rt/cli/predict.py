@@ -17,7 +17,6 @@ import numpy as np
 
 from mirror_rt.cli.common import Subparsers, add_subparser, progress
 from mirror_rt.cli.options import add_options, build, from_arguments
-from mirror_rt.encoding.options import EncodeOptions
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
@@ -26,6 +25,7 @@ from mirror_rt.heads.task_heads import Predictions, TaskHead
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free, new_file
 from mirror_rt.io.text import Table, iter_jsonl, iter_lines
+from mirror_rt.pipeline.options import EncodeOptions
 from mirror_rt.progress import progress_bar
 
 __all__ = ["add_parser"]

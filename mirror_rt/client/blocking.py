@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from mirror_rt.client.attempts import Attempts, Failure, Reply
 from mirror_rt.client.base import ClientBase
 from mirror_rt.client.request import EncodeRequest, InputType, RemoteOptions
-from mirror_rt.encoding.pipeline import Vectors
+from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.vectors.quantization import Embeddings
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from mirror_rt.client.attempts import Reply
 from mirror_rt.client.settings import Settings, check_text
 from mirror_rt.encoding.batch_encoder import as_list
-from mirror_rt.encoding.options import OnTooLong
-from mirror_rt.encoding.pipeline import Vectors
 from mirror_rt.errors import ConfigError, InvalidTextError, ServerError
+from mirror_rt.pipeline.options import OnTooLong
+from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.tokens.tokenization import why_invalid
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings, quantize_embeddings
 

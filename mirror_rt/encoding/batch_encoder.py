@@ -8,11 +8,11 @@ from typing import Protocol, Unpack
 
 import numpy.typing as npt
 
-from mirror_rt.encoding.inputs import Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords, EncodePlan, OnError, OnTooLong
-from mirror_rt.encoding.pipeline import EncodedTexts, Pipeline, Vectors
-from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.errors import ConfigError, InvalidTextError
+from mirror_rt.pipeline.inputs import Inputs, as_list
+from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan, OnError, OnTooLong
+from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
+from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.tokens.tokenization import TokenPiece, find_invalid
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings

@@ -14,13 +14,13 @@ import numpy.typing as npt
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import Pipeline
-from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import Pipeline
+from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.tokens.chunking import check_prompt
 from mirror_rt.tokens.tokenization import TextTokenizer
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from mirror_rt.encoding.batch_encoder import BatchEncoder, as_list
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.options import OnError, OnTooLong
 from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
 from mirror_rt.evaluation.statistics import pearson
 from mirror_rt.heads.task_heads import Heads, Predictions, TaskHead
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.pipeline.options import OnError, OnTooLong
 from mirror_rt.tokens.tokenization import why_invalid
 
 __all__ = ["Predictor", "class_of", "score_predictions"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ClosedError
-from mirror_rt.languages.memory import give_back_memory
+from mirror_rt.languages.freed_memory import give_back_memory
 
 __all__ = ["CacheStatistics", "EncoderCache"]
 

@@ -15,13 +15,13 @@ from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.batch_encoder import as_list
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.results import EncodedTexts, empty_texts, place
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.languages.detection import Detector
 from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
 from mirror_rt.languages.routing import Languages, Router
+from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.results import EncodedTexts, empty_texts, place
 from mirror_rt.tokens.windows import text_windows
 from mirror_rt.vectors.quantization import Embeddings
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from mirror_rt.encoding.options import EncodePlan
-from mirror_rt.encoding.pipeline import Pipeline
 from mirror_rt.errors import ConfigError, ReentrantCallError
+from mirror_rt.pipeline.options import EncodePlan
+from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.requests import RequestTimes
 
 __all__ = ["Call", "HasPipeline", "ReentryGuard", "cancel_result", "check_scheduler", "is_short"]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mirror_rt.encoding.pipeline import Pipeline, Vectors
 from mirror_rt.errors import DeadlineError, NonFiniteError
+from mirror_rt.pipeline.pipeline import Pipeline, Vectors
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport, Request
 from mirror_rt.scheduling.waiting import WaitingText

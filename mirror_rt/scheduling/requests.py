@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mirror_rt.encoding.options import EncodePlan
-from mirror_rt.encoding.pipeline import Encoded, Vectors
+from mirror_rt.pipeline.options import EncodePlan
+from mirror_rt.pipeline.pipeline import Encoded, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.normalization import normalize_rows

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self, TypeVar, Unpack
 
-from mirror_rt.encoding.inputs import Inputs, as_list
-from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
 from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
+from mirror_rt.pipeline.inputs import Inputs, as_list
+from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.calls import (
     Call,
     HasPipeline,

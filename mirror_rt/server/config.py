@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mirror_rt.deprecation import accept_flat
-from mirror_rt.encoding.options import OnTooLong
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.pipeline.options import OnTooLong
 
 __all__ = ["ListenConfig", "LogFormat", "LogLevel", "ServerConfig"]
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
-from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import new_folder
+from mirror_rt.pipeline.prompts import Prompts
 
 __all__ = ["RepositoryConfig", "write_repository"]
 

@@ -19,9 +19,9 @@ from mirror_rt.bulk import BulkConfig, encode_file
 from mirror_rt.cli import benchmark, doctor, encode, evaluate, main, predict, serve
 from mirror_rt.cli.options import options_of
 from mirror_rt.client.request import RemoteOptions
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.server import ServerConfig, load_models
 from server_process import make_pack
 

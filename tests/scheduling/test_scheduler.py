@@ -22,8 +22,8 @@ from mirror_rt import (
     Scheduler,
 )
 from mirror_rt.encoding.batch_encoder import BatchEncoder
-from mirror_rt.encoding.pipeline import Pipeline
 from mirror_rt.inference.pooled_model import PooledModel
+from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import TokenizedTexts
 

@@ -10,8 +10,8 @@ from mirror_rt.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from mirror_train.data.strings import has_word_list, load_training_data, word_list
     from mirror_train.data.training_data import TrainingData
-    from mirror_train.languages.run import LanguageJob, LanguageResult, tune_languages
-    from mirror_train.languages.table import LanguageRecipe, LanguageTable, load_languages
+    from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
+    from mirror_train.languages.tune_languages import LanguageJob, LanguageResult, tune_languages
     from mirror_train.loss.infonce import infonce
     from mirror_train.model.model_folder import DEFAULT_MODEL
     from mirror_train.model.torch_encoder import TorchEncoder
@@ -46,7 +46,7 @@ __getattr__ = lazy_exports(
     __all__,
     (
         "recipes.recipe",
-        "languages.table",
+        "languages.base_models",
         "model.model_folder",
         "training.run_config",
         "data.training_data",
@@ -54,7 +54,7 @@ __getattr__ = lazy_exports(
         "loss.infonce",
         "model.torch_encoder",
         "training.tune",
-        "languages.run",
+        "languages.tune_languages",
     ),
     extra="train",
 )

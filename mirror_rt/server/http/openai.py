@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import EncodedTexts
-from mirror_rt.encoding.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
+from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import EncodedTexts
+from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.exchange import Answer, Exchange

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from mirror_rt.encoding.options import OnTooLong
+from mirror_rt.pipeline.options import OnTooLong
 
 __all__ = ["EmbedAllRequest", "EmbedRequest", "EmbeddingsRequest", "InputList", "Inputs",
            "SimilarityRequest", "TokenizeRequest"]  # fmt: skip

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl
 import orjson
 
 from mirror_rt import __version__
-from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import Vectors
+from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.exchange import Answer, Exchange

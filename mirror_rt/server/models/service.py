@@ -14,9 +14,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import EncodeKeywords
-from mirror_rt.encoding.pipeline import EncodedTexts, Vectors
 from mirror_rt.errors import DeadlineError, InvalidTextError, NonFiniteError, OverloadedError
+from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler
 from mirror_rt.server.admission.waiting_forecast import Pace
 from mirror_rt.server.config import ServerConfig

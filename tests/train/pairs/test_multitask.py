@@ -195,7 +195,7 @@ def test_a_seed_reproduces_the_weights(folder, configure):
 def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
     """L = 5 L_sent + 20 L_para + L_sem (section 4.3), without dropout, at the first step."""
     from mirror_train.pairs.multitask import _layer
-    from mirror_train.pairs.session import open_session
+    from mirror_train.pairs.task_session import open_session
 
     data = load_multitask_data(folder)
     zero = dict.fromkeys(("sentiment", "paraphrase", "similarity"), 0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mirror_rt.cli.common import Subparsers, add_subparser, format_table
-from mirror_train.languages.table import LanguageRecipe, LanguageTable, load_languages
+from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
 
 __all__ = ["add_parser", "add_recipes_option"]

@@ -15,11 +15,11 @@ from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.data.strings import has_word_list, word_list
-from mirror_train.languages.table import LanguageRecipe, load_languages
+from mirror_train.languages.base_models import LanguageRecipe, load_languages
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
-    from mirror_train.languages.run import LanguageJob, LanguageResult
+    from mirror_train.languages.tune_languages import LanguageJob, LanguageResult
 
 __all__ = ["run_languages"]
 
@@ -46,7 +46,7 @@ def run_languages(
             that does not go with others.
         ModelError: some of them failed; the others are written.
     """
-    from mirror_train.languages.run import tune_languages
+    from mirror_train.languages.tune_languages import tune_languages
 
     _check_options(arguments)
     jobs = _jobs(arguments, template, changes)
@@ -100,7 +100,7 @@ def _job(
     words: Path | None,
     arguments: argparse.Namespace,
 ) -> LanguageJob:
-    from mirror_train.languages.run import LanguageJob
+    from mirror_train.languages.tune_languages import LanguageJob
 
     config = dataclasses.replace(
         template,

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.encoding.batch_encoder import BatchEncoder
-from mirror_rt.encoding.pipeline import Pipeline, Vectors
 from mirror_rt.inference.pooled_model import PooledModel
+from mirror_rt.pipeline.pipeline import Pipeline, Vectors
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_train.compute.precision import resolve_device

@@ -18,8 +18,8 @@ from mirror_train.pairs.burt_data import (
 )
 from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.recipe import BurtConfig, BurtRecipe
-from mirror_train.pairs.session import Session, open_session
 from mirror_train.pairs.task_layers import SoftmaxLayer, TaskLayer
+from mirror_train.pairs.task_session import Session, open_session
 from mirror_train.pairs.training import TaskTrainer, warm_up_then_decay
 from mirror_train.training.step_bar import step_bar
 from mirror_train.training.trainer import TrainingStats

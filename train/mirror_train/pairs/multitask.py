@@ -15,8 +15,8 @@ from mirror_train.data.labelled_examples import Examples
 from mirror_train.pairs.multitask_data import MultitaskData
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
-from mirror_train.pairs.session import Session, open_session
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
+from mirror_train.pairs.task_session import Session, open_session
 from mirror_train.pairs.training import TaskTrainer, constant
 from mirror_train.training.step_bar import step_bar
 from mirror_train.training.tune import TuneReport

@@ -15,8 +15,8 @@ from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.data.views import dropout_seed, step_rng
 from mirror_train.model.forward import Forward
 from mirror_train.pairs.passes import TaskBatch
-from mirror_train.pairs.session import Session
 from mirror_train.pairs.task_layers import TaskLayer
+from mirror_train.pairs.task_session import Session
 from mirror_train.training.trainer import AUTOCAST, TrainingStats
 
 __all__ = ["TaskTrainer", "constant", "warm_up_then_decay"]

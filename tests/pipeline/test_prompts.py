@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mirror_rt import ConfigError, Encoder
-from mirror_rt.encoding.prompts import Prompts
+from mirror_rt.pipeline.prompts import Prompts
 
 PROMPTS = {"query": "the question ", "passage": "the old town ", "code": "word "}
 

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt import _core
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
-from mirror_rt.encoding.prompts import Prompts
-from mirror_rt.encoding.results import Encoded, EncodedTexts, describe_texts, join
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
+from mirror_rt.pipeline.prompts import Prompts
+from mirror_rt.pipeline.results import Encoded, EncodedTexts, describe_texts, join
 from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows

@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, TypedDict, get_args
 
 import numpy.typing as npt
 
-from mirror_rt.encoding.prompts import Prompts
 from mirror_rt.errors import ConfigError
+from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.tokens.chunking import OnTooLong
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
 

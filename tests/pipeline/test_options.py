@@ -14,9 +14,9 @@ import pytest
 from mirror_rt import ConfigError, Encoder, LanguagePack, Scheduler
 from mirror_rt.encoding import encoder as encoder_module
 from mirror_rt.encoding.batch_encoder import BatchEncoder
-from mirror_rt.encoding.options import EncodeKeywords, EncodeOptions
-from mirror_rt.encoding.pipeline import Pipeline
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
+from mirror_rt.pipeline.pipeline import Pipeline
 
 # A value of each field that is not its default.
 LOAD = {

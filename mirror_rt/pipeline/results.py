@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.encoding.options import EncodePlan
+from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.quantization import Embeddings
 
