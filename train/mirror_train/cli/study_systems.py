@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 NAME = "systems"
-TITLE = "every system of the papers from one base model, on the same sets (docs/systems.md)"
+TITLE = "every system of the papers from one base model, on the same sets (docs/guides/systems.md)"
 
 # Options of the other studies, and what they are where they are not given.
 _OF_OTHERS = {"strings": None, "words": None, "pairs": None, "recipe": None, "seeds": None,
@@ -78,7 +78,7 @@ def run_systems(arguments: argparse.Namespace) -> int:
     from mirror_train.experiments.systems.run import run_systems as run
 
     if arguments.data is None:
-        raise ConfigError("study systems needs --data DIR: docs/systems.md says what is in it")
+        raise ConfigError("study systems needs --data DIR: docs/guides/systems.md says what is in it")
     systems = None if arguments.systems is None else arguments.systems.split(",")
     config = given_config(arguments, SystemsConfig, systems=systems, language=arguments.lang)
     opener = open_with_torch

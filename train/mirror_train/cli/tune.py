@@ -91,7 +91,8 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out
         "--recipe",
         required=True,
         metavar="NAME|FILE.toml",
-        help=f"{', '.join(recipe_names())} (docs/tuning.md, docs/systems.md); or a TOML file",
+        help=f"{', '.join(recipe_names())}, which docs/guides/tuning.md and docs/guides/systems.md "
+        "describe; or a TOML file",
     )
     add_base_options(parser, note="; with --langs: that of each language, see 'mirror-rt recipes'")
     add_data_options(parser)
