@@ -54,6 +54,7 @@ step "lint and types"
 .venv/bin/clang-format --dry-run --Werror csrc/**/*.{cpp,h,cu,cuh} \
   tests/support/**/*.{cpp,h}
 .venv/bin/mypy
+.venv/bin/lint-imports --no-logo
 (cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core --allowlist stubtest_allowlist.txt)
 
 if [ -n "${cuda:-}" ]; then

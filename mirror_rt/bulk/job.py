@@ -22,7 +22,8 @@ import numpy as np
 
 from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
-from mirror_rt.io.vectors import Embeddings, invalid_rows, open_sink, output_files
+from mirror_rt.io.sink import Embeddings, invalid_rows
+from mirror_rt.io.vectors import open_sink, output_files
 
 __all__ = ["JobFolder", "open_job", "partial_folder"]
 

@@ -25,7 +25,7 @@ from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.io.vectors import Embeddings
+from mirror_rt.io.sink import Embeddings
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.windows import TextWindow

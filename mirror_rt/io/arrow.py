@@ -10,8 +10,8 @@ from typing import IO, Any
 import numpy as np
 
 from mirror_rt.errors import DataError, require
+from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
 from mirror_rt.io.text import column_indices
-from mirror_rt.io.vectors import Embeddings, Ids, VectorSink, invalid_rows
 
 __all__ = ["ArrowSink", "ParquetSink", "count_parquet", "iter_parquet"]
 

@@ -5,53 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError
+from mirror_rt.io.arrow import ArrowSink, ParquetSink
 from mirror_rt.io.atomic import new_file
+from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
 
-__all__ = ["Embeddings", "Ids", "VectorSink", "invalid_rows", "open_sink", "output_files"]
-
-# float32, float16, int8 or uint8 [n, D].
-Embeddings = npt.NDArray[Any]
-Ids = Sequence[int | str]
-
-
-def invalid_rows(vectors: Embeddings) -> npt.NDArray[np.bool_]:
-    """Which rows [n] stand for a text that could not be encoded: those of NaN."""
-    if vectors.dtype.kind != "f":
-        return np.zeros(len(vectors), dtype=np.bool_)
-    return np.isnan(vectors[:, 0])
-
-
-class VectorSink(ABC):
-    """Rows of vectors, written as they come, all of one dtype and length."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-
-    def write(self, vectors: Embeddings, ids: Ids | None = None) -> None:
-        """Append [n, D]; a row of NaN stands for a text that could not be encoded.
-
-        Args:
-            vectors: the rows.
-            ids: of each row; None for their numbers.
-        """
-        self._write(vectors, range(self.rows, self.rows + len(vectors)) if ids is None else ids)
-        self.rows += len(vectors)
-
-    @abstractmethod
-    def _write(self, vectors: Embeddings, ids: Ids) -> None:
-        """Append [n, D] and the ids."""
-
-    def finish(self) -> None:  # noqa: B027  # most formats have no end
-        """Complete the file."""
+__all__ = ["open_sink", "output_files"]
 
 
 class NpySink(VectorSink):
@@ -160,22 +125,10 @@ def _jsonl(files: list[IO[bytes]], key: str) -> VectorSink:
     return JsonlSink(files[0], key)
 
 
-def _parquet(files: list[IO[bytes]], _: str) -> VectorSink:
-    from mirror_rt.io.arrow import ParquetSink
-
-    return ParquetSink(files[0])
-
-
-def _arrow(files: list[IO[bytes]], _: str) -> VectorSink:
-    from mirror_rt.io.arrow import ArrowSink
-
-    return ArrowSink(files[0])
-
-
 _KINDS: dict[str, Callable[[list[IO[bytes]], str], VectorSink]] = {
     ".npy": _npy,
     ".jsonl": _jsonl,
-    ".parquet": _parquet,
-    ".arrow": _arrow,
-    ".feather": _arrow,
+    ".parquet": lambda files, _: ParquetSink(files[0]),
+    ".arrow": lambda files, _: ArrowSink(files[0]),
+    ".feather": lambda files, _: ArrowSink(files[0]),
 }

@@ -13,7 +13,7 @@ from mirror_rt.server.config import ListenConfig, ServerConfig
 if TYPE_CHECKING:
     from mirror_rt.server.http.app import create_app
     from mirror_rt.server.models.served_models import Models, NamedEncoder, load_models
-    from mirror_rt.server.process.main import check, serve
+    from mirror_rt.server.process.serving import check, serve
 
 __all__ = ["ListenConfig", "Models", "NamedEncoder", "ServerConfig", "check", "create_app",
            "load_models", "serve"]  # fmt: skip
@@ -21,10 +21,10 @@ __all__ = ["ListenConfig", "Models", "NamedEncoder", "ServerConfig", "check", "c
 _MODULES = {
     "Models": "models.served_models",
     "NamedEncoder": "models.served_models",
-    "check": "process.main",
+    "check": "process.serving",
     "create_app": "http.app",
     "load_models": "models.served_models",
-    "serve": "process.main",
+    "serve": "process.serving",
 }
 
 

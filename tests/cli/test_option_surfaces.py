@@ -214,7 +214,7 @@ def test_encode_command(monkeypatch, tmp_path):
 
 def test_serve_command(monkeypatch):
     served = []
-    monkeypatch.setattr("mirror_rt.server.process.main.serve", lambda *a: served.append(a))
+    monkeypatch.setattr("mirror_rt.server.process.serving.serve", lambda *a: served.append(a))
     monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
     assert main(["serve", "m", "--port", "0", *flags(LOAD)]) == 0
     ((source, config, listen),) = served
@@ -224,7 +224,7 @@ def test_serve_command(monkeypatch):
 
 def test_serve_takes_its_options_from_everywhere(monkeypatch, tmp_path):
     served = []
-    monkeypatch.setattr("mirror_rt.server.process.main.serve", lambda *a: served.append(a))
+    monkeypatch.setattr("mirror_rt.server.process.serving.serve", lambda *a: served.append(a))
     monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
     path = tmp_path / "serve.toml"
     path.write_text(

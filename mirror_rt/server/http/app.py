@@ -17,15 +17,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mirror_rt.server.admission.problems import Problem
-from mirror_rt.server.admission.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.http import openai, tei
+from mirror_rt.server.http import openai, status, tei
 from mirror_rt.server.http.docs_page import docs_page
 from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
+from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import Models, lasting, load_models
-from mirror_rt.server.monitoring import status
 
 __all__ = ["create_app"]
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirror_rt.errors import MirrorError
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.holding import BodyRoom, Unread
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.http.exchange import Exchange
 from mirror_rt.server.models.generations import Serving, Swap
 from mirror_rt.server.models.reload import Reloader
 from mirror_rt.server.models.served_models import Models
@@ -23,6 +23,9 @@ from mirror_rt.server.models.service import ModelService
 from mirror_rt.server.monitoring.metrics import Metrics
 from mirror_rt.server.monitoring.recent import Recent
 from mirror_rt.server.monitoring.tracing import tracing_from_environment
+
+if TYPE_CHECKING:
+    from mirror_rt.server.http.exchange import Exchange
 
 __all__ = ["Registry"]
 

@@ -10,11 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirror_rt.errors import ConfigError, MissingDependencyError, require
 from mirror_rt.scheduling import RequestTimes
-from mirror_rt.server.http.exchange import Exchange
+
+if TYPE_CHECKING:
+    from mirror_rt.server.http.exchange import Exchange
 
 __all__ = ["Tracing", "tracing_from_environment"]
 

@@ -24,6 +24,7 @@ from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.models.served_models import lasting
 from mirror_rt.server.process.listening import url_of
+from mirror_rt.server.process.worker_task import WorkerTask
 
 __all__ = ["Supervisor"]
 
@@ -111,8 +112,6 @@ class Supervisor:
                 self._start(worker)
 
     def _start(self, worker: _Worker) -> None:
-        from mirror_rt.server.process.worker import WorkerTask  # which imports what imports this
-
         descriptor = self._listener.fileno()
         # A worker inherits them blocked, so that none of them ends it before it can handle them.
         # Ctrl-C, which a terminal sends to all, stays so: the workers are told to end from here.

@@ -16,38 +16,15 @@ import signal
 import socket
 import sys
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 from mirror_rt.errors import ConfigError, MirrorError
-from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
 from mirror_rt.server.monitoring.logs import configure_logging
-from mirror_rt.server.process.main import run_app
+from mirror_rt.server.process.uvicorn_server import run_app
+from mirror_rt.server.process.worker_task import WorkerTask
 
-__all__ = ["WorkerTask", "main"]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTask:
-    """What a worker is told.
-
-    Attributes:
-        source: bundle or pack.
-        config: of its application; `load.threads` are its own.
-        listen: how connections are taken.
-        descriptor: of the socket, which it inherits.
-    """
-
-    source: str
-    config: ServerConfig
-    listen: ListenConfig
-    descriptor: int
-
-    def encode(self) -> bytes:
-        """What `main` reads."""
-        data = pickle.dumps(self)
-        return b"%d\n%s" % (len(data), data)
+__all__ = ["main"]
 
 
 def main() -> int:

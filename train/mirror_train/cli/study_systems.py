@@ -78,7 +78,9 @@ def run_systems(arguments: argparse.Namespace) -> int:
     from mirror_train.experiments.systems.run import run_systems as run
 
     if arguments.data is None:
-        raise ConfigError("study systems needs --data DIR: docs/guides/systems.md says what is in it")
+        raise ConfigError(
+            "study systems needs --data DIR: docs/guides/systems.md says what is in it"
+        )
     systems = None if arguments.systems is None else arguments.systems.split(",")
     config = given_config(arguments, SystemsConfig, systems=systems, language=arguments.lang)
     opener = open_with_torch

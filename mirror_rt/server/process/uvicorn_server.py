@@ -1,4 +1,4 @@
-"""The process that `mirror-rt serve` is: socket, signals, uvicorn, a stop that loses nothing."""
+"""Run an application in uvicorn: signals, and a stop that loses nothing."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
 
-from mirror_rt.server.config import ListenConfig, ServerConfig
-from mirror_rt.server.http.app import create_app
+from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.http.connection import limited_protocol
-from mirror_rt.server.process.listening import bind, check_tls, url_of
-from mirror_rt.server.process.supervisor import Supervisor
 
-__all__ = ["check", "run_app", "serve"]
+__all__ = ["run_app"]
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -31,47 +27,6 @@ logger = logging.getLogger("mirror_rt.server")
 _LINGER = 0.5
 # What the process has after the time to drain, to close its models, before it ends without that.
 _CLOSE_SECONDS = 1.0
-
-
-def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> None:
-    """Serve until SIGTERM or Ctrl-C; then answer what was accepted, and return.
-
-    Nothing is listened at before the models are loaded.
-
-    Raises:
-        ConfigError: the address cannot be had, TLS files or keys cannot be used, or another value.
-        MirrorError: what `create_app` raises.
-    """
-    check_tls(listen)
-    listener = bind(listen)
-    url = url_of(listener, listen)
-    try:
-        if listen.workers > 1:
-            Supervisor(source, config, listen, listener).run()
-            return
-        app = create_app(source, config)
-        run_app(app, listen, listener, lambda: logger.info("listening at %s", url))
-    finally:
-        listener.close()
-
-
-def check(source: str | Path, config: ServerConfig, listen: ListenConfig) -> str:
-    """Do all that comes before the port opens, run every model once, and end it again.
-
-    Returns:
-        In a line, what would be served where.
-
-    Raises:
-        MirrorError: as `serve`, or a model does not run.
-    """
-    check_tls(listen)
-    with contextlib.closing(bind(listen)) as listener:
-        registry = create_app(source, config).state.registry
-        try:
-            registry.wait_until_warm()
-        finally:
-            registry.close()
-        return f"{', '.join(registry.models.by_name)} at {url_of(listener, listen)}"
 
 
 def run_app(

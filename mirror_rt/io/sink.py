@@ -1,0 +1,47 @@
+"""Define what every output of vectors does, whatever its format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Embeddings", "Ids", "VectorSink", "invalid_rows"]
+
+# float32, float16, int8 or uint8 [n, D].
+Embeddings = npt.NDArray[Any]
+Ids = Sequence[int | str]
+
+
+def invalid_rows(vectors: Embeddings) -> npt.NDArray[np.bool_]:
+    """Which rows [n] stand for a text that could not be encoded: those of NaN."""
+    if vectors.dtype.kind != "f":
+        return np.zeros(len(vectors), dtype=np.bool_)
+    return np.isnan(vectors[:, 0])
+
+
+class VectorSink(ABC):
+    """Rows of vectors, written as they come, all of one dtype and length."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def write(self, vectors: Embeddings, ids: Ids | None = None) -> None:
+        """Append [n, D]; a row of NaN stands for a text that could not be encoded.
+
+        Args:
+            vectors: the rows.
+            ids: of each row; None for their numbers.
+        """
+        self._write(vectors, range(self.rows, self.rows + len(vectors)) if ids is None else ids)
+        self.rows += len(vectors)
+
+    @abstractmethod
+    def _write(self, vectors: Embeddings, ids: Ids) -> None:
+        """Append [n, D] and the ids."""
+
+    def finish(self) -> None:  # noqa: B027  # most formats have no end
+        """Complete the file."""
