@@ -67,7 +67,7 @@ if [[ ! -f "$rival/ready" ]]; then
   touch "$rival/ready"
 fi
 if [[ ! -d "$made/minilm" ]]; then
-  folder="$("$python" -c 'from mirror_train.model.default_model import default_model_folder as f; print(f())')"
+  folder="$("$python" -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())')"
   cp -r "$folder" "$made/minilm.making"
   mv "$made/minilm.making" "$made/minilm"
 fi

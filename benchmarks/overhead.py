@@ -77,7 +77,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         bundle = arguments.bundle
         if bundle is None:
-            from mirror_train.model.default_model import DEFAULT_MODEL
+            from mirror_train.model.model_folder import DEFAULT_MODEL
 
             from mirror_export import ExportConfig, export_bundle
 

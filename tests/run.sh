@@ -28,7 +28,7 @@ step "fetch the schema of Triton (its client wants older versions of what others
   --target build/tritonclient tritonclient
 
 step "fetch the default model (the tests themselves are offline)"
-.venv/bin/python -c 'from mirror_train.model.default_model import default_model_folder as f; print(f())'
+.venv/bin/python -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())'
 
 if command -v nvcc > /dev/null; then
   step "compile the CUDA kernels for every architecture (warnings are errors), beside what follows"
