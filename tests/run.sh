@@ -67,7 +67,7 @@ if [ $# -eq 0 ]; then
   step "is memory flat?"
   wait "$soak" || { cat build/soak.log; exit 1; }
   tail -n 1 build/soak.log
-  export MIRROR_RT_SOAK_SECONDS=0
+  export MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0
 fi
 
 step "tests"
