@@ -445,7 +445,7 @@ def test_an_id_that_is_not_unicode_is_said_before_the_work(bundle, tmp_path, mon
     def encode(*_, **__):
         raise AssertionError("it encodes")
 
-    monkeypatch.setattr(Encoder, "_run_batch", encode)
+    monkeypatch.setattr(BundleModel, "run_batch", encode)
     path = write(tmp_path / "in.jsonl", [{"id": name, "body": "x"} for name in ("a", "\ud800")])
     with pytest.raises(DataError, match=r"text 2 has the id '\\ud800', which is not valid Unicode"):
         encode_file(config(bundle, path, tmp_path / target))

@@ -304,8 +304,8 @@ def test_a_pipe_is_not_waited_for(model):
     [
         ("sentence_transformers.models.Dense", {"in_features": 32, "out_features": 10**9}),
         ("sentence_transformers.models.Dense", {"in_features": 60_000, "out_features": 60_000}),
-        ("mirror_train.model.glow.Flow", {"in_features": 32, "blocks": 10**9, "hidden_size": 32}),
-        ("mirror_train.model.glow.Flow", {"in_features": 60_000, "blocks": 1, "hidden_size": 32}),
+        ("mirror_train.glow.Flow", {"in_features": 32, "blocks": 10**9, "hidden_size": 32}),
+        ("mirror_train.glow.Flow", {"in_features": 60_000, "blocks": 1, "hidden_size": 32}),
     ],
 )
 def test_a_layer_larger_than_its_weights_is_refused_at_once(model, kind, config):
