@@ -24,6 +24,7 @@ from mirror_rt import (
 )
 from mirror_rt.bulk import BulkConfig, encode_file
 from mirror_rt.bulk.records import count_records
+from mirror_rt.inference.bundle_model import BundleModel
 
 KILLS = int(os.environ.get("MIRROR_RT_KILLS", "3"))
 IDS = ["b,1", "a\n2", 'c"3', "д4"]
