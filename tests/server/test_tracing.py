@@ -79,6 +79,7 @@ def test_a_collector_gets_spans(bundle, collector):
     assert values["mirror_rt.request_id"] == "id-1"
     assert (values["http.route"], values["http.response.status_code"]) == ("/embed", 200)
     assert (values["mirror_rt.model"], values["mirror_rt.texts"]) == ("tiny", 2)
+    assert values["mirror_rt.tokens"] > 2
     assert values["mirror_rt.runs"] == 1
     assert values["mirror_rt.execution_seconds"] > 0
     assert values["mirror_rt.queue_seconds"] >= 0

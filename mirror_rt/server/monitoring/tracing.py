@@ -112,7 +112,7 @@ class Tracing:
             "mirror_rt.request_id": exchange.request_id,
             "mirror_rt.model": exchange.model,
             "mirror_rt.texts": exchange.texts,
-            "mirror_rt.tokens.padding": exchange.tokens,
+            "mirror_rt.tokens": exchange.tokens,
         }
         if times is not None and times.began is not None and times.ended is not None:
             values |= {
