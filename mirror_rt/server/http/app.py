@@ -42,9 +42,8 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
     """Make an ASGI application that serves a bundle, a pack or loaded models.
 
     The models are loaded here and warmed up in a thread; until that is done, /ready and requests
-    are
-    answered with 503. If the application is mounted in another one, it does not see the lifespan:
-    call `app.state.registry.close()` at the end.
+    are answered with 503. If the application is mounted in another one, it does not see the
+    lifespan: call `app.state.registry.close()` at the end.
 
     Args:
         source: folder or hub name of a bundle or a pack, or loaded models.

@@ -18,10 +18,8 @@ class LingeringTransport:
     """A transport that closes so that a client that is still sending gets its whole answer.
 
     If bytes arrive after a socket was closed, the kernel resets the connection, and the client
-    loses
-    the answer that it was about to read. So the writing side is closed first, and incoming bytes
-    are
-    discarded until the client closes, for two seconds at most (RFC 9112, 9.6).
+    loses the answer that it was about to read. So the writing side is closed first, and incoming
+    bytes are discarded until the client closes, for two seconds at most (RFC 9112, 9.6).
 
     Args:
         transport: transport of the connection; all other attributes are looked up there.

@@ -81,8 +81,7 @@ class Models:
 
         Raises:
             Problem: 404 for an unknown model; 422 for a language that no model has, or that the
-                named
-                model does not have.
+                named model does not have.
         """
         if model is None or model == self.family:
             return self.default if lang is None else self._of_language(lang)

@@ -114,8 +114,7 @@ class ModelService:
         """Encode the texts of one request to a vector for each token, some texts at a time.
 
         All texts are checked before the first vectors are yielded. Vectors are computed only when
-        they
-        are asked for, and no more once the iterator is closed.
+        they are asked for, and no more once the iterator is closed.
 
         Args:
             items: at least one text or list of token ids.
@@ -229,7 +228,7 @@ class ModelService:
         return [[order[i] for i in piece] for piece in _cut(sizes, _PIECE, _PIECE_CHARACTERS)]
 
     def _turn(self, pieces: int) -> contextlib.AbstractAsyncContextManager[object]:
-        """Return a lock for the tokenizer, which a request of a single piece does not wait for."""
+        """Return the tokenizer's semaphore; a request of a single piece need not wait for it."""
         return self._tokenizing if pieces > 1 else contextlib.nullcontext()
 
     async def _tokenized(self, items: Sequence[Any], options: EncodeKeywords) -> list[Ids]:

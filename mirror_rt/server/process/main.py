@@ -152,8 +152,7 @@ def _end_within(seconds: float) -> None:
     """End the process after so many seconds in any case, with exit status 0.
 
     By then, every request was answered or given up. What may still run cannot be interrupted:
-    loading
-    a model, running it, or tokenising a text.
+    loading a model, running it, or tokenising a text.
     """
 
     def end() -> None:

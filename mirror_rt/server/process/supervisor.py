@@ -54,8 +54,7 @@ class Supervisor:
     """Serve one address in several processes.
 
     This process keeps the socket open, so that connections that wait when a worker dies are taken
-    by
-    other workers. Weights are memory-mapped files, which the processes share.
+    by other workers. Weights are memory-mapped files, which the processes share.
 
     Args:
         source: bundle or pack.
@@ -86,8 +85,7 @@ class Supervisor:
 
         Raises:
             MirrorError: a worker cannot start (once the server has served: no worker can), or one
-                did
-                not end in time.
+                did not end in time.
         """
         with _metrics_folder() as folder, self._wake_up() as wake_up:
             self._environment = {"RAYON_NUM_THREADS": str(self._threads), **os.environ,
