@@ -91,7 +91,7 @@ def progress(arguments: argparse.Namespace) -> bool:
 
 @contextlib.contextmanager
 def hub_progress(arguments: argparse.Namespace) -> Iterator[None]:
-    """Let huggingface_hub show bars if `progress` allows it; hide its warnings, which our errors replace."""
+    """Let huggingface_hub show bars if `progress` allows it; our errors replace its warnings."""
     hub = hub_library("a model hub")
     verbosity, bars = hub.logging.get_verbosity(), not hub.utils.are_progress_bars_disabled()
     hub.logging.set_verbosity_error()
