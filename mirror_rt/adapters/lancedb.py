@@ -21,8 +21,7 @@ class MirrorEmbeddings(TextEmbeddingFunction):
     """LanceDB's `TextEmbeddingFunction`: `get_registry().get("mirror-rt").create(model=...)`.
 
     The source column takes the model's prompt for documents, and a search its prompt for queries.
-    Tables store the arguments; wherever this module has been imported, they can open the model
-    again.
+    Tables store the arguments; where this module has been imported, they can open the model again.
 
     Attributes:
         model: path or hub name of a bundle.

@@ -18,9 +18,8 @@ __all__ = ["MirrorEmbeddings"]
 class MirrorEmbeddings(Embeddings):
     """`langchain_core.embeddings.Embeddings`; the arguments are those of `LazyEncoder`.
 
-    Queries take the model's prompt for queries, and texts its prompt for documents. The
-    asynchronous methods do not block the event loop. The object is pickled as the name and options
-    of its model.
+    Queries take the model's prompt for queries, texts its prompt for documents. The asynchronous
+    methods do not block the event loop. Only the name and options of the model are pickled.
 
     Raises:
         MirrorError: the model cannot be loaded.

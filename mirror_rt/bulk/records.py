@@ -38,8 +38,7 @@ class Window(NamedTuple):
 def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[tuple[Any, ...]]:
     """Yield (text,) or (text, id) for every row of a file; "-" stands for standard input's lines.
 
-    The suffix determines the format: .jsonl or .ndjson, .csv, .parquet; anything else is read as
-    lines.
+    The suffix tells the format: .jsonl or .ndjson, .csv, .parquet; anything else is read as lines.
 
     Raises:
         DataError: the file cannot be read, lacks a field, or has an unusable id.
@@ -109,8 +108,7 @@ def _window(start: int, rows: list[tuple[Any, ...]]) -> Window:
 def count_records(path: str) -> int:
     """Return about how many texts a file holds: its lines, or its rows of CSV or Parquet.
 
-    This is for a progress bar: blank lines count, and stray quotes mislead it. It reads gigabytes
-    per second.
+    This is for a progress bar: blank lines count, and stray quotes mislead it. It reads GB/s.
     """
     if Path(path).suffix == ".parquet":
         from mirror_rt.io.arrow import count_parquet

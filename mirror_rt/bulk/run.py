@@ -38,9 +38,8 @@ from mirror_rt.io.vectors import open_sink, output_files
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
 
-# These options say where the bundle is (its hash counts anyway), whether it is checked, which
-# threads or cards share the work, and what happens to a text without a vector. None of them changes
-# a vector.
+# Options that change no vector: where the bundle is from (its hash counts anyway), whether it is
+# checked, which threads or cards share the work, and what happens to a text without a vector.
 _NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
                                    "spinning", "devices", "errors"})  # fmt: skip
 

@@ -54,8 +54,7 @@ class Command:
         """Check that everything is installed that the command needs.
 
         Raises:
-            MissingDependencyError: a package is missing; the message names the command and the
-                extra.
+            MissingDependencyError: a package is missing; it names the command and the extra.
         """
         for package, extra in self.needs:
             if find_spec(package) is None:

@@ -21,8 +21,7 @@ __all__ = ["AsyncClient"]
 class AsyncClient(ClientBase):
     """A `Client` for any number of tasks of one event loop; arguments and errors are the same.
 
-    Cancelling a task cancels its requests; the server drops those of their texts that have not
-    begun.
+    Cancelling a task cancels its requests; the server then skips texts that it has not begun.
     """
 
     _http: httpx2.AsyncClient | None = None

@@ -28,7 +28,7 @@ def normalized(vectors: Matrix) -> Matrix:
 
 
 def orthogonal_procrustes(source: Matrix, target: Matrix) -> Matrix:
-    """Return the orthogonal W [D, D] that minimises |source W - target| (Frobenius, [n, D] each)."""
+    """Return the orthogonal W [D, D] with the least Frobenius norm of source W - target [n, D]."""
     left, _, right = np.linalg.svd(source.T @ target)
     return np.asarray(left @ right)
 

@@ -33,8 +33,7 @@ _CODES = {
 # The languages of tables 1 and 5 of the paper.
 _REPORTED = ("en", "fr", "et", "ar", "zh", "ru", "es", "pl")
 _REPORTED_ACROSS = ("en-fr", "en-zh", "en-he", "fr-zh", "fr-he", "zh-he")
-# A fifth of Multi-SimLex's scale from 0 to 6; if aligned pairs differ by more, their meanings
-# differ.
+# A fifth of Multi-SimLex's scale from 0 to 6; aligned pairs that differ by more differ in meaning.
 _MOST_DIFFERENT = 1.2 + 1e-9
 
 

@@ -47,8 +47,7 @@ class ApiKeys:
     def accepts(self, authorization: str | None) -> bool:
         """Return whether an `Authorization` header's value is `Bearer` and one of the keys.
 
-        The time that this takes reveals nothing about a key: the digest is compared with all of
-        them.
+        The time that this takes reveals nothing about a key: its digest is compared with all.
         """
         self._look()
         scheme, _, key = (authorization or "").partition(" ")

@@ -54,9 +54,8 @@ class BodyRoom:
 class Unread:
     """Limit the bytes of all answers that are being sent in pieces.
 
-    If one more answer does not fit, the answer whose client has not read for the longest time is
-    cut
-    off: clients that do not read must neither fill the memory nor keep others out.
+    If one more does not fit, the answer whose client has not read for the longest time is cut off,
+    because clients that do not read must neither fill the memory nor keep others out.
 
     Args:
         most: limit in bytes; a single answer of any size may always be sent.

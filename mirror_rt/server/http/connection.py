@@ -86,8 +86,7 @@ class _Connection(HttpToolsProtocol):
         self._unanswered: deque[RequestResponseCycle] = deque()  # the first is being answered
         self._app = cast("ASGIApp", self.app)
         super().connection_made(cast("asyncio.Transport", self._lingering))
-        # Clients may connect before they have a request: that time counts like the time between
-        # two.
+        # Clients may connect before they have a request: that time counts as time between two.
         self._timer = self.loop.call_later(self._listen.keep_alive, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -145,7 +144,7 @@ class _Connection(HttpToolsProtocol):
         self._resuming = False
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Return True to stay open if an answer is due, unless TLS, which cannot be half closed."""
+        """Stay open (True) if an answer is due, except with TLS, which cannot be half closed."""
         if self._lingering.lingers or self.scheme == "https":
             return False
         ended = self._phase is _Phase.NOTHING
@@ -208,7 +207,7 @@ class _Connection(HttpToolsProtocol):
         if version == "1.0":
             self.expect_100_continue = False
         framed = FramedApp(self._app)
-        self.app = cast("Any", framed)  # for this request: uvicorn starts its task with it below
+        self.app = cast("Any", framed)  # of this request; it runs after this method has ended
         super().on_headers_complete()
         framed.cycle = self.cycle
         self._unanswered.append(self.cycle)

@@ -1,4 +1,4 @@
-"""End answers with the framing that their HTTP version needs, and so that they arrive."""
+"""End answers in the framing of their HTTP version, and make sure that they arrive."""
 
 from __future__ import annotations
 

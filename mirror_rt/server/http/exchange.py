@@ -40,8 +40,7 @@ class Answer:
     """An answer to a request.
 
     Attributes:
-        body: the whole body, or its pieces; an asynchronous generator computes them while they are
-            sent.
+        body: whole, or in pieces; an asynchronous generator computes them while they are sent.
         status: HTTP status.
         content_type: media type of the body.
         headers: additional headers.

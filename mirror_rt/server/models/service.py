@@ -174,7 +174,7 @@ class ModelService:
 
     @property
     def most_characters(self) -> int:
-        """Return the most characters that `tokens` takes, which hold more than the most tokens."""
+        """Return the most characters of a text for `tokens`: more than the longest input has."""
         length = self.encoder.max_length
         return min(self.encoder.pipeline.tokenizer.clip_characters, max(_LONG_TEXT, 16 * length))
 
@@ -188,8 +188,7 @@ class ModelService:
         """Count the texts of a request while it is open; OverloadedError if it is refused."""
         tokens = self.scheduler.waiting_tokens
         wait = self._pace.seconds(tokens)
-        # One text of full length may always wait, so that one slow run does not make the server
-        # refuse all.
+        # One text of full length may always wait: else one slow run could make it refuse everybody.
         most = self._config.max_wait if tokens > self.encoder.max_length else math.inf
         if wait > min(most, timeout):
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)

@@ -116,8 +116,7 @@ class Supervisor:
 
         descriptor = self._listener.fileno()
         # A worker inherits blocked signals, so that none of them ends it before it can handle them.
-        # SIGINT stays blocked, because a terminal sends Ctrl-C to all: this process ends the
-        # workers.
+        # SIGINT stays blocked: a terminal sends Ctrl-C to all, but this process ends the workers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
         try:
             process = subprocess.Popen(
@@ -131,7 +130,7 @@ class Supervisor:
         assert process.stdin is not None
         assert process.stdout is not None
         task = WorkerTask(self._source, self._config, self._listen, descriptor)
-        with contextlib.suppress(BrokenPipeError):  # it is dead: `_listen_to` will see
+        with contextlib.suppress(BrokenPipeError):  # it is dead: `_listen_to` notices
             process.stdin.write(task.encode())
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
 

@@ -98,8 +98,7 @@ def _end_with_parent(orphaned: threading.Event) -> None:
 
 if __name__ == "__main__":
     code = main()
-    # Skip the interpreter's shutdown, which waits for threads and frees memory slower than the
-    # system.
+    # Skip the interpreter's shutdown, which waits for threads and frees memory slowly.
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)
