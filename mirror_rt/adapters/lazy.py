@@ -27,7 +27,7 @@ _loading = threading.Lock()
 
 
 class TextEncoder(Protocol):
-    """What adapters need of an encoder; `mirror_rt.Encoder` and `mirror_rt.Client` provide it.
+    """The interface that adapters need; `mirror_rt.Encoder` and `mirror_rt.Client` provide it.
 
     Results are [n, D], or [D] for a single string.
     """
@@ -171,7 +171,7 @@ class LazyEncoder:
 
     async def _aload(self) -> TextEncoder:
         if self._encoder is None:
-            import asyncio  # 30 ms that a synchronous program does without
+            import asyncio  # here: it takes 30 ms, which synchronous programs save
 
             await asyncio.to_thread(self.load)
         return self.encoder

@@ -209,7 +209,7 @@ _Answer = tuple[Embeddings, int] | list[tuple[int, str]]
 
 def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent process handles Ctrl-C
     threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
     _worker = spec, RunCounter(totals)
 

@@ -206,6 +206,6 @@ _making = threading.Lock()
 
 
 async def _in_thread(call: Callable[[], Embeddings]) -> Embeddings:
-    import asyncio  # 30 ms that a synchronous program does without
+    import asyncio  # here: it takes 30 ms, which synchronous programs save
 
     return await asyncio.to_thread(call)

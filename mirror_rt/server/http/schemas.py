@@ -44,7 +44,7 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
 
 
 class _OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What goes beyond text-embeddings-inference."""
+    """The fields that go beyond text-embeddings-inference."""
 
     model: Name | None = None
     lang: Name | None = None

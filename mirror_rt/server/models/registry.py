@@ -30,7 +30,7 @@ logger = logging.getLogger("mirror_rt.server")
 
 # /ready runs the model; everybody who asks within _PROBE_KEPT seconds gets the same answer.
 _PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
-# Limits for all requests together: bodies (as a number of the largest), and answers being sent.
+# Limits for all requests together: how many bodies of the largest size, and how many bytes.
 _BODIES, _MOST_BYTES = 4, 64 << 20
 
 

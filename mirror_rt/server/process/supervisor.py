@@ -112,7 +112,7 @@ class Supervisor:
                 self._start(worker)
 
     def _start(self, worker: _Worker) -> None:
-        from mirror_rt.server.process.worker import WorkerTask  # which imports what imports this
+        from mirror_rt.server.process.worker import WorkerTask  # here: it imports this module
 
         descriptor = self._listener.fileno()
         # A worker inherits blocked signals, so that none of them ends it before it can handle them.
