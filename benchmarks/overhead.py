@@ -77,9 +77,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         bundle = arguments.bundle
         if bundle is None:
-            from mirror_train.model.model_folder import DEFAULT_MODEL
-
             from mirror_export import ExportConfig, export_bundle
+            from mirror_train.model.model_folder import DEFAULT_MODEL
 
             bundle = Path(folder) / "bundle"
             export_bundle(ExportConfig(DEFAULT_MODEL, bundle))

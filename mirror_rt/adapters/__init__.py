@@ -1,5 +1,6 @@
-"""Encoders as other libraries want them: one module a library, which imports it.
+"""Adapt encoders to the interfaces of other libraries, in one module per library.
 
-Each is the library's own interface over `mirror_rt.Encoder`. Importing this package imports none
-of the libraries; importing a module of it whose library is absent is a MissingDependencyError.
+Each adapter implements the library's own interface with `mirror_rt.Encoder`. Importing this package
+imports none of the libraries; importing a module whose library is absent raises
+MissingDependencyError.
 """

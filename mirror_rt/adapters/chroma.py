@@ -1,4 +1,4 @@
-"""Chroma: `MirrorEmbeddingFunction`, for its collections."""
+"""Adapt encoders to Chroma: `MirrorEmbeddingFunction` embeds for its collections."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["MirrorEmbeddingFunction"]
 
 @register_embedding_function
 class MirrorEmbeddingFunction(EmbeddingFunction[Documents]):
-    """Chroma's `EmbeddingFunction`; arguments are those of `LazyEncoder`.
+    """Chroma's `EmbeddingFunction`; the arguments are those of `LazyEncoder`.
 
-    What is added to a collection takes the model's prompt for documents, `query_texts` the one for
-    queries. A collection stores the name and options of the model, and opens it again where this
-    module has been imported.
+    Texts that are added to a collection take the model's prompt for documents, and `query_texts`
+    takes its prompt for queries. A collection stores the name and options of the model; wherever
+    this module has been imported, Chroma can open the model again.
 
     Raises:
         MirrorError: the model cannot be loaded.
@@ -36,34 +36,34 @@ class MirrorEmbeddingFunction(EmbeddingFunction[Documents]):
         encode_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
-        self._lazy.load()  # an error now, not at the first query
+        self._lazy.load()  # so that an error comes now, not at the first query
 
     def __call__(self, input: Documents) -> Embeddings:
-        """Texts to a list of vectors, with `encode_document`."""
+        """Embed texts with `encode_document`; return a list of vectors."""
         return list(self._lazy.documents(input))
 
     def embed_query(self, input: Documents) -> Embeddings:
-        """Queries to a list of vectors, with `encode_query`."""
+        """Embed queries with `encode_query`; return a list of vectors."""
         return list(self._lazy.queries(input))
 
     @staticmethod
     def name() -> str:
-        """What Chroma stores for the class."""
+        """Return the name under which Chroma stores the class."""
         return "mirror-rt"
 
     def default_space(self) -> Space:
-        """The distance of a collection that names none."""
+        """Return the distance for a collection that names none."""
         return "cosine"
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, as Chroma stores them.
+        """Return the arguments, as Chroma stores them.
 
         Raises:
-            ConfigError: it was made of an encoder that has no folder.
+            ConfigError: the function was made of an encoder that has no folder.
         """
         return self._lazy.config()
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> MirrorEmbeddingFunction:
-        """The function of `get_config`."""
+        """Make the function again from the result of `get_config`."""
         return MirrorEmbeddingFunction(**config)

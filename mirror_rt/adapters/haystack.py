@@ -1,4 +1,4 @@
-"""Haystack: components that embed the query of a pipeline, and its documents."""
+"""Adapt encoders to Haystack: components that embed a pipeline's query and its documents."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["MirrorDocumentEmbedder", "MirrorTextEmbedder"]
 
 @component
 class MirrorTextEmbedder:
-    """A component that embeds a query; arguments are those of `LazyEncoder`.
+    """A component that embeds a query; the arguments are those of `LazyEncoder`.
 
-    Pipelines are stored with the name and options of the model. To load one, Haystack wants to be
-    told that this module is trusted: `Pipeline.loads(text, allowed_modules=["mirror_rt"])`.
+    A pipeline stores the name and options of the model. Haystack loads the pipeline only if it is
+    told to trust this module: `Pipeline.loads(text, allowed_modules=["mirror_rt"])`.
     """
 
     def __init__(
@@ -34,30 +34,30 @@ class MirrorTextEmbedder:
         self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
 
     def warm_up(self) -> None:
-        """Load the model; the first run does, too."""
+        """Load the model now rather than in the first run."""
         self._lazy.load()
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as Haystack stores it.
+        """Return the component as Haystack stores it.
 
         Raises:
-            ConfigError: it was made of an encoder that has no folder.
+            ConfigError: the component was made of an encoder that has no folder.
         """
         return default_to_dict(self, **self._lazy.config())
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MirrorTextEmbedder:
-        """The component of `to_dict`."""
+        """Make the component again from the result of `to_dict`."""
         return default_from_dict(cls, data)
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, Any]:
-        """Embed a query with `encode_query`: `{"embedding": [...]}`."""
+        """Embed a query with `encode_query`; return `{"embedding": [...]}`."""
         return {"embedding": self._lazy.query(text).tolist()}
 
     @component.output_types(embedding=list[float])
     async def run_async(self, text: str) -> dict[str, Any]:
-        """`run` beside the event loop."""
+        """Do the same as `run` without blocking the event loop."""
         return {"embedding": (await self._lazy.aquery(text)).tolist()}
 
 
@@ -69,8 +69,8 @@ class MirrorDocumentEmbedder:
         model: path or hub name of a bundle, or an encoder.
         model_kwargs: options of `Encoder.load`.
         encode_kwargs: options of `Encoder.encode`.
-        meta_fields_to_embed: names of meta data that are put before a document's content.
-        embedding_separator: between those and the content.
+        meta_fields_to_embed: names of metadata fields that are put before a document's content.
+        embedding_separator: text between these fields and the content.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class MirrorDocumentEmbedder:
         self.embedding_separator = embedding_separator
 
     def warm_up(self) -> None:
-        """Load the model; the first run does, too."""
+        """Load the model now rather than in the first run."""
         self._lazy.load()
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as Haystack stores it.
+        """Return the component as Haystack stores it.
 
         Raises:
-            ConfigError: it was made of an encoder that has no folder.
+            ConfigError: the component was made of an encoder that has no folder.
         """
         return default_to_dict(
             self,
@@ -105,18 +105,18 @@ class MirrorDocumentEmbedder:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MirrorDocumentEmbedder:
-        """The component of `to_dict`."""
+        """Make the component again from the result of `to_dict`."""
         return default_from_dict(cls, data)
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        """Copies of the documents with their `embedding`, by `encode_document`."""
+        """Embed documents with `encode_document`; return copies that have their `embedding`."""
         vectors = self._lazy.documents(map(self._text, documents))
         return _with_embeddings(documents, vectors.tolist())
 
     @component.output_types(documents=list[Document])
     async def run_async(self, documents: list[Document]) -> dict[str, Any]:
-        """`run` beside the event loop."""
+        """Do the same as `run` without blocking the event loop."""
         vectors = await self._lazy.adocuments(map(self._text, documents))
         return _with_embeddings(documents, vectors.tolist())
 

@@ -1,4 +1,4 @@
-"""LanceDB: the embedding function `mirror-rt` of its registry."""
+"""Adapt encoders to LanceDB: the embedding function `mirror-rt` of its registry."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["MirrorEmbeddings"]
 class MirrorEmbeddings(TextEmbeddingFunction):
     """LanceDB's `TextEmbeddingFunction`: `get_registry().get("mirror-rt").create(model=...)`.
 
-    The source column takes the model's prompt for documents, a search the one for queries. Tables
-    store the arguments, and open the model again where this module has been imported.
+    The source column takes the model's prompt for documents, and a search its prompt for queries.
+    Tables store the arguments; where this module has been imported, they can open the model again.
 
     Attributes:
         model: path or hub name of a bundle.
         model_kwargs: options of `Encoder.load`.
         encode_kwargs: options of `Encoder.encode`. With `errors="nan"` a row without text gets a
-            vector that `on_bad_vectors` deals with; else it is an error.
+            vector that `on_bad_vectors` deals with; otherwise it is an error.
     """
 
     model: str
@@ -40,25 +40,25 @@ class MirrorEmbeddings(TextEmbeddingFunction):
         self._lazy = LazyEncoder(self.model, self.model_kwargs, self.encode_kwargs)
 
     def ndims(self) -> int:
-        """Length of a vector."""
+        """Return the length of a vector."""
         return self._lazy.dimension
 
     def generate_embeddings(
         self, texts: list[str] | np.ndarray[Any, Any], *args: Any, **kwargs: Any
     ) -> list[Any]:
-        """Texts to vectors, with `encode_document`."""
+        """Embed texts with `encode_document`."""
         return list(self._lazy.documents(texts))
 
     def compute_query_embeddings(self, query: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Queries to vectors, with `encode_query`."""
+        """Embed queries with `encode_query`."""
         return list(self._lazy.queries(self.sanitize_input(query)))
 
-    # The base class tries seven times, over minutes, whatever the error is: here it stays one.
+    # The base class retries seven times, over minutes, after any error; these errors do not pass.
 
     def compute_query_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """`compute_query_embeddings`, once."""
+        """Call `compute_query_embeddings` once, without retries."""
         return self.compute_query_embeddings(*args, **kwargs)
 
     def compute_source_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """`compute_source_embeddings`, once."""
+        """Call `compute_source_embeddings` once, without retries."""
         return list(self.compute_source_embeddings(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""LangChain: `MirrorEmbeddings`, for its vector stores and retrievers."""
+"""Adapt encoders to LangChain: `MirrorEmbeddings` embeds for vector stores and retrievers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["MirrorEmbeddings"]
 
 
 class MirrorEmbeddings(Embeddings):
-    """`langchain_core.embeddings.Embeddings`; arguments are those of `LazyEncoder`.
+    """`langchain_core.embeddings.Embeddings`; the arguments are those of `LazyEncoder`.
 
-    Queries take the model's prompt for queries, texts the one for documents. The asynchronous
-    methods run beside the event loop. It pickles as the name and options of its model.
+    Queries take the model's prompt for queries, texts its prompt for documents. The asynchronous
+    methods do not block the event loop. Only the name and options of the model are pickled.
 
     Raises:
         MirrorError: the model cannot be loaded.
@@ -33,20 +33,20 @@ class MirrorEmbeddings(Embeddings):
         encode_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
-        self._lazy.load()  # an error now, not at the first query
+        self._lazy.load()  # so that an error comes now, not at the first query
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Texts to vectors, with `encode_document`."""
+        """Embed texts with `encode_document`."""
         return self._lazy.documents(texts).tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """A query to its vector, with `encode_query`."""
+        """Embed a query with `encode_query`."""
         return self._lazy.query(text).tolist()
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """`embed_documents` beside the event loop."""
+        """Do the same as `embed_documents` without blocking the event loop."""
         return (await self._lazy.adocuments(texts)).tolist()
 
     async def aembed_query(self, text: str) -> list[float]:
-        """`embed_query` beside the event loop."""
+        """Do the same as `embed_query` without blocking the event loop."""
         return (await self._lazy.aquery(text)).tolist()

@@ -1,4 +1,4 @@
-"""What every adapter holds: an encoder, or how to load one, and the options of its calls."""
+"""Hold what every adapter needs: an encoder, or how to load one, and the options of its calls."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ __all__ = ["LazyEncoder", "TextEncoder"]
 _ENCODE_OPTIONS = EncodeKeywords.__annotations__
 _LOAD_OPTIONS = LoadKeywords.__annotations__
 
-# Adapters of one model share its session: libraries copy, clone and unpickle them freely.
+# Adapters of one model share an encoder: libraries copy, clone and unpickle adapters freely.
 _loaded: WeakValueDictionary[str, Encoder] = WeakValueDictionary()
 _loading = threading.Lock()
 
 
 class TextEncoder(Protocol):
-    """What adapters need of an encoder: `mirror_rt.Encoder` is one, and so is `mirror_rt.Client`.
+    """The interface that adapters need; `mirror_rt.Encoder` and `mirror_rt.Client` provide it.
 
     Results are [n, D], or [D] for a single string.
     """
 
     @property
     def dimension(self) -> int:
-        """Length D of an embedding."""
+        """Return the length D of an embedding."""
         ...
 
     def encode(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
-        """Encode texts as they are."""
+        """Encode texts without a prompt for queries or documents."""
         ...
 
     def encode_query(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
-        """Encode texts that are searched for."""
+        """Encode queries."""
         ...
 
     def encode_document(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
-        """Encode texts that are found."""
+        """Encode documents, among which queries search."""
         ...
 
     async def aencode_query(
         self, inputs: str | list[str], *args: Any, **options: Any
     ) -> Embeddings:
-        """`encode_query` without blocking the event loop."""
+        """Call `encode_query` without blocking the event loop."""
         ...
 
     async def aencode_document(
         self, inputs: str | list[str], *args: Any, **options: Any
     ) -> Embeddings:
-        """`encode_document` without blocking the event loop."""
+        """Call `encode_document` without blocking the event loop."""
         ...
 
 
 class LazyEncoder:
-    """An encoder, loaded on first use, with the options of its calls. It does not change.
+    """An encoder that is loaded on first use, with fixed options for its calls.
 
-    It is pickled without its model, which is loaded again where it is unpickled.
+    It is pickled without its model, which is loaded again after unpickling.
 
     Args:
         model: path or hub name of a bundle, or an encoder.
@@ -73,7 +73,7 @@ class LazyEncoder:
         encode_kwargs: options of `Encoder.encode` (`truncate_dim`, `on_too_long` ...).
 
     Raises:
-        ConfigError: `model` is none of these, or an option is not known.
+        ConfigError: `model` is none of these, or an option is unknown.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LazyEncoder:
 
     @property
     def encoder(self) -> TextEncoder:
-        """The encoder, which the first use loads; errors are those of `Encoder.load`."""
+        """Return the encoder, loading it on first use; errors are those of `Encoder.load`."""
         if self._encoder is None:
             self._encoder = _load(str(self.model), self.model_kwargs)
         return self._encoder
@@ -110,24 +110,24 @@ class LazyEncoder:
 
     @property
     def name(self) -> str:
-        """Path or name of the model, for people."""
+        """Return the path or name of the model, for people."""
         if isinstance(self.model, str | Path):
             return str(self.model)
         return str(getattr(self.model, "folder", repr(self.model)))
 
     @property
     def dimension(self) -> int:
-        """Length of a row of the result."""
+        """Return the length of a row of the result."""
         kept = self.encode_kwargs.get("truncate_dim")
         dimension = self.encoder.dimension if kept is None else int(kept)
         packed = self.encode_kwargs.get("precision") in ("binary", "ubinary")
         return -(-dimension // 8) if packed else dimension
 
     def config(self) -> dict[str, Any]:
-        """The arguments that make its like, with the model by name: for files of a library.
+        """Return the arguments that make an equal object, with the model by name.
 
         Raises:
-            ConfigError: it was made of an encoder that has no folder.
+            ConfigError: the object was made of an encoder that has no folder.
         """
         if isinstance(self.model, Encoder):
             model_kwargs = dict(self.model.load_options)
@@ -144,34 +144,34 @@ class LazyEncoder:
         }
 
     def encode(self, texts: Iterable[str]) -> Embeddings:
-        """Texts without a side: [n, D]."""
+        """Encode texts as neither queries nor documents: [n, D]."""
         return self.encoder.encode(_several(texts), **self.encode_kwargs)
 
     def query(self, text: str) -> Embeddings:
-        """One text that is searched for: [D]."""
+        """Encode one query: [D]."""
         return self.encoder.encode_query(_one(text), **self.encode_kwargs)
 
     def queries(self, texts: Iterable[str]) -> Embeddings:
-        """Texts that are searched for: [n, D]."""
+        """Encode queries: [n, D]."""
         return self.encoder.encode_query(_several(texts), **self.encode_kwargs)
 
     def documents(self, texts: Iterable[str]) -> Embeddings:
-        """Texts that are found: [n, D]."""
+        """Encode documents: [n, D]."""
         return self.encoder.encode_document(_several(texts), **self.encode_kwargs)
 
     async def aquery(self, text: str) -> Embeddings:
-        """`query` without blocking the event loop."""
+        """Call `query` without blocking the event loop."""
         encoder = await self._aload()
         return await encoder.aencode_query(_one(text), **self.encode_kwargs)
 
     async def adocuments(self, texts: Iterable[str]) -> Embeddings:
-        """`documents` without blocking the event loop."""
+        """Call `documents` without blocking the event loop."""
         encoder = await self._aload()
         return await encoder.aencode_document(_several(texts), **self.encode_kwargs)
 
     async def _aload(self) -> TextEncoder:
         if self._encoder is None:
-            import asyncio  # 30 ms that a synchronous program does without
+            import asyncio  # here: it takes 30 ms, which synchronous programs save
 
             await asyncio.to_thread(self.load)
         return self.encoder
@@ -184,7 +184,7 @@ class LazyEncoder:
 
 
 def _load(model: str, options: dict[str, Any]) -> Encoder:
-    """Load a bundle, or find it loaded by another adapter and unchanged since."""
+    """Load a bundle, or return the encoder of another adapter if its bundle has not changed."""
     manifest = Path(model, Layout.manifest)
     local = manifest.is_file()
     which = (str(manifest.absolute()), manifest.stat().st_mtime_ns) if local else model

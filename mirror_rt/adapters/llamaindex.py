@@ -1,4 +1,4 @@
-"""LlamaIndex: `MirrorEmbedding`, for its indexes and ingestion pipelines."""
+"""Adapt encoders to LlamaIndex: `MirrorEmbedding` embeds for indexes and ingestion pipelines."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["MirrorEmbedding"]
 class MirrorEmbedding(BaseEmbedding):
     """LlamaIndex's `BaseEmbedding`; the first three arguments are those of `LazyEncoder`.
 
-    Queries take the model's prompt for queries, texts the one for documents. The asynchronous
-    methods run beside the event loop. `to_dict`, `from_dict` and pickle store the name and
-    options of the model.
+    Queries take the model's prompt for queries, and texts its prompt for documents. The
+    asynchronous methods do not block the event loop. `to_dict`, `from_dict` and pickle store the
+    name and options of the model.
 
     Raises:
         MirrorError: the model cannot be loaded.
     """
 
-    # The encoder makes batches of its own, by tokens; this is what it sees at a time.
+    # Number of texts that the encoder gets at a time; it makes its own batches of them, by tokens.
     embed_batch_size: int = Field(default=512, gt=0, le=2048)
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     encode_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -42,7 +42,7 @@ class MirrorEmbedding(BaseEmbedding):
         **options: Any,
     ) -> None:
         lazy = LazyEncoder(model_name, model_kwargs, encode_kwargs)
-        lazy.load()  # an error now, not at the first query
+        lazy.load()  # so that an error comes now, not at the first query
         loaded_with = getattr(model_name, "load_options", lazy.model_kwargs)
         super().__init__(
             model_name=lazy.name,
@@ -54,7 +54,7 @@ class MirrorEmbedding(BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """What LlamaIndex stores for the class."""
+        """Return the name under which LlamaIndex stores the class."""
         return "MirrorEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:

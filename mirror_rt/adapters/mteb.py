@@ -1,4 +1,4 @@
-"""MTEB: `MirrorEncoder`, for `mteb.evaluate`."""
+"""Adapt encoders to MTEB: `MirrorEncoder` is a model for `mteb.evaluate`."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ logger = logging.getLogger("mirror_rt")
 
 
 class MirrorEncoder(AbsEncoder):
-    """MTEB's `EncoderProtocol`, also for the `loader` of a `ModelMeta`.
+    """MTEB's `EncoderProtocol`, also usable as the `loader` of a `ModelMeta`.
 
-    The prompt of a call is the first that there is: of the task and its side (`Banking77-query`),
-    of the task, of the type of task and its side (`Retrieval-query`), of the type (`STS`), of the
-    side, as `encode_query` and `encode_document` find it.
+    The prompt of a call is the first of these that exists: the prompt of the task and the side
+    (`Banking77-query`), of the task, of the type of task and the side (`Retrieval-query`), of the
+    type of task (`STS`), or of the side, as `encode_query` and `encode_document` find it.
 
-    A blank text, of which benchmarks have some, gets a vector of zeros; a warning counts them.
+    A blank text, of which benchmarks have some, gets a vector of zeros; a warning says how many.
 
     Args:
         model_name: path or hub name of a bundle, or an encoder.
-        revision: of the hub name.
-        device: `cpu` or `cuda`, for `providers`; None for the best there is.
-        prompts: text by the names above; None for the bundle's prompts.
+        revision: revision of the hub name.
+        device: `cpu` or `cuda`, passed on as `providers`; None for the best available.
+        prompts: maps the names above to texts; None for the bundle's prompts.
         model_kwargs: further options of `Encoder.load`.
         encode_kwargs: options of `Encoder.encode`.
 
@@ -88,7 +88,7 @@ class MirrorEncoder(AbsEncoder):
             task_metadata: chooses the prompt.
             hf_split: not used.
             hf_subset: not used.
-            prompt_type: whether these are queries or documents, of a task that has both.
+            prompt_type: whether the texts are queries or documents, if the task has both.
             **kwargs: `batch_size` and `precision` of `Encoder.encode`.
         """
         texts = [text for batch in inputs for text in batch["text"]]
@@ -112,10 +112,10 @@ class MirrorEncoder(AbsEncoder):
         return rows
 
     def _meta(self, revision: str | None) -> ModelMeta:
-        """What MTEB files results under.
+        """Return the metadata under which MTEB files results.
 
-        The revision of a local bundle is the hash of its manifest, which holds those of its files:
-        results of another bundle at the same path are not taken for its own.
+        The revision of a local bundle is the hash of its manifest, which contains the hashes of its
+        files, so that results of another bundle at the same path are not mistaken for this one's.
         """
         name = self._lazy.name
         manifest = Path(getattr(self.model, "folder", name), Layout.manifest)

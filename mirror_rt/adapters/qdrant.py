@@ -1,4 +1,4 @@
-"""Qdrant: `MirrorEmbedder`, from texts to the points and queries of qdrant-client."""
+"""Adapt encoders to Qdrant: `MirrorEmbedder` makes points and queries for qdrant-client."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DATATYPES = {"float32": Datatype.FLOAT32, "float16": Datatype.FLOAT16}
 
 
 class MirrorEmbedder:
-    """What the methods of `QdrantClient` take; arguments are those of `LazyEncoder`.
+    """Make arguments for the methods of `QdrantClient`; its own are those of `LazyEncoder`.
 
         client.create_collection("texts", vectors_config=embedder.vector_params())
         client.upsert("texts", points=embedder.points(texts))
         client.query_points("texts", query=embedder.query("a question"))
 
     Raises:
-        ConfigError: a precision that is not float; Qdrant quantises by itself
+        ConfigError: the precision is not a float type; Qdrant quantises by itself
             (`quantization_config`).
         MirrorError: the model cannot be loaded.
     """
@@ -46,10 +46,10 @@ class MirrorEmbedder:
                 f"precision must be float32 or float16 for Qdrant, got {self._precision!r}: it "
                 "quantises by itself (quantization_config of create_collection)"
             )
-        self._lazy.load()  # an error now, not at the first query
+        self._lazy.load()  # so that an error comes now, not at the first query
 
     def vector_params(self, distance: Distance = Distance.COSINE, **options: Any) -> VectorParams:
-        """The `vectors_config` of a collection; options are those of `VectorParams`."""
+        """Return the `vectors_config` of a collection; options are those of `VectorParams`."""
         return VectorParams(
             size=self._lazy.dimension,
             distance=distance,
@@ -64,12 +64,12 @@ class MirrorEmbedder:
         ids: Iterable[int | str] | None = None,
         payloads: Iterable[Mapping[str, Any]] | None = None,
     ) -> list[PointStruct]:
-        """Texts as points, by `encode_document`.
+        """Make points of texts, with `encode_document`.
 
         Args:
-            texts: their `vector`, and `document` in their payload.
-            ids: one a text, integers or UUIDs; None for new UUIDs.
-            payloads: one a text, added to it.
+            texts: texts for the `vector`, and for `document` in the payload.
+            ids: one integer or UUID per text; None for new UUIDs.
+            payloads: one payload per text, added to the point's own; None for none.
 
         Raises:
             ConfigError: there are not as many ids or payloads as texts.
@@ -85,16 +85,16 @@ class MirrorEmbedder:
         ids: Iterable[int | str] | None = None,
         payloads: Iterable[Mapping[str, Any]] | None = None,
     ) -> list[PointStruct]:
-        """`points` beside the event loop, for `AsyncQdrantClient`."""
+        """Do the same as `points` without blocking the event loop, for `AsyncQdrantClient`."""
         texts = list(texts)
         return _points(texts, ids, payloads, await self._lazy.adocuments(texts))
 
     def query(self, text: str) -> list[float]:
-        """A query's vector, by `encode_query`."""
+        """Return the vector of a query, made with `encode_query`."""
         return self._lazy.query(text).tolist()
 
     async def aquery(self, text: str) -> list[float]:
-        """`query` beside the event loop."""
+        """Do the same as `query` without blocking the event loop."""
         return (await self._lazy.aquery(text)).tolist()
 
 

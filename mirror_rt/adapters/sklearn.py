@@ -1,4 +1,4 @@
-"""scikit-learn: `MirrorVectorizer`, the first step of a pipeline."""
+"""Adapt encoders to scikit-learn: `MirrorVectorizer` is the first step of a pipeline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ __all__ = ["MirrorVectorizer"]
 
 
 class MirrorVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Texts to vectors, as `TfidfVectorizer` is used; parameters are those of `LazyEncoder`.
+    """Turn texts into vectors, used like `TfidfVectorizer`; parameters are those of `LazyEncoder`.
 
     It learns nothing from the texts: `fit` loads the model. It is cloned and pickled as its
-    parameters. `encode_kwargs={"prompt_name": ...}` chooses a prompt; there is no query here.
+    parameters. `encode_kwargs={"prompt_name": ...}` chooses a prompt; by default, texts are encoded
+    as neither queries nor documents.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class MirrorVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """Load the model.
 
         Raises:
-            MirrorError: it cannot be loaded, or a parameter has an unusable value.
+            MirrorError: the model cannot be loaded, or a parameter has an unusable value.
         """
         self._lazy = LazyEncoder(self.model, self.model_kwargs, self.encode_kwargs)
         self._n_features_out = self._lazy.dimension
@@ -48,7 +49,7 @@ class MirrorVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """Encode texts: [n, D].
 
         Args:
-            X: a list, a Series or a column of texts.
+            X: list, Series or column of texts.
 
         Raises:
             InvalidTextError: a text cannot be encoded.

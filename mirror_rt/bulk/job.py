@@ -1,11 +1,11 @@
-"""OUTPUT.partial: what is finished of a job, so that a killed one can go on.
+"""Keep the finished parts of a job in OUTPUT.partial, so that a killed job can be resumed.
 
-    job.json            what the job is: of another job, it is refused
+    job.json            what the job is; the folder of a different job is refused
     part-00000000.npz   vectors and ids of the first window; ...
-    OUTPUT              put together of the parts, before it takes its place
-    complete.json       written when that is whole
+    OUTPUT              assembled from the parts, before it is moved to its place
+    complete.json       written when OUTPUT is complete
 
-Every file appears whole. A kill at any point leaves a folder from which the job goes on.
+Every file appears only when it is complete. After a kill at any point, the job can be resumed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Part(NamedTuple):
 
 
 class JobFolder:
-    """The folder of a job that is open; `open_job` makes one.
+    """The folder of an open job; `open_job` makes one.
 
     Attributes:
         folder: OUTPUT.partial.
-        output: the file to be.
+        output: path of the final file.
         with_ids: whether rows have ids of their own.
-        parts: number of the finished windows.
-        rows: texts in them.
+        parts: number of finished windows.
+        rows: number of texts in the finished windows.
     """
 
     def __init__(self, output: Path, *, with_ids: bool) -> None:
@@ -55,7 +55,7 @@ class JobFolder:
         self._bytes = 0
 
     def count_parts(self) -> None:
-        """Find the finished windows."""
+        """Count the finished windows and their rows."""
         while self._path(self.parts).is_file():
             part = self._load(self.parts)
             self.parts += 1
@@ -64,11 +64,11 @@ class JobFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that is left is to put the output in its place."""
+        """Return whether the output only has to be moved to its place."""
         return (self.folder / _COMPLETE).is_file()
 
     def save(self, vectors: Embeddings, ids: list[int | str] | None) -> None:
-        """Keep the vectors [n, D] and ids of the next window."""
+        """Save the vectors [n, D] and ids of the next window."""
         names = np.frombuffer(json.dumps(ids).encode(), dtype=np.uint8)
         with new_file(self._path(self.parts), overwrite=True) as file:
             np.savez(file, vectors=vectors, ids=names)
@@ -79,7 +79,7 @@ class JobFolder:
         self._bytes += vectors.nbytes
 
     def assemble(self) -> None:
-        """Write the output into the folder, whole."""
+        """Write the complete output into the folder."""
         check_space(self.folder / self.output.name, self._bytes)
         invalid = 0
         whole = self.folder / self.output.name
@@ -94,17 +94,17 @@ class JobFolder:
         write_json(self.folder / _COMPLETE, report)
 
     def publish(self) -> dict[str, Any]:
-        """Put the output in its place and remove the folder: rows, invalid, dimension, dtype."""
+        """Move the output into place, remove the folder; return rows, invalid, dimension, dtype."""
         report: dict[str, Any] = json.loads((self.folder / _COMPLETE).read_text())
         for target in reversed(output_files(self.output, with_ids=self.with_ids)):
-            # The ids first, so that where there is an output, it is all there.
-            with contextlib.suppress(FileNotFoundError):  # a kill came after this one
+            # The ids are moved first, so that an output that exists is complete.
+            with contextlib.suppress(FileNotFoundError):  # it was moved before a kill
                 (self.folder / target.name).replace(target)
         self.remove()
         return report
 
     def remove(self) -> None:
-        """Remove the folder, what tells its state last."""
+        """Remove the folder; the files that record its state are removed last."""
         last = [self.folder / name for name in (_JOB, _COMPLETE, _LOCK)]
         _clear(self.folder, keep=last)
         for path in last:
@@ -126,7 +126,7 @@ class JobFolder:
 
 
 def partial_folder(output: Path) -> Path:
-    """Where the finished part of a job is kept."""
+    """Return the folder that keeps the finished parts of a job."""
     return output.with_name(f"{output.name}.partial")
 
 
@@ -134,19 +134,19 @@ def partial_folder(output: Path) -> Path:
 def open_job(
     output: Path, plan: dict[str, Any], *, with_ids: bool, resume: bool, overwrite: bool
 ) -> Iterator[JobFolder]:
-    """Open the job folder of an output, locked; one without a finished part goes with an error.
+    """Open and lock the job folder of an output; on an error, remove it if no part is finished.
 
     Args:
-        output: the file to be.
-        plan: JSON values that are the same whenever the same output would come out.
+        output: path of the final file.
+        plan: JSON values that are equal exactly when the output would be the same.
         with_ids: whether rows have ids of their own.
-        resume: go on where there is something to go on with.
-        overwrite: replace an existing output, and (without `resume`) an existing job.
+        resume: whether to go on with an unfinished job, if there is one.
+        overwrite: replace an existing output and (without `resume`) an unfinished job.
 
     Raises:
-        OutputExistsError: the output is there, or a job and `resume` is False, or another process
-            works on it.
-        DataError: the job was another one, or its folder is damaged.
+        OutputExistsError: the output exists, or an unfinished job and `resume` is False, or another
+            process is working on it.
+        DataError: the unfinished job is a different one, or its folder is damaged.
     """
     job = JobFolder(output, with_ids=with_ids)
     begun = _is_begun(job.folder)
@@ -186,13 +186,13 @@ def _begin(job: JobFolder, plan: dict[str, Any], *, resume: bool) -> None:
 def _clear(folder: Path, *, keep: list[Path]) -> None:
     for path in folder.iterdir():
         if path.is_dir():
-            path.rmdir()  # of files.check_free, left by a kill
+            path.rmdir()  # an empty folder of files.check_free, left by a kill
         elif path not in keep:
             path.unlink()
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether the folder has a finished part; DataError where it holds something else."""
+    """Return whether the folder has a finished part; DataError if it is not the folder of a job."""
     if not folder.is_dir():
         return False
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
@@ -220,7 +220,7 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
 def _lock(file: IO[bytes], folder: Path) -> None:
     try:
         import fcntl
-    except ImportError:  # Windows: two jobs of one output are the user's to avoid
+    except ImportError:  # on Windows, users must themselves avoid two jobs with one output
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

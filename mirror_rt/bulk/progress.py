@@ -1,4 +1,4 @@
-"""The progress bar of a bulk job: texts/s and time left by tqdm; tokens/s and padding by us."""
+"""Show the progress of a bulk job: texts/s and time left (tqdm), tokens/s and padding (our own)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SECONDS_BETWEEN = 0.5
 
 
 def padding(tokens: int, padded: int) -> float:
-    """Share of the computed tokens that were padding."""
+    """Return the share of the computed tokens that was padding."""
     return 1 - tokens / padded if padded else 0.0
 
 
 class Progress:
-    """A bar on standard error, moved by a thread: batches end while a window is still running.
+    """A progress bar on standard error, which a thread updates while a window is still running.
 
     Args:
-        show: whether there is one.
-        count: gives the texts of the whole job, None where that is unknown.
-        done: texts finished before.
+        show: whether to show the bar.
+        count: returns the number of texts of the whole job; None if unknown.
+        done: number of texts that are finished already.
     """
 
     def __init__(self, show: bool, count: Callable[[], int | None], done: int) -> None:
@@ -42,7 +42,7 @@ class Progress:
             self._first = done
 
     def use(self, counter: RunCounter) -> None:
-        """Show this counter; time begins."""
+        """Show this counter, and start measuring time."""
         self.counter = counter
         self._began = time.perf_counter()
 

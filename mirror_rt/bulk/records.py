@@ -1,4 +1,4 @@
-"""Texts and their ids out of a file, and windows of them."""
+"""Read texts and their ids from a file, and cut them into windows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mirror_rt.schema import is_unicode
 
 __all__ = ["Window", "count_records", "iter_records", "windows"]
 
-# A window is what is sorted by length together, held in memory and saved whole, so its text is
-# bounded, too: this is a minute or two of a small model's work on two processors.
+# A window is sorted by length, held in memory and saved as a whole, so the length of its text is
+# limited: a small model on two processors works on this much for a minute or two.
 _WINDOW_CHARACTERS = 2_000_000
 
 _TABLES = (".jsonl", ".ndjson", ".csv", ".parquet")
@@ -25,9 +25,9 @@ class Window(NamedTuple):
     """Consecutive rows of the input.
 
     Attributes:
-        start: number of the first, from 0.
-        texts: one a row; whatever the file has there.
-        ids: one a row, all str or all int; None where there is no id field.
+        start: number of the first row, from 0.
+        texts: one text per row; values that are not strings are passed on unchecked.
+        ids: one id per row, all str or all int; None if there is no id field.
     """
 
     start: int
@@ -36,14 +36,14 @@ class Window(NamedTuple):
 
 
 def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[tuple[Any, ...]]:
-    """Yield (text,) or (text, id) for every row of a file; "-" is lines on standard input.
+    """Yield (text,) or (text, id) for every row of a file; "-" stands for standard input's lines.
 
-    The suffix tells the format: .jsonl or .ndjson, .csv, .parquet, and lines otherwise.
+    The suffix tells the format: .jsonl or .ndjson, .csv, .parquet; anything else is read as lines.
 
     Raises:
         DataError: the file cannot be read, lacks a field, or has an unusable id.
-        ConfigError: an id field of lines.
-        MissingDependencyError: Parquet without pyarrow.
+        ConfigError: an id field was given for lines.
+        MissingDependencyError: Parquet needs pyarrow.
     """
     fields = (text_field,) if id_field is None else (text_field, id_field)
     suffix = Path(path).suffix
@@ -68,7 +68,7 @@ def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[t
 def _checked_ids(
     path: str, field: str, rows: Iterable[tuple[Any, ...]]
 ) -> Iterator[tuple[Any, ...]]:
-    """Pass rows on whose ids are all valid strings, or all integers of 64 bits."""
+    """Yield rows, checking that their ids are all valid strings or all 64-bit integers."""
     expected: type | None = None
     for number, (text, name) in enumerate(rows, 1):
         problem = None
@@ -88,7 +88,7 @@ def _checked_ids(
 
 
 def windows(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[Window]:
-    """Cut the rows of `iter_records` into windows of `size`, fewer where their texts are long."""
+    """Cut the rows of `iter_records` into windows of `size`, or fewer if texts are long."""
     start, held, characters = 0, list[tuple[Any, ...]](), 0
     for row in rows:
         held.append(row)
@@ -106,9 +106,9 @@ def _window(start: int, rows: list[tuple[Any, ...]]) -> Window:
 
 
 def count_records(path: str) -> int:
-    """About how many texts a file holds: its lines, its rows of CSV or Parquet.
+    """Return about how many texts a file holds: its lines, or its rows of CSV or Parquet.
 
-    For a progress bar: blank lines count, and stray quotes mislead it. Reads gigabytes a second.
+    This is for a progress bar: blank lines count, and stray quotes mislead it. It reads GB/s.
     """
     if Path(path).suffix == ".parquet":
         from mirror_rt.io.arrow import count_parquet

@@ -1,4 +1,4 @@
-"""One bulk job, from a file to a file."""
+"""Run one bulk job, from a file to a file."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from mirror_rt.pipeline.options import EncodeOptions
 
 __all__ = ["BulkConfig", "BulkReport", "encode_file"]
 
-# Where the bundle is from (its hash counts), whether that is checked, how many threads or cards
-# share the work, and what becomes of a text that has no vector.
+# Options that change no vector: where the bundle is from (its hash counts anyway), whether it is
+# checked, which threads or cards share the work, and what happens to a text without a vector.
 _NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
                                    "spinning", "devices", "errors"})  # fmt: skip
 
@@ -83,22 +83,22 @@ class BulkConfig:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether input and output are files that are still there after a kill."""
+        """Return whether input and output are files, which are still there after a kill."""
         return Path(self.input).is_file() and self.output != "-"
 
 
 @dataclass(frozen=True, slots=True)
 class BulkReport:
-    """Say what became of a job.
+    """Report the outcome of a job.
 
     Attributes:
-        rows: of the output.
-        invalid: those of them that could not be encoded.
+        rows: number of rows of the output.
+        invalid: number of rows whose texts could not be encoded.
         dimension: length of a row.
-        dtype: of its numbers.
-        resumed: rows that an earlier, interrupted run had finished.
-        seconds: encoding, without loading.
-        tokens: that were run, special tokens included.
+        dtype: type of a row's numbers.
+        resumed: number of rows that an earlier, interrupted run had finished.
+        seconds: time spent on encoding, without loading.
+        tokens: number of tokens that were run, including special tokens.
         padding: share of padding in what was run.
     """
 
@@ -115,17 +115,17 @@ class BulkReport:
 def encode_file(config: BulkConfig) -> BulkReport:
     """Encode every text of a file.
 
-    The output appears when it is whole. From a file to a file, what is finished is kept in
-    OUTPUT.partial meanwhile: a job that was killed goes on with `resume`, to the same bytes.
+    The output appears only when it is complete. From a file to a file, finished parts are kept in
+    OUTPUT.partial in the meantime: with `resume`, a killed job goes on and writes the same bytes.
 
     Raises:
         ConfigError: an option has an unusable value.
         DataError: the input cannot be used, or has changed since the job was begun.
         InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
-        OutputExistsError: the output, or an unfinished job, is there.
+        OutputExistsError: the output, or an unfinished job, exists.
         BundleError: the model is not a bundle.
-        ProviderError: the providers cannot be had.
-        ProcessGroupError: one of several processes ended.
+        ProviderError: the execution providers are not available.
+        ProcessGroupError: one of several processes ended unexpectedly.
     """
     if not 1 <= config.processes <= 256:
         raise ConfigError(f"processes must be in 1 .. 256, got {config.processes}")
@@ -148,7 +148,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
 
 
 def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
-    """From or to a stream."""
+    """Encode from or to a stream, which cannot be resumed."""
     invalid, dimension, dtype = 0, 0, ""
     with (
         open_sink(
@@ -200,7 +200,7 @@ def _windows(config: BulkConfig) -> Iterator[Window]:
 
 
 def _rest(config: BulkConfig, job: JobFolder) -> Iterator[Window]:
-    """Windows that the job has not finished; the rows before them are read again."""
+    """Return the windows that the job has not finished, after reading past the finished ones."""
     stream = _windows(config)
     done = sum(len(window.texts) for window in islice(stream, job.parts))
     if done != job.rows:
@@ -224,7 +224,7 @@ def _encoded(
 
 
 def _progress(config: BulkConfig, done: int) -> Progress:
-    # Counting reads the whole file once more, so only where somebody looks.
+    # Counting reads the whole file once more, so it happens only if a bar is shown.
     def count() -> int | None:
         return count_records(config.input) if Path(config.input).is_file() else None
 
@@ -249,7 +249,7 @@ def _report(
 
 @contextlib.contextmanager
 def _told_how_to_resume(job: JobFolder) -> Iterator[None]:
-    """Add to an error after which the job can go on how many texts are safe, and where."""
+    """Add to an error, if the job can be resumed, how many texts are saved and where."""
     try:
         yield
     except (KeyboardInterrupt, OSError, ProcessGroupError, InvalidTextError) as error:
@@ -265,10 +265,9 @@ def _told_how_to_resume(job: JobFolder) -> Iterator[None]:
 
 
 def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
-    """Return all that the bytes of the output follow from.
+    """Return everything that determines the bytes of the output.
 
-    Fields of the options count unless they are known to change no vector, so that one that is new
-    does.
+    An option counts unless it is known to change no vector, so a new option counts by default.
     """
     onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     from mirror_rt import __version__
@@ -291,11 +290,11 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
 
 
 def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:
-    """Return the providers that the options come to on this machine."""
+    """Return the execution providers that the options lead to on this machine."""
     try:
         names = candidates(load.providers, onnxruntime, allow_fallback=False)[0]
     except ProviderError:
         if not load.allow_fallback:
             raise
-        return [CPU]  # which is said when the bundle is loaded
+        return [CPU]  # a warning is logged when the bundle is loaded
     return [CPU] if on_card(names[0]) and nvidia_cards() == 0 else names

@@ -1,4 +1,4 @@
-"""Windows of texts to vectors, in this process or in several, in order."""
+"""Turn windows of texts into vectors, in order, in this process or in several."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ __all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
 
 
 class RunCounter:
-    """Texts, tokens and padded tokens that ran, for a bar that moves while a window runs.
+    """Count texts, tokens and padded tokens that ran, for a bar that moves while a window runs.
 
     Args:
-        shared: three integers that other processes add to as well.
+        shared: three integers to which other processes add as well; None for one process.
     """
 
     def __init__(self, shared: Any = None) -> None:
@@ -51,14 +51,14 @@ class RunCounter:
                 self._values[i] += n
 
     def read(self) -> tuple[int, int, int]:
-        """Texts, tokens, and tokens with padding."""
+        """Return the numbers of texts, of tokens, and of tokens including padding."""
         with self._lock:
             texts, tokens, padded = self._values
         return texts, tokens, padded
 
 
 class WindowVectors(NamedTuple):
-    """Vectors [n, D] of a window, and how many of its texts have none."""
+    """The vectors [n, D] of a window, and the number of its texts that have none."""
 
     window: Window
     vectors: Embeddings
@@ -66,17 +66,17 @@ class WindowVectors(NamedTuple):
 
 
 class _CountingEncoder(Encoder):
-    """An encoder that counts what it runs."""
+    """An encoder that counts the texts and tokens that it runs."""
 
     counter: RunCounter
 
     def encode_windows(
         self, stream: Iterable[Window], options: EncodeKeywords
     ) -> Iterator[WindowVectors]:
-        """Encode window after window, the next being tokenised while one runs.
+        """Encode one window after the other, tokenising the next one while one runs.
 
         Raises:
-            InvalidTextError: naming texts by their number in the input.
+            InvalidTextError: texts cannot be encoded; it names them by their number in the input.
         """
         drawn: deque[Window] = deque()
 
@@ -97,12 +97,12 @@ class _CountingEncoder(Encoder):
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Say how a process loads its encoder, and what it asks of it.
+    """Say how a process loads its encoder, and how it encodes.
 
     Attributes:
-        folder: the bundle.
-        load: how to load it; `threads` are those of each process.
-        options: of `Encoder.encode`.
+        folder: folder of the bundle.
+        load: options for loading; `threads` is the number per process.
+        options: options of `Encoder.encode`.
     """
 
     folder: Path
@@ -117,7 +117,7 @@ class EncoderSpec:
 
     @property
     def keywords(self) -> EncodeKeywords:
-        """The options as keyword arguments."""
+        """Return the options as keyword arguments."""
         return cast(EncodeKeywords, asdict(self.options))
 
 
@@ -128,18 +128,18 @@ def encode_windows(
     processes: int,
     report_counter: Callable[[RunCounter], None],
 ) -> Generator[WindowVectors, None, None]:
-    """Encode window after window; with several processes, as many at a time and one more.
+    """Encode one window after the other; with several processes, that many and one more at a time.
 
     Args:
-        spec: the encoder.
-        stream: of windows.
-        processes: 1 for this one alone.
-        report_counter: told, before the first window, where the work is counted.
+        spec: describes the encoder.
+        stream: windows to encode.
+        processes: number of processes; 1 for this process alone.
+        report_counter: called before the first window with the counter of the work.
 
     Raises:
-        InvalidTextError: naming texts by their number in the input.
+        InvalidTextError: texts cannot be encoded; it names them by their number in the input.
         MirrorError: the encoder cannot be loaded, or fails.
-        ProcessGroupError: a process ended, killed or out of memory.
+        ProcessGroupError: a process was killed or ran out of memory.
     """
     if processes == 1:
         counter = RunCounter()
@@ -192,7 +192,7 @@ def _encode_in_processes(
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Start processes deaf to Ctrl-C, which would end them before they can ask for that."""
+    """Block Ctrl-C while processes start: it would end them before they can ignore it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -203,19 +203,19 @@ def _interrupts_held() -> Iterator[None]:
 _worker: tuple[EncoderSpec, RunCounter] | None = None
 _worker_encoder: _CountingEncoder | None = None
 
-# Vectors and how many are of no text; or which texts are invalid, and why.
+# Vectors and the number of texts without one; or the invalid texts, with reasons.
 _Answer = tuple[Embeddings, int] | list[tuple[int, str]]
 
 
 def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent process handles Ctrl-C
     threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
     _worker = spec, RunCounter(totals)
 
 
 def _end_with_parent(alive: Connection) -> None:
-    """End this process when the other end of the pipe is closed, if only by kill -9."""
+    """End this process when the parent's end of the pipe closes, even by kill -9."""
     alive.poll(None)
     os._exit(1)
 
@@ -230,5 +230,5 @@ def _encode_in_worker(window: Window) -> _Answer:
     try:
         (result,) = _worker_encoder.encode_windows([window], spec.keywords)
     except InvalidTextError as error:
-        return error.items  # the exception itself would not survive the way
+        return error.items  # the exception itself cannot be pickled
     return result.vectors, result.invalid

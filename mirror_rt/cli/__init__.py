@@ -1,4 +1,4 @@
-"""The command `mirror-rt`."""
+"""The command line, `mirror-rt`."""
 
 from mirror_rt.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`python -m mirror_rt.cli`, where the command is not on the path."""
+"""Run the command line as `python -m mirror_rt.cli`, for when `mirror-rt` is not on the path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""mirror-rt benchmark."""
+"""Run `mirror-rt benchmark`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from mirror_rt.pipeline.options import EncodeOptions
 
 __all__ = ["add_parser"]
 
-# Others would encode other tokens than those that are counted, or fewer texts; ranges cost nothing.
+# Options that change which tokens or how many texts are encoded; `ranges` costs no time.
 NOT_MEASURED = ("ranges", "prompt_name", "prompt", "on_too_long", "errors")
 
 _LENGTHS = (8, 32, 128, 512)
 _BATCHES = (1, 8, 32)
-_MOST_TEXTS = 10_000  # of a file; more would only take longer to read
+_MOST_TEXTS = 10_000  # lines of a file; more would only take longer to read
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _measure_all(
     arguments: argparse.Namespace, encoder: Encoder, options: EncodeOptions
 ) -> list[Cell]:
-    """Measure and print row after row."""
+    """Measure each set of texts at each batch size, and print a row for each."""
     print(
         f"\n{'tokens':>7}{'texts a call':>14}{'texts/s':>10}{'tokens/s':>10}"
         f"{'p50 ms':>10}{'p95 ms':>10}{'p99 ms':>10}{'calls':>8}"
@@ -114,7 +114,7 @@ def _measure_all(
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse, before a minute of work, what cannot be used or written."""
+    """Refuse unusable options and unwritable files now, rather than after a minute of work."""
     if min(arguments.batches) < 1:
         raise ConfigError(f"--batches must be at least 1, got {min(arguments.batches)}")
     if not 0 < arguments.seconds < 86_400:
@@ -154,7 +154,7 @@ def _about(
 
 
 def _texts(arguments: argparse.Namespace, encoder: Encoder) -> list[list[str]]:
-    """The sets of texts that are measured one after the other."""
+    """Return the sets of texts, which are measured one after the other."""
     if arguments.texts is not None:
         lines = (line for line in iter_lines(arguments.texts) if line.strip())
         texts = list(islice(lines, _MOST_TEXTS))

@@ -1,4 +1,4 @@
-"""The commands that there are, told in a line each without importing them."""
+"""List the commands with one line each, without importing them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Command:
     """A command of `mirror-rt`.
 
     Attributes:
-        name: as it is typed.
-        help: what it does, in a line.
-        module: has a function `add_parser`, which adds the command and its options to the
-            subparsers of argparse; the parser's default `run` is the command.
-        needs: package and extra of everything that it cannot run without.
+        name: name of the command as it is typed.
+        help: one line that says what it does.
+        module: module with a function `add_parser`, which adds the command and its options to
+            argparse's subparsers; the parser's default `run` runs the command.
+        needs: packages without which the command cannot run, each with the extra that installs it.
     """
 
     name: str
@@ -45,16 +45,16 @@ class Command:
 
     @property
     def line(self) -> str:
-        """The help, with the extras that are to be installed first."""
+        """Return the help, with the extras that must be installed first."""
         missing = [extra for package, extra in self.needs if find_spec(package) is None]
         extras = ", ".join(dict.fromkeys(missing)).replace("|", " or ")
         return f"{self.help} (needs the extra {extras})" if extras else self.help
 
     def check(self) -> None:
-        """Find out whether everything is installed that the command needs.
+        """Check that everything is installed that the command needs.
 
         Raises:
-            MissingDependencyError: it is not; the command and the extra are named.
+            MissingDependencyError: a package is missing; it names the command and the extra.
         """
         for package, extra in self.needs:
             if find_spec(package) is None:
@@ -64,11 +64,11 @@ class Command:
 def commands_of(
     package: str, helps: Mapping[str, str], *needs: tuple[str, str]
 ) -> tuple[Command, ...]:
-    """Describe the commands of a package, each in the module of its name.
+    """Describe the commands of a package, each of which is in the module of its name.
 
     Args:
-        package: the package that has the modules.
-        helps: the help of each command by its name.
+        package: name of the package with the modules.
+        helps: maps the name of each command to its help.
         needs: see `Command`.
     """
     return tuple(Command(name, text, f"{package}.{name}", needs) for name, text in helps.items())
@@ -116,16 +116,16 @@ COMMANDS = (
 
 
 def installed_commands() -> dict[str, Command]:
-    """Return all commands by name, in alphabetical order: our own, and those of other packages."""
+    """Return all commands by name, in alphabetical order: our own and those of other packages."""
     found = [*COMMANDS, *(one for table in load_plugins(GROUP) for one in table)]
     return {command.name: command for command in sorted(found, key=lambda one: one.name)}
 
 
 def find_command(name: str) -> Command | None:
-    """Return the command of a name; other packages are only looked for where it is not our own.
+    """Return the command of a name or None; search other packages only if it is not our own.
 
     Raises:
-        ConfigError: there is none, perhaps because the commands that tune and export are not found.
+        ConfigError: there is none, and the commands that tune and export are missing, too.
     """
     if found := {command.name: command for command in COMMANDS}.get(name):
         return found

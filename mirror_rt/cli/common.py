@@ -1,4 +1,4 @@
-"""Options and helpers that several commands share."""
+"""Define options and helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Subparsers = Any  # argparse keeps the type of add_subparsers() private
 def add_subparser(
     commands: Subparsers, name: str, *, help: str | None = None, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command whose help ends in examples to copy; `commands.py` has its line in the list."""
+    """Add a command whose help ends in examples to copy; `commands.py` has its one-line help."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
@@ -62,7 +62,7 @@ def load_model(arguments: argparse.Namespace) -> BatchEncoder:
 
 
 def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
-    """Load the model of that name with the options of `load_model`."""
+    """Load the model of this name with the options of `load_model`."""
     pooling, load = arguments.pooling, build(LoadOptions, from_arguments(arguments))
     refuse_pack(Path(name))
     if declared_format(Path(name)) == "mirror_rt bundle":
@@ -85,13 +85,13 @@ def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
 
 
 def progress(arguments: argparse.Namespace) -> bool:
-    """Whether to show bars: on a terminal, unless --quiet."""
+    """Return whether to show progress bars: on a terminal, unless --quiet is given."""
     return sys.stderr.isatty() and not arguments.quiet
 
 
 @contextlib.contextmanager
 def hub_progress(arguments: argparse.Namespace) -> Iterator[None]:
-    """Let huggingface_hub show bars where `progress` allows it; its warnings become our errors."""
+    """Let huggingface_hub show bars if `progress` allows it; our errors replace its warnings."""
     hub = hub_library("a model hub")
     verbosity, bars = hub.logging.get_verbosity(), not hub.utils.are_progress_bars_disabled()
     hub.logging.set_verbosity_error()
@@ -106,13 +106,13 @@ def hub_progress(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def fill_table(rows: list[tuple[str, str]]) -> str:
-    """Two columns, the first padded to its widest cell."""
+    """Format two columns, the first padded to its widest cell."""
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def format_table(header: list[str], rows: list[list[str]]) -> str:
-    """Columns as wide as their widest cell; the last is not padded."""
+    """Format columns as wide as their widest cells; the last column is not padded."""
     lines = [header, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header) - 1)]
     return "\n".join(

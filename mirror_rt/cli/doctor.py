@@ -1,4 +1,4 @@
-"""mirror-rt doctor."""
+"""Run `mirror-rt doctor`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ mirror-rt doctor --json
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return 1 where there is a fault."""
+    """Run the command; return 1 if there is a fault."""
     from mirror_rt.diagnostics.doctor import examine
 
     findings = examine(arguments.model, build(LoadOptions, from_arguments(arguments)))

@@ -1,4 +1,4 @@
-"""mirror-rt encode."""
+"""Run `mirror-rt encode`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _bundle(arguments: argparse.Namespace) -> str:
-    """The bundle to encode with; with --lang that of a pack."""
+    """Return the bundle to encode with; with --lang, the bundle of that language in a pack."""
     if arguments.lang is None:
         return str(arguments.model)
     if arguments.lang == AUTO:

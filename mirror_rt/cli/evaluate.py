@@ -1,4 +1,4 @@
-"""mirror-rt evaluate."""
+"""Run `mirror-rt evaluate`."""
 
 from __future__ import annotations
 

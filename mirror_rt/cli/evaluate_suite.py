@@ -1,4 +1,4 @@
-"""mirror-rt evaluate --suite: sets in a folder, several models, a report."""
+"""Run `mirror-rt evaluate --suite`: compare models over sets in a folder, and write a report."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_suite(arguments: argparse.Namespace) -> int:
-    """Run the command; return 1 where a set failed or, without --allow-missing, is missing."""
+    """Run the command; return 1 if a set failed or, without --allow-missing, is missing."""
     options = build(SuiteOptions, from_arguments(arguments))
     _check(arguments, options)
     if not arguments.no_plots:
@@ -107,7 +107,7 @@ def _check(arguments: argparse.Namespace, options: SuiteOptions) -> None:
 def _evaluate(
     arguments: argparse.Namespace, header: Header, models: list[EvaluatedModel], found: Found
 ) -> Evaluation:
-    """Evaluate, writing report.json after every set; report.html at the end, or at Ctrl-C."""
+    """Evaluate; write report.json after every set, and report.html at the end or at Ctrl-C."""
     latest = Evaluation(list(header.models))
 
     def keep(evaluation: Evaluation) -> None:
@@ -145,7 +145,7 @@ def _labelled(spec: str) -> tuple[str, str]:
 
 
 def _model(label: str, path: str, arguments: argparse.Namespace) -> EvaluatedModel:
-    """One encoder, or one for each language: of a pack, or of a folder with folders of models."""
+    """Make a model with one encoder, or with one per language (a pack or a folder of models)."""
     folder = Path(path)
     if is_pack(folder):
         index = PackIndex.read(folder)

@@ -1,4 +1,4 @@
-"""mirror-rt info."""
+"""Run `mirror-rt info`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _system(recipe: dict[str, Any]) -> list[str]:
-    """What the model was tuned by, where that is not Mirror-BERT."""
+    """Return the system that tuned the model, if it was not Mirror-BERT."""
     return [str(recipe["system"])] if "system" in recipe else []
 
 
@@ -127,7 +127,7 @@ def _prompts(manifest: Manifest) -> str:
 
 
 def describe_parity(variant: Variant) -> str:
-    """Say in a line how a variant compares with PyTorch."""
+    """Describe in one line how a variant compares with PyTorch."""
     if (parity := variant.parity) is None:
         return f"{variant.file}, not compared with PyTorch: {variant.unchecked}"
     kept = variant.graph.get("float32_layers")

@@ -1,4 +1,4 @@
-"""Parsing, dispatch, and the one place where errors become one line and an exit code."""
+"""Parse the command line, run the command, and turn every error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return _fail(str(error) or "interrupted", 130)
     except BrokenPipeError:
-        # The reader (head, for example) is gone: nothing is left to say, and nobody to tell.
+        # The reader (such as `head`) is gone, so nobody reads what is left to print.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -47,7 +47,7 @@ def _fail(error: Exception | str, code: int) -> int:
 
 
 def _parser(chosen: Command | None) -> argparse.ArgumentParser:
-    """Make a parser with the options of the chosen command, or with a line for every command."""
+    """Make a parser with the options of the chosen command, or with one line for every command."""
     parser = argparse.ArgumentParser(
         prog="mirror-rt",
         description="Turn a masked language model into a text encoder, and run it without torch.",
@@ -68,7 +68,7 @@ def _parser(chosen: Command | None) -> argparse.ArgumentParser:
 
 
 class _ShowVersion(argparse.Action):
-    """The version, looked up when it is asked for: that is slow."""
+    """Print the version, which is looked up only on demand because that is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from mirror_rt import __version__

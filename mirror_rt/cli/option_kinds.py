@@ -1,4 +1,4 @@
-"""Say what an option takes, by the type of the field that it sets, and convert it."""
+"""Define which values an option takes, by the type of its field, and convert them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["BOOLEAN", "Kind", "kind_of"]
 
 
 class Kind(NamedTuple):
-    """What options of a type take.
+    """The kind of values that options of a type take.
 
     Attributes:
-        convert: makes the value of a text, of several, or of a value of TOML; raises ValueError or
-            TypeError.
-        expected: what that is, for errors.
-        metavar: its name in the help; None for the option's own.
+        convert: makes a value from a text, from several texts or from a TOML value; raises
+            ValueError or TypeError.
+        expected: description of valid values, for error messages.
+        metavar: name of the value in the help; None for the option's own name.
         several: whether the flag may be repeated.
     """
 
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(hint: Any) -> Kind:
-    """Return what options of a type take; TypeError for a type that none can have."""
+    """Return the kind of an option's type; TypeError for a type that no option can have."""
     if hint in _KINDS:
         return _KINDS[hint]
     members = [member for member in get_args(hint) if member is not NoneType]
@@ -53,7 +53,7 @@ def kind_of(hint: Any) -> Kind:
 
 
 def _exactly(type_: type[Any], raw: object) -> Any:
-    """Return a value of a type, or make it of a text."""
+    """Return a value that has the type already, or convert it from text."""
     if isinstance(raw, str):
         return type_(raw)
     if type(raw) is type_ or (type_ is float and type(raw) is int):
@@ -77,7 +77,7 @@ def _one_of(choices: Collection[str], raw: object) -> str:
 
 
 def _each(convert: Callable[[Any], Any], raw: object) -> tuple[Any, ...]:
-    """Convert the items of a list, or those that commas separate in a text."""
+    """Convert the items of a list, or of a text with commas."""
     if isinstance(raw, str):
         raw = [part.strip() for part in raw.split(",") if part.strip()]
     if not isinstance(raw, list):
@@ -99,12 +99,12 @@ def _devices(raw: object) -> Devices:
 
 
 def _named_values(raw: object) -> dict[str, Any]:
-    """Read NAME=VALUE, several of them in a list or separated by commas, or a table of TOML."""
+    """Read NAME=VALUE pairs, from a list or a text with commas, or read a TOML table."""
     if isinstance(raw, dict):
         if any(isinstance(value, dict | list) for value in raw.values()):
             raise TypeError
         return raw
-    if isinstance(raw, str):  # a value may hold commas: one ends it where a name follows
+    if isinstance(raw, str):  # a value may contain commas: it ends only where NAME= follows
         raw = re.split(r",(?=\s*\w+=)", raw)
     if not isinstance(raw, list):
         raise TypeError

@@ -1,8 +1,8 @@
-"""Make options of a command out of the fields of a dataclass, and the dataclass out of them.
+"""Make command-line options from the fields of a dataclass, and the dataclass from their values.
 
-A field's type says what its option takes, its default what holds where nothing is given, and the
-section "Attributes" of the class's docstring what the help says: each stands in one place. A value
-comes from a flag, an environment variable or a key of a TOML file, and is checked in one way.
+Each fact about an option stands in one place: its field's type says which values it takes, the
+field's default applies if nothing is given, and the "Attributes" section of the class's docstring
+is its help. A value from a flag, an environment variable or a TOML file is checked in the same way.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Options that are repeated are called by one of what they hold.
+# Option names that differ from field names; a repeated option is named in the singular.
 _NAMES = {
     "normalize_embeddings": "normalize",
     "provider_options": "provider_option",
     "languages": "lang",
     "cors_origins": "cors_origin",
 }
-# What Python takes as an object reads otherwise on a command line.
+# Help for fields whose docstrings describe Python objects.
 _HELP = {
     "provider_options": "option of the provider that is preferred, in onnxruntime's names: "
     "gpu_mem_limit=4294967296 for CUDA, trt_engine_cache_path=engines for TensorRT",
@@ -55,9 +55,9 @@ class Option:
 
     Attributes:
         field: name of the field.
-        hint: its type.
-        default: what it has unless given; `dataclasses.MISSING` where it must be given.
-        help: what it means, for the help of a command.
+        hint: type of the field.
+        default: value if none is given; `dataclasses.MISSING` if one is required.
+        help: what the field means, for the help of a command.
     """
 
     field: str
@@ -67,16 +67,16 @@ class Option:
 
     @property
     def name(self) -> str:
-        """Its name in a namespace, a file and (in capitals) the environment."""
+        """Return the name in a namespace, a file and (in capitals) the environment."""
         return _NAMES.get(self.field, self.field)
 
     @property
     def flag(self) -> str:
-        """Its name on a command line."""
+        """Return the name on a command line."""
         return f"--{self.name.replace('_', '-')}"
 
 
-# Finds what was given for an option, and where, for errors; None where nothing was.
+# Returns the value given for an option and, for errors, where it was given; None if it was not.
 Source = Callable[[Option], "tuple[object, str] | None"]
 
 
@@ -87,13 +87,13 @@ def add_options(
     only: Collection[str] | None = None,
     leave_out: Collection[str] = (),
 ) -> None:
-    """Add a flag for each field of a dataclass; `build` converts and checks what they are given.
+    """Add a flag for each field of a dataclass; `build` converts and checks the values.
 
     Args:
-        parser: of a command, or a group of it.
-        type_: the dataclass. Fields that hold another dataclass are left to a call of their own.
-        only: fields to take; None for all.
-        leave_out: fields to leave out.
+        parser: parser of a command, or a group of it.
+        type_: the dataclass. Fields that are dataclasses themselves need a call of their own.
+        only: names of fields to add; None for all.
+        leave_out: names of fields to leave out.
     """
     for option in options_of(type_):
         if option.field not in leave_out and (only is None or option.field in only):
@@ -101,15 +101,15 @@ def add_options(
 
 
 def build(type_: type[T], *sources: Source, **given: Any) -> T:
-    """Make a dataclass, and those that its fields hold, of what sources find.
+    """Make a dataclass, and the dataclasses in its fields, from the values that sources find.
 
     Args:
         type_: the dataclass.
-        *sources: the first that knows an option is believed.
-        **given: values of fields that no source is asked for.
+        *sources: the first source that has a value for an option decides.
+        **given: values of fields for which no source is asked.
 
     Raises:
-        ConfigError: naming the flag, variable or key whose value cannot be used.
+        ConfigError: a value cannot be used; the message names its flag, variable or key.
     """
     for name, hint in get_type_hints(type_).items():
         if dataclasses.is_dataclass(hint) and name not in given:
@@ -122,7 +122,7 @@ def build(type_: type[T], *sources: Source, **given: Any) -> T:
 
 
 def from_arguments(arguments: argparse.Namespace) -> Source:
-    """Find options among the flags that a command was given."""
+    """Return a source that finds options among the flags that a command was given."""
 
     def find(option: Option) -> tuple[object, str] | None:
         value = getattr(arguments, option.name, None)
@@ -132,7 +132,7 @@ def from_arguments(arguments: argparse.Namespace) -> Source:
 
 
 def from_environment(environment: Mapping[str, str], prefix: str) -> Source:
-    """Find options among environment variables: `PREFIX` and the name in capitals."""
+    """Return a source that finds options in the environment: `PREFIX` and the name in capitals."""
 
     def find(option: Option) -> tuple[object, str] | None:
         variable = prefix + option.name.upper()
@@ -142,14 +142,14 @@ def from_environment(environment: Mapping[str, str], prefix: str) -> Source:
 
 
 def from_file(path: Path, *types: type[Any]) -> Source:
-    """Find options in a TOML file, under the names of their flags.
+    """Return a source that finds options in a TOML file, under the names of their flags.
 
     Args:
         path: the file.
-        *types: the dataclasses whose fields it may set.
+        *types: dataclasses whose fields the file may set.
 
     Raises:
-        ConfigError: it cannot be read, or has a key that is the name of no option.
+        ConfigError: the file cannot be read, or has a key that is not the name of an option.
     """
     known = [option.name for type_ in types for option in options_of(type_)]
     values: dict[str, object] = {}
@@ -172,7 +172,7 @@ def from_file(path: Path, *types: type[Any]) -> Source:
 
 
 def options_of(type_: type[Any]) -> Iterator[Option]:
-    """Yield the fields of a dataclass that hold a value, not another dataclass."""
+    """Yield the fields of a dataclass that hold values rather than other dataclasses."""
     hints, said = get_type_hints(type_), _attributes(type_)
     for field in dataclasses.fields(type_):
         if not dataclasses.is_dataclass(hints[field.name]):
@@ -191,7 +191,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _attributes(type_: type[Any]) -> dict[str, str]:
-    """Read the section "Attributes" of a docstring: a text for each name."""
+    """Read the "Attributes" section of a docstring; return the text for each name."""
     section = (inspect.getdoc(type_) or "").partition("\nAttributes:")[2]
     found: dict[str, str] = {}
     for entry in re.split(r"\n {4}(?=\S)", re.split(r"\n(?=\S)", section)[0])[1:]:
@@ -206,7 +206,7 @@ def _add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, option: Opti
     common: dict[str, Any] = {"dest": option.name, "default": None, "help": text}
     if kind is BOOLEAN and option.default is False:
         parser.add_argument(option.flag, action="store_const", const=True, **common)
-        # A flag must be able to take back what the environment or a file says.
+        # A flag must be able to override what the environment or a file sets.
         common["help"] = argparse.SUPPRESS
         negative = f"--no-{option.flag[2:]}"
         parser.add_argument(negative, action="store_const", const=False, **common)
@@ -222,7 +222,7 @@ def _add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, option: Opti
 
 
 def _help(option: Option) -> str:
-    """Say for a command line what a docstring says for Python."""
+    """Reword the docstring's text, which is written for Python, for the command line."""
     text = option.help.replace("`", "")
     text = re.sub(r"(^|\. )None for", r"\1Leave it out for", text)
     text = text.replace("None for", "leave it out for")

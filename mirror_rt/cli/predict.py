@@ -1,4 +1,4 @@
-"""mirror-rt predict."""
+"""Run `mirror-rt predict`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from mirror_rt.progress import progress_bar
 
 __all__ = ["add_parser"]
 
-# What else there is of `encode` makes other vectors than those that the heads were trained on.
+# All other options of `encode` change the vectors, and the heads were trained on unchanged ones.
 OF_PREDICT = ("batch_size", "on_too_long", "errors")
 
-_WINDOW = 1024  # rows that are encoded together
+_WINDOW = 1024  # number of rows that are encoded together
 _TEXT_FIELDS = ("text", "sentence")
 
-# A text or a pair, and the cell of its label (None where none was asked for).
+# A text or a pair of texts, and the cell of its label (None if no label is asked for).
 _Row = tuple[Any, str | None]
 
 
@@ -108,7 +108,7 @@ def _predict_windows(
     file: IO[bytes],
     arguments: argparse.Namespace,
 ) -> tuple[list[float | None], list[Predictions]]:
-    """Write the predictions of all rows; their targets (None for none), and the predictions."""
+    """Write the predictions of all rows; return targets (None if blank) and predictions."""
     options = asdict(build(EncodeOptions, from_arguments(arguments)))
     options = {name: options[name] for name in OF_PREDICT}
     targets: list[float | None] = []
@@ -169,7 +169,7 @@ def _summary(
 
 
 def _target(head: TaskHead, cell: str | None, row: int) -> float | None:
-    """What a label's cell says: a class's number or a value; None for a blank one."""
+    """Return what a label's cell says: the number of a class, or a value; None for a blank cell."""
     if cell is None or cell.strip() in ("", "-"):
         return None
     if head.scale is None:

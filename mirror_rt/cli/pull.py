@@ -1,4 +1,4 @@
-"""mirror-rt pull."""
+"""Run `mirror-rt pull`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mirror-rt push."""
+"""Run `mirror-rt push`."""
 
 from __future__ import annotations
 

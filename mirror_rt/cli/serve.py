@@ -1,4 +1,4 @@
-"""mirror-rt serve."""
+"""Run `mirror-rt serve`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PREFIX = "MIRROR_RT_SERVE_"
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """Say what the command itself is to do.
+    """Say what the command itself does.
 
     Attributes:
         source: folder or hub name.

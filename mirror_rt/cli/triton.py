@@ -1,4 +1,4 @@
-"""mirror-rt triton."""
+"""Run `mirror-rt triton`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of `mirror-rt serve`: `Client`, and `AsyncClient` for asyncio.
+"""Clients of `mirror-rt serve`: `Client`, and `AsyncClient` for asyncio.
 
 >>> from mirror_rt import Client
 >>> with Client("http://localhost:8080") as client:

@@ -1,4 +1,4 @@
-"""`AsyncClient`: for asyncio."""
+"""Define `AsyncClient`, for asyncio."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ __all__ = ["AsyncClient"]
 
 
 class AsyncClient(ClientBase):
-    """`Client` for any number of tasks of one event loop; arguments and errors are the same.
+    """A `Client` for any number of tasks of one event loop; arguments and errors are the same.
 
-    A task that is cancelled gives up its requests, and the server does what has not begun of
-    them no more.
+    Cancelling a task cancels its requests; the server then skips texts that it has not begun.
     """
 
     _http: httpx2.AsyncClient | None = None
@@ -30,31 +29,31 @@ class AsyncClient(ClientBase):
     async def encode(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
-        """`Client.encode`."""
+        """Encode texts like `Client.encode`."""
         return await self._encode(inputs, options, None)
 
     async def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
-        """`Client.encode_query`."""
+        """Encode queries like `Client.encode_query`."""
         return await self._encode(inputs, options, "query")
 
     async def encode_document(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
-        """`Client.encode_document`."""
+        """Encode documents like `Client.encode_document`."""
         return await self._encode(inputs, options, "document")
 
     async def info(self) -> dict[str, Any]:
-        """What the server's /info says of the model, asked once: `dimension` and more."""
+        """Return what the server's /info says about the model; the server is asked only once."""
         return await self._info(self._settings.model, self._settings.lang)
 
     async def models(self) -> list[str]:
-        """The names of the models that the server has."""
+        """Return the names of the server's models."""
         return self._names(await self._exchange("GET", "v1/models"))
 
     async def close(self) -> None:
-        """Close the connections; what is used afterwards raises ClosedError."""
+        """Close the connections; any later call raises ClosedError."""
         self._closed = True
         if self._http is not None:
             await self._http.aclose()
@@ -82,7 +81,7 @@ class AsyncClient(ClientBase):
         return request.result(await self._embed_all(request, pieces))
 
     async def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
-        """The vectors of each piece, of which a few are under way at a time."""
+        """Return the vectors of each piece, sending only a few pieces at the same time."""
         room = asyncio.Semaphore(self._settings.concurrency)
         tasks: list[asyncio.Task[Vectors]] = []
 
@@ -138,6 +137,6 @@ class AsyncClient(ClientBase):
         except httpx2.RequestError as error:
             return self._failure(error)
         except RuntimeError:
-            self._check_open()  # closed by another task meanwhile
+            self._check_open()  # another task has closed the client meanwhile
             raise
         return self._reply(response)

@@ -1,4 +1,4 @@
-"""One request and its retries: what each answer means, and when to ask again."""
+"""Send one request with retries: interpret each answer, and decide when to try again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mirror_rt.errors import (
 
 __all__ = ["Attempts", "Failure", "Reply"]
 
-# The server's own words for "later", and those of proxies before it.
+# The statuses with which the server, or a proxy in front of it, says that it may succeed later.
 _LATER = frozenset({429, 502, 503, 504})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _ITEM = re.compile(r"item (\d+): (.*)", re.DOTALL)
@@ -32,14 +32,14 @@ _ITEM = re.compile(r"item (\d+): (.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server answered; names of headers are in lower case."""
+    """An answer of a server; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes
 
     def json(self) -> Any:
-        """The content as JSON; ServerError where it is none."""
+        """Return the content as JSON; ServerError if it is not JSON."""
         try:
             return json.loads(self.content)
         except ValueError:
@@ -50,11 +50,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why no answer came.
+    """The reason why no answer came.
 
     Attributes:
-        reason: in words.
-        out_of_time: whether all the time that there was is over.
+        reason: reason in words.
+        out_of_time: whether no time is left.
     """
 
     reason: str
@@ -66,7 +66,7 @@ class Attempts:
 
     Args:
         settings: how long and how often to try.
-        first: index of the request's first text in the list of the caller.
+        first: index of the request's first text in the caller's list.
     """
 
     def __init__(self, settings: Settings, first: int = 0) -> None:
@@ -77,10 +77,10 @@ class Attempts:
 
     @property
     def left(self) -> float:
-        """Seconds that are left, above 0.
+        """Return the seconds that are left, above 0.
 
         Raises:
-            DeadlineError: none are.
+            DeadlineError: no time is left.
         """
         left = self._until - time.monotonic()
         if left <= 0:
@@ -88,10 +88,10 @@ class Attempts:
         return left
 
     def pause(self, outcome: Reply | Failure) -> float | None:
-        """How many seconds to wait before the next attempt; None where it succeeded.
+        """Return the seconds to wait before the next attempt; None if this one succeeded.
 
         Raises:
-            MirrorError: it failed for good, or there is no time or attempt left.
+            MirrorError: the request has failed for good, or no time or attempt is left.
         """
         if isinstance(outcome, Reply) and outcome.status == 200:
             return None
@@ -99,12 +99,12 @@ class Attempts:
             raise DeadlineError(self._settings.timeout)
         error, later = self._meaning(outcome)
         self._tries += 1
-        # A server that is too busy works: whoever has time may wait for it.
+        # A server that is too busy does work, so waiting for it is limited by time alone.
         busy = isinstance(outcome, Reply) and outcome.status == 429
         self._failures += not busy
         if not later or not self._settings.retries or self._failures > self._settings.retries:
             raise error
-        # Jitter: clients that were refused together do not come back together.
+        # Jitter keeps clients that were refused together from coming back together.
         longest = min(_FIRST_PAUSE * 2 ** (self._tries - 1), _LONGEST_PAUSE)
         pause = random.uniform(longest / 2, longest)
         if isinstance(outcome, Reply) and (seconds := _retry_after(outcome)) is not None:
@@ -114,7 +114,7 @@ class Attempts:
         return pause
 
     def _meaning(self, outcome: Reply | Failure) -> tuple[MirrorError, bool]:
-        """The error that it is, and whether it may pass."""
+        """Return the error that an outcome means, and whether it may pass."""
         if isinstance(outcome, Failure):
             where = self._settings.url
             return ServerError(f"the server at {where} cannot be reached: {outcome.reason}"), True
@@ -142,7 +142,7 @@ class Attempts:
 
 
 def _read_problem(reply: Reply) -> tuple[str, str | None]:
-    """Message and code of an error object of either protocol."""
+    """Return the message and the code of an error object of either protocol."""
     try:
         error = json.loads(reply.content)["error"]
         if isinstance(error, dict):
@@ -153,7 +153,7 @@ def _read_problem(reply: Reply) -> tuple[str, str | None]:
 
 
 def _retry_after(reply: Reply) -> float | None:
-    """Seconds that the server asks for: a number, or until a date."""
+    """Return the seconds that the server asks to wait, given as a number or as a date."""
     text = reply.headers.get("retry-after")
     if text is None:
         return None

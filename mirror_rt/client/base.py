@@ -1,4 +1,4 @@
-"""What the blocking and the asynchronous client have in common: all but the waiting."""
+"""Share between the blocking and the asynchronous client everything but the waiting."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["ClientBase"]
 
 logger = logging.getLogger("mirror_rt")
 
-# The server closes a connection that was idle for 75 seconds, unless told otherwise.
+# By default, the server closes a connection that was idle for 75 seconds.
 _KEEP_ALIVE, _CONNECTIONS = 60.0, 100
-# A host that does not answer at all is asked again sooner than one that is busy.
+# A host that does not accept connections is tried again sooner than one that is slow to answer.
 _CONNECT_SECONDS = 5.0
 
 
 class ClientBase:
-    """The settings of a client, and what it makes of them; `Client` describes the arguments."""
+    """The base of both clients: settings, options and answers; `Client` describes the arguments."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class ClientBase:
         return f"{type(self).__name__}({', '.join([repr(self._settings.url), *given])})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the same: libraries copy what they hold, and connections are best shared."""
+        """Return the client itself: libraries copy objects, but connections should be shared."""
         return self
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
-        """Pickled as its settings, without the API key."""
+        """Pickle the client as its settings, without the API key."""
         return partial(type(self), **self._settings.arguments()), ()
 
     def _http_options(self) -> dict[str, Any]:
-        """The arguments of httpx2's clients."""
+        """Return the arguments for httpx2's clients."""
         import httpx2
 
         headers = {"content-type": "application/json", "user-agent": "mirror-rt"}
@@ -84,13 +84,13 @@ class ClientBase:
         return {
             "base_url": self._settings.url,
             "headers": headers,
-            # Without TLS there is no need to read the system's authorities, which takes long.
+            # Without TLS, skip reading the system's certificate authorities, which takes long.
             "verify": self._settings.url.startswith("https:") and self._settings.verify,
             "limits": limits,
         }
 
     def _request_options(self, attempts: Attempts) -> dict[str, Any]:
-        """The arguments of one attempt; DeadlineError where there is no time for it."""
+        """Return the arguments for one attempt; DeadlineError if no time is left."""
         import httpx2
 
         left = attempts.left
@@ -116,12 +116,12 @@ class ClientBase:
     def _failure(error: httpx2.RequestError) -> Failure:
         import httpx2
 
-        # Whatever else may come late, the answer had all the time that there was.
+        # After a read or write timeout no time is left; after a connect timeout there may be some.
         late = isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout)
         return Failure(str(error) or type(error).__name__, out_of_time=late)
 
     def _describe(self, model: str | None, lang: str | None, reply: Reply) -> dict[str, Any]:
-        """Keep what /info says of a model; ServerError where it is something else."""
+        """Keep what /info says about a model; ServerError if the answer is something else."""
         info = reply.json()
         numbers = ("dimension", "max_client_batch_size")
         if not isinstance(info, dict) or not all(isinstance(info.get(n), int) for n in numbers):
@@ -134,7 +134,7 @@ class ClientBase:
         return info
 
     def _names(self, reply: Reply) -> list[str]:
-        """The names in an answer of /v1/models; ServerError where it is something else."""
+        """Return the names in an answer of /v1/models; ServerError if it is something else."""
         try:
             return [str(model["id"]) for model in reply.json()["data"]]
         except (LookupError, TypeError):

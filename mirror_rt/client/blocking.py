@@ -1,4 +1,4 @@
-"""`Client`: for programs without asyncio, and for adapters."""
+"""Define `Client`, for programs without asyncio and for adapters."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ __all__ = ["Client"]
 class Client(ClientBase):
     """A client of `mirror-rt serve`, with the `encode` of an `Encoder`, for any number of threads.
 
-    An adapter takes it wherever it takes an encoder. It keeps its connections until `close()`, or
-    the end of its `with`. A forked process gets connections of its own. It is pickled without its
-    API key, which is then taken from the environment.
+    Adapters accept it in place of an encoder. It keeps its connections until `close()`, or until
+    the end of its `with` block. A forked process gets connections of its own. It is pickled without
+    its API key, which is then taken from the environment.
 
     Args:
-        url: of the server, with the path under which it is mounted, if any.
+        url: URL of the server, with the path under which it is mounted, if any.
         api_key: one of the server's keys; None for the environment variable MIRROR_RT_API_KEY.
-        model: to ask for; None for the server's default.
-        lang: of the texts, where the server has a pack of languages.
-        timeout: seconds for a request with all its retries. The server is told what is left of
-            them, and does no work that would come too late. A long list is many requests.
-        retries: how often a request is sent again that finds no server, or one that is not ready
-            (502, 503, 504). One that finds it too busy (429) is sent again as long as there is
-            time. The client waits twice as long each time, and at least as long as the server
-            says (`Retry-After`). With 0, nothing is sent again.
+        model: name of the model; None for the server's default.
+        lang: language of the texts, if the server has a pack of languages.
+        timeout: seconds for a request with all its retries. The server is told how many are left,
+            and does no work that would be late. A long list is sent as many requests.
+        retries: how often to send a request again that no server answers or that meets one that is
+            not ready (502, 503, 504). A request to a server that is too busy (429) is sent again as
+            long as there is time. The client waits twice as long each time, and at least as long
+            as the server says (`Retry-After`). With 0, nothing is sent again.
         batch_size: most texts of a request; a longer list is sent in pieces.
-        concurrency: how many pieces of a list are sent at a time.
-        verify: of an HTTPS server's certificate: True for the system's authorities, False for
-            none at all, or a context with others.
+        concurrency: number of pieces of a list that are sent at the same time.
+        verify: how to verify an HTTPS server's certificate: True for the system's authorities,
+            False for no verification, or a context with other authorities.
 
     Raises:
         ConfigError: an argument has an unusable value.
@@ -58,19 +58,19 @@ class Client(ClientBase):
 
         Args:
             inputs: one string, or any iterable of strings.
-            **options: `normalize_embeddings`, `truncate_dim`, `precision`, `ranges`,
-                `prompt_name`, `prompt` as of `Encoder.encode`; `on_too_long`, too, and None there
-                for what the server was told; `model` and `lang` instead of the client's own.
+            **options: `normalize_embeddings`, `truncate_dim`, `precision`, `ranges`, `prompt_name`
+                and `prompt` as in `Encoder.encode`; `on_too_long` likewise, or None for the
+                server's own setting; `model` and `lang` instead of the client's own.
 
         Returns:
             [n, D] in the order of `inputs`, [D] for a single string; float32 unless `precision`
             says otherwise.
 
         Raises:
-            InvalidTextError: naming each text that cannot be encoded by its position in `inputs`.
+            InvalidTextError: texts cannot be encoded; it names them by their position in `inputs`.
             ConfigError: an option has an unusable value, or the server has no such model.
             OverloadedError: the server is too busy, and stays so.
-            DeadlineError: `timeout` is over.
+            DeadlineError: `timeout` has passed.
             ServerError: the server cannot be reached, refuses the client or fails.
             ClosedError: the client is closed.
         """
@@ -79,49 +79,49 @@ class Client(ClientBase):
     def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
-        """`encode` with the model's prompt `query`, if it has one and no other is asked for."""
+        """Call `encode` with the model's prompt `query`, if it has one and `options` names none."""
         return self._encode(inputs, options, "query")
 
     def encode_document(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
-        """`encode` with the model's prompt `document` or `passage`, like `encode_query`."""
+        """Call `encode` with the model's prompt `document` or `passage`, like `encode_query`."""
         return self._encode(inputs, options, "document")
 
     async def aencode(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
-        """`encode` in another thread, so that the event loop goes on; see `AsyncClient`."""
+        """Call `encode` in another thread, so that the event loop goes on; see `AsyncClient`."""
         return await _in_thread(partial(self.encode, inputs, **options))
 
     async def aencode_query(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
-        """`aencode` with the prompt of `encode_query`."""
+        """Call `aencode` with the prompt of `encode_query`."""
         return await _in_thread(partial(self.encode_query, inputs, **options))
 
     async def aencode_document(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
-        """`aencode` with the prompt of `encode_document`."""
+        """Call `aencode` with the prompt of `encode_document`."""
         return await _in_thread(partial(self.encode_document, inputs, **options))
 
     @property
     def dimension(self) -> int:
-        """Length D of an embedding; the server is asked once."""
+        """Return the length D of an embedding; the server is asked only once."""
         dimension: int = self.info()["dimension"]
         return dimension
 
     def info(self) -> dict[str, Any]:
-        """What the server's /info says of the model, asked once."""
+        """Return what the server's /info says about the model; the server is asked only once."""
         return self._info(self._settings.model, self._settings.lang)
 
     def models(self) -> list[str]:
-        """The names of the models that the server has."""
+        """Return the names of the server's models."""
         return self._names(self._exchange("GET", "v1/models"))
 
     def close(self) -> None:
-        """Close the connections; what is used afterwards raises ClosedError."""
+        """Close the connections; any later call raises ClosedError."""
         self._closed = True
         if self._http is not None and self._process == os.getpid():
             self._http.close()
@@ -149,12 +149,12 @@ class Client(ClientBase):
         return request.result(self._embed_all(request, pieces))
 
     def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
-        """The vectors of each piece, of which a few are under way at a time."""
+        """Return the vectors of each piece, sending only a few pieces at the same time."""
         pool = ThreadPoolExecutor(min(self._settings.concurrency, len(pieces)))
         try:
             return list(pool.map(partial(self._embed, request), pieces))
         finally:
-            # Of a call that failed, what was sent already is answered to nobody.
+            # After an error, nobody waits for the answers to the pieces that were sent already.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _embed(self, request: EncodeRequest, piece: range) -> Vectors:
@@ -187,11 +187,11 @@ class Client(ClientBase):
         except httpx2.RequestError as error:
             return self._failure(error)
         except RuntimeError:
-            self._check_open()  # closed by another thread meanwhile
+            self._check_open()  # another thread has closed the client meanwhile
             raise
 
     def _connections(self) -> httpx2.Client:
-        """The pool of this process."""
+        """Return the connection pool of this process."""
         import httpx2
 
         with _making:
@@ -206,6 +206,6 @@ _making = threading.Lock()
 
 
 async def _in_thread(call: Callable[[], Embeddings]) -> Embeddings:
-    import asyncio  # 30 ms that a synchronous program does without
+    import asyncio  # here: it takes 30 ms, which synchronous programs save
 
     return await asyncio.to_thread(call)

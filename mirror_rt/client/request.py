@@ -1,4 +1,4 @@
-"""A call of `encode` as requests to a server: options, pieces, bodies, vectors."""
+"""Turn a call of `encode` into requests to a server, and their answers into vectors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings, quant
 __all__ = ["EncodeRequest", "InputType", "RemoteOptions"]
 
 InputType = Literal["query", "document"]
-# Of the texts of one request: far below what a server takes, even where all of it is escaped.
+# Limit for the texts of one request: far below the server's, even if every character is escaped.
 _MOST_CHARACTERS = 1 << 20
 
 
 class RemoteOptions(TypedDict, total=False):
-    """Options of a client's `encode`, which says what they mean."""
+    """The options of a client's `encode`, which documents them."""
 
     normalize_embeddings: bool | None
     truncate_dim: int | None
@@ -55,11 +55,11 @@ class EncodeRequest:
     """One call of `encode`.
 
     Attributes:
-        texts: checked, in the order of the caller.
-        single: whether the caller gave one text by itself.
-        model, lang: that are asked for.
-        fields: of every body, besides the texts.
-        precision, ranges: of the result.
+        texts: checked texts, in the caller's order.
+        single: whether the caller gave a single string.
+        model, lang: model and language to ask for.
+        fields: fields of every body, besides the texts.
+        precision, ranges: options for the result.
     """
 
     texts: list[str]
@@ -78,10 +78,10 @@ class EncodeRequest:
         settings: Settings,
         input_type: InputType | None,
     ) -> EncodeRequest:
-        """Check a call before anything of it is sent.
+        """Check a call before any of it is sent.
 
         Raises:
-            InvalidTextError: naming every text that no server could encode.
+            InvalidTextError: names every text that no server could encode.
             ConfigError: an option is unknown, or its value is unusable.
         """
         _check(options)
@@ -108,19 +108,19 @@ class EncodeRequest:
         return cls(texts, single, model, lang, fields, precision, options.get("ranges"))
 
     def pieces(self, most: int) -> list[range]:
-        """Consecutive texts that make a request each, of at most `most`."""
+        """Cut the texts into consecutive ranges, one per request, of at most `most` texts."""
         return list(_pieces(self.texts, most))
 
     def body(self, piece: range) -> bytes:
-        """The body of the request for some of the texts."""
+        """Return the body of the request for some of the texts."""
         texts = self.texts[piece.start : piece.stop]
         return json.dumps(self.fields | {"input": texts}, ensure_ascii=False).encode()
 
     def vectors(self, piece: range, reply: Reply) -> Vectors:
-        """float32 [len(piece), D] of an answer.
+        """Return the vectors of an answer, float32 [len(piece), D].
 
         Raises:
-            ServerError: it is something else.
+            ServerError: the answer is something else.
         """
         content = reply.json()
         try:
@@ -138,7 +138,7 @@ class EncodeRequest:
             ) from error
 
     def result(self, parts: list[Vectors]) -> Embeddings:
-        """The vectors of all pieces, in order, as the caller wants them.
+        """Join the vectors of all pieces, in order, in the form that the caller asked for.
 
         Raises:
             ConfigError: the precision or its ranges cannot be used.
@@ -150,7 +150,7 @@ class EncodeRequest:
         return embeddings[0] if self.single else embeddings
 
     def nothing(self, dimension: int) -> Embeddings:
-        """The result for no text at all, of a model of so many dimensions."""
+        """Return the result for no texts, from a model of so many dimensions."""
         return self.result([np.empty((0, self.fields.get("dimensions", dimension)), np.float32)])
 
 

@@ -1,4 +1,4 @@
-"""What a client is told once: where the server is, and how to ask it."""
+"""Hold a client's settings: where the server is, and how to ask it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ API_KEY_VARIABLE = "MIRROR_RT_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of a client, checked; `Client` says what they mean.
+    """The checked arguments of a client; `Client` describes them.
 
     Raises:
         ConfigError: an argument has an unusable value.
@@ -44,12 +44,12 @@ class Settings:
                 raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
     def arguments(self) -> dict[str, Any]:
-        """All of them by name."""
+        """Return all arguments by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def check_text(name: str, value: object) -> None:
-    """Raise ConfigError for what cannot be sent; what it means, the server knows."""
+    """Raise ConfigError if a value cannot be sent; only the server knows whether it is valid."""
     if value is None:
         return
     if not isinstance(value, str):
@@ -61,7 +61,7 @@ def check_text(name: str, value: object) -> None:
 
 
 def checked_key(key: str | None) -> str | None:
-    """Return an API key; ConfigError where it cannot stand in a header."""
+    """Return an API key; ConfigError if it cannot be sent in a header."""
     if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
         raise ConfigError(
             f"api_key (or {API_KEY_VARIABLE}) must be printable ASCII without spaces, and not empty"

@@ -1,4 +1,4 @@
-"""Evaluation on any encoder: a bundle in production as well as a model in training."""
+"""Evaluate any encoder: a bundle in production as well as a model in training."""
 
 from mirror_rt.evaluation.geometry import Geometry, cosine_pairs, evaluate_geometry
 from mirror_rt.evaluation.similarity import ScoredPairs, evaluate_similarity, read_scored_pairs

@@ -1,4 +1,4 @@
-"""Bootstrap confidence intervals, paired where models answered the same items."""
+"""Compute bootstrap confidence intervals, paired if models answered the same items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.float64]
-# The value of a measure where item i is there weights[i] times.
+# Returns the value of a measure when item i is counted weights[i] times.
 Statistic = Callable[[Floats], float]
 
 CONFIDENCE = 0.95
@@ -30,7 +30,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A percentile interval of `CONFIDENCE`."""
+    """A percentile interval with the confidence level `CONFIDENCE`."""
 
     low: float
     high: float
@@ -41,11 +41,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The value of one model less that of another, on the same items.
+    """The value of one model minus that of another, on the same items.
 
     Attributes:
-        value: of all items.
-        interval: of the paired replicates; None where they are undefined.
+        value: difference over all items.
+        interval: interval of the paired replicates; None if too few of them are defined.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Difference:
 
     @property
     def shown(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Return whether the interval excludes 0."""
         return self.interval is not None and 0.0 not in self.interval
 
 
@@ -66,17 +66,17 @@ def replicates(
     name: str,
     groups: npt.NDArray[np.intp] | None = None,
 ) -> Floats:
-    """The statistic of `samples` random samples of n items, drawn with replacement.
+    """Compute the statistic of `samples` random samples of n items, drawn with replacement.
 
-    Which items a sample holds follows from seed, name, n and groups alone. So the replicates of
-    two models on one set are paired.
+    The items of a sample depend on seed, name, n and groups alone, so the replicates of two models
+    on one set are paired.
 
     Args:
         statistic: takes the count of each item, float64 [n].
-        n: items.
-        samples: replicates; 0 for none.
-        seed: of the draws.
-        name: of the set; sets of different names are drawn independently.
+        n: number of items.
+        samples: number of replicates; 0 for none.
+        seed: seed of the draws.
+        name: name of the set; sets of different names are drawn independently.
         groups: [n], group of each item; a sample has as many items of each group as the set.
 
     Returns:
@@ -95,13 +95,13 @@ def replicates(
         drawn = np.concatenate([rows[rng.integers(len(rows), size=len(rows))] for rows in members])
         try:
             values[i] = statistic(np.bincount(drawn, minlength=n).astype(np.float64))
-        except DataError:  # one label alone, or all values equal: it happens in tiny sets
+        except DataError:  # the sample has only one label or one value, as happens in tiny sets
             continue
     return values
 
 
 def interval(values: Floats) -> Interval | None:
-    """The percentile interval of the defined replicates; None where fewer than half are defined."""
+    """Return the percentile interval of the defined replicates; None if under half are defined."""
     defined = values[np.isfinite(values)]
     if len(defined) == 0 or 2 * len(defined) < len(values):
         return None

@@ -1,4 +1,4 @@
-"""Geometry of an embedding space: isotropy, mean vector, alignment, uniformity."""
+"""Measure the geometry of an embedding space: isotropy, mean vector, alignment, uniformity."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _MASKED_CHARACTERS = 5  # k of the paper's sentence-level recipe
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Measures of n vectors.
+    """Geometric measures of the vectors of n texts.
 
     Attributes:
-        n: texts measured.
+        n: number of texts measured.
         isotropy_score: EMNLP 2021, Eq. 2, on the vectors as the encoder gives them; 1 is
             perfectly isotropic.
         isotropy_score_normalized: the same on unit vectors, comparable between models.
         mean_vector_norm: Eq. 3, on the vectors as the encoder gives them; lower is more centred.
         alignment: mean squared distance of the unit vectors of a text and its copy with a random
-            span masked (Wang and Isola 2020; positives as in section 2.2); None where the
+            span masked (Wang and Isola 2020; positives as in section 2.2); None if the
             tokenizer has no mask token or every text is shorter than two characters.
         uniformity: log of the mean of exp(-2 squared distance) over all pairs of unit vectors
             (Wang and Isola 2020); lower is more uniform.
@@ -60,7 +60,7 @@ def evaluate_geometry(model: EmbeddingModel, texts: list[str], *, seed: int = 0)
     """Measure the embedding space of `texts`.
 
     Raises:
-        DataError: fewer than two distinct texts.
+        DataError: there are fewer than two distinct texts.
     """
     texts = list(dict.fromkeys(texts))
     if len(texts) < 2:
@@ -82,10 +82,10 @@ def evaluate_geometry(model: EmbeddingModel, texts: list[str], *, seed: int = 0)
 
 
 def isotropy_score(vectors: Matrix) -> float:
-    """IS of EMNLP 2021, Eq. 2 (Mu and Viswanath 2018): min over max of sum exp(c.v).
+    """Compute IS of EMNLP 2021, Eq. 2 (Mu and Viswanath 2018): min over max of sum exp(c.v).
 
     c runs over the eigenvectors of V^T V, with both signs, because the sign of an eigenvector
-    is arbitrary and the score is not to depend on it.
+    is arbitrary and the score must not depend on it.
 
     Args:
         vectors: float64 [n, D].
@@ -98,12 +98,12 @@ def isotropy_score(vectors: Matrix) -> float:
 
 
 def mean_vector_norm(vectors: Matrix) -> float:
-    """MVN of EMNLP 2021, Eq. 3: the Euclidean norm of the mean of `vectors` (float64 [n, D])."""
+    """Compute MVN of EMNLP 2021, Eq. 3: the norm of the mean of `vectors` (float64 [n, D])."""
     return float(np.linalg.norm(vectors.mean(axis=0)))
 
 
 def uniformity(unit: Matrix) -> float:
-    """Log of the mean of exp(-2 |x - y|^2) over all pairs of unit vectors (Wang and Isola 2020)."""
+    """Return log mean exp(-2 |x - y|^2) over all pairs of unit vectors (Wang and Isola 2020)."""
     n = len(unit)
     total = 0.0
     for start in range(0, n, 1024):
@@ -113,7 +113,7 @@ def uniformity(unit: Matrix) -> float:
 
 
 def cosine_pairs(unit: Matrix, *, pairs: int, seed: int) -> Matrix:
-    """Cosines of `pairs` random pairs of different rows of `unit`, float64 [pairs]."""
+    """Return the cosines of `pairs` random pairs of different rows of `unit`, float64 [pairs]."""
     rng = np.random.default_rng(seed)
     first = rng.integers(len(unit), size=pairs)
     second = (first + rng.integers(1, len(unit), size=pairs)) % len(unit)
@@ -121,10 +121,10 @@ def cosine_pairs(unit: Matrix, *, pairs: int, seed: int) -> Matrix:
 
 
 def masked_cosines(model: EmbeddingModel, texts: list[str], *, seed: int = 0) -> Matrix | None:
-    """Cosine of each text of two characters or more with its copy with a random span masked.
+    """Return the cosine of each text of at least two characters with a copy with a masked span.
 
     Returns:
-        float64 [n]; None where the tokenizer has no mask token or no text is long enough.
+        float64 [n]; None if the tokenizer has no mask token or no text is long enough.
     """
     if model.mask_token is None:
         return None

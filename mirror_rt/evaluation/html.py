@@ -1,4 +1,4 @@
-"""An evaluation as one HTML file that needs no other: tables, and plots as embedded SVG."""
+"""Write an evaluation as one self-contained HTML file: tables, and plots as embedded SVG."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ the models are not ranked. Differences are not corrected for the number of compa
 
 
 def to_html(header: Header, evaluation: Evaluation, *, plots: bool = True) -> str:
-    """The report.
+    """Return the report as HTML.
 
     Args:
-        header: what was run.
-        evaluation: what came out.
-        plots: draw them; needs matplotlib.
+        header: description of the run.
+        evaluation: results of the run.
+        plots: whether to draw plots, which needs matplotlib.
     """
     suites = dict.fromkeys(measure.suite for measure in evaluation.by_measure())
     body = [
@@ -102,7 +102,7 @@ def _intervals(measures: list[Measure], evaluation: Evaluation) -> str:
 
 
 def _point(result: Result | None) -> tuple[float, float, float]:
-    """Value, low, high; NaN for no result, the value itself for no interval."""
+    """Return value, low and high; all NaN without a result, all the value without an interval."""
     if result is None:
         return (math.nan, math.nan, math.nan)
     value, around = result.outcome.value, result.interval
@@ -155,7 +155,7 @@ def _sentence(text: str) -> str:
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
-    """A table of escaped cells; those that begin with a digit stand in figures of one width."""
+    """Make a table of escaped cells; cells that begin with a digit get figures of one width."""
     head = "<tr>" + "".join(f"<th>{cell}</th>" for cell in header) + "</tr>" if header else ""
     lines = [
         "<tr>" + "".join(f"<td{_class(cell)}>{cell}</td>" for cell in row) + "</tr>" for row in rows

@@ -1,4 +1,4 @@
-"""Bilingual lexicon induction: translations as nearest neighbours across mapped spaces."""
+"""Induce bilingual lexicons: find translations as nearest neighbours across mapped spaces."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["Induction", "Lexicon", "csls_nearest", "induce"]
 Matrix = npt.NDArray[np.float64]
 Entries = list[tuple[str, str]]
 
-_CHUNK = 1024  # queries whose similarities to a whole vocabulary are in memory at once
-NEIGHBOURS = 10  # of CSLS, as Lample et al. 2018
+_CHUNK = 1024  # number of queries whose similarities to a whole vocabulary are in memory at once
+NEIGHBOURS = 10  # of CSLS, as in Lample et al. 2018
 
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """A dictionary to learn from, one to test on, and the words among which to look.
+    """A dictionary to learn from, one to test on, and the words to search.
 
     Attributes:
-        train: (word, translation).
-        test: (word, translation); a word on several lines has several right answers.
+        train: pairs (word, translation).
+        test: pairs (word, translation); a word in several pairs has several right answers.
         source: vocabulary of the source language, with the words of both dictionaries.
         target: vocabulary of the target language, likewise.
     """
@@ -59,11 +59,11 @@ class Lexicon:
 
 @dataclass(frozen=True, slots=True)
 class Induction:
-    """Which of the q distinct test words got a right translation.
+    """The result of an induction: which of the q test words got a right translation.
 
     Attributes:
         queries: the test words.
-        hits: name of the mapping -> float64 [q] of 1 and 0.
+        hits: maps the name of a mapping to float64 [q] of 1 and 0.
     """
 
     queries: list[str]
@@ -71,11 +71,11 @@ class Induction:
 
 
 def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> Induction:
-    """Accuracy @1 with CSLS after `orthogonal_procrustes` and after `vecmap`.
+    """Find translations with CSLS after `orthogonal_procrustes` and after `vecmap`.
 
     Raises:
-        DataError: the vectors of the two languages differ in length, or the training dictionary
-            cannot be learned from.
+        DataError: the vectors of the two languages differ in length, or the training dictionary is
+            too small to learn from.
     """
     x = normalized(source.encode(lexicon.source).astype(np.float64))
     z = normalized(target.encode(lexicon.target).astype(np.float64))
@@ -107,19 +107,19 @@ def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> 
 def csls_nearest(
     source: Matrix, target: Matrix, queries: npt.NDArray[np.intp], *, k: int = NEIGHBOURS
 ) -> npt.NDArray[np.intp]:
-    """Nearest row of `target` to some rows of `source` by CSLS (Lample et al. 2018).
+    """Return the nearest row of `target` to some rows of `source` by CSLS (Lample et al. 2018).
 
-    CSLS(x, z) = 2 cos(x, z) - r(x) - r(z), with r the mean cosine with the k nearest of the other
-    language. r(x) is the same for every z and left out.
+    CSLS(x, z) = 2 cos(x, z) - r(x) - r(z), where r is the mean cosine with the k nearest words of
+    the other language. r(x) is the same for every z and therefore left out.
 
     Args:
-        source: float64 [n, D], the whole vocabulary, mapped.
+        source: float64 [n, D], the whole mapped vocabulary.
         target: float64 [m, D], the whole vocabulary.
-        queries: [q] rows of `source`.
-        k: neighbours; all where a vocabulary has fewer.
+        queries: [q] row numbers in `source`.
+        k: number of neighbours; all words if a vocabulary has fewer.
 
     Returns:
-        [q] rows of `target`.
+        [q] row numbers in `target`.
     """
     x, z = (normalize_rows(matrix).astype(np.float32) for matrix in (source, target))
     neighbours = min(k, len(x))

@@ -1,4 +1,4 @@
-"""Entity linking: the nearest names of a dictionary (EMNLP 2021, section 4.1)."""
+"""Link entities to the nearest names of a dictionary (EMNLP 2021, section 4.1)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ __all__ = ["Linking", "check_overlap", "link"]
 
 @dataclass(frozen=True, slots=True)
 class Linking:
-    """What became of n mentions.
+    """The result of linking n mentions.
 
     Attributes:
-        hits: k -> float64 [n], 1 where one of the k nearest names has an id of the mention's.
-        known: mentions whose concept has a name in the dictionary; the others cannot be hit.
+        hits: maps k to float64 [n], 1 where one of the k nearest names shares an id with the
+            mention.
+        known: number of mentions whose concept has a name in the dictionary; no other can be a hit.
     """
 
     hits: dict[int, npt.NDArray[np.float64]]
@@ -31,10 +32,10 @@ class Linking:
 def link(
     model: EmbeddingModel, mentions: Names, dictionary: Names, *, ks: tuple[int, ...] = (1, 5)
 ) -> Linking:
-    """Look for the k nearest names (by cosine, exactly) of every mention.
+    """Find the k nearest names of every mention, by cosine and with exact search.
 
-    As in BioSyn and SapBERT, k counts names, not concepts, and a name with several ids, or a
-    mention with several, is right where they share one.
+    As in BioSyn and SapBERT, k counts names, not concepts. A name or a mention may have several
+    ids; the name is right if they share one.
 
     Raises:
         DataError: no mention has a concept that the dictionary names.
@@ -58,7 +59,7 @@ def link(
 
 
 def check_overlap(mentions: Names, dictionary: Names) -> int:
-    """How many mentions have a concept that the dictionary names; DataError where none has."""
+    """Count mentions whose concept has a name in the dictionary; DataError if there is none."""
     named = frozenset().union(*dictionary.concepts)
     known = sum(bool(ids & named) for ids in mentions.concepts)
     if known == 0:

@@ -1,7 +1,8 @@
-"""Linear maps between the spaces of two languages, from pairs of rows that correspond.
+"""Map the spaces of two languages onto each other linearly, from pairs of corresponding rows.
 
-The steps and defaults of VecMap's supervised mode (Artetxe et al., AAAI 2018: Generalizing and
-improving bilingual word embedding mappings with a multi-step framework of linear transformations).
+Steps and defaults are those of VecMap's supervised mode (Artetxe et al., AAAI 2018: Generalizing
+and improving bilingual word embedding mappings with a multi-step framework of linear
+transformations).
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ __all__ = ["normalized", "orthogonal_procrustes", "vecmap"]
 Matrix = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
-_REWEIGHT = 0.5  # of both sides
+_REWEIGHT = 0.5  # exponent of the correlations, for both sides
 
 
 def normalized(vectors: Matrix) -> Matrix:
-    """Unit length, centred on the mean of all rows, unit length again; float64 [n, D]."""
+    """Scale rows to unit length, centre them on their mean, and rescale them; float64 [n, D]."""
     centred = normalize_rows(vectors)
     return normalize_rows(centred - centred.mean(axis=0))
 
 
 def orthogonal_procrustes(source: Matrix, target: Matrix) -> Matrix:
-    """The orthogonal W [D, D] with the least Frobenius norm of source W - target ([n, D] each)."""
+    """Return the orthogonal W [D, D] with the least Frobenius norm of source W - target [n, D]."""
     left, _, right = np.linalg.svd(source.T @ target)
     return np.asarray(left @ right)
 
@@ -37,22 +38,22 @@ def vecmap(
 ) -> tuple[Matrix, Matrix]:
     """Map two languages into one space: whiten, rotate, re-weight, de-whiten.
 
-    Whitening (ZCA, of the rows of the dictionary) and the rotations [U, S, V] = SVD(X'Z) give
-    dimensions in the order of their correlation S; both sides are weighted by S^.5; each side is
-    de-whitened by its own whitening.
+    Whitening (ZCA, computed from the rows of the dictionary) and the rotations [U, S, V] = SVD(X'Z)
+    give dimensions in the order of their correlations S. Both sides are weighted by S^.5, and each
+    side is de-whitened with its own whitening.
 
     Args:
         source: float64 [n, D], `normalized`.
         target: float64 [m, D], `normalized`.
-        source_rows: [d], of each dictionary entry the row of its word.
-        target_rows: [d], of each dictionary entry the row of its translation.
+        source_rows: [d], for each dictionary entry the row of its word.
+        target_rows: [d], for each dictionary entry the row of its translation.
 
     Returns:
         Both mapped, [n, D] and [m, D].
 
     Raises:
-        DataError: fewer different words in the dictionary than dimensions (whitening is then
-            undefined).
+        DataError: the dictionary has fewer different words than dimensions, so that whitening is
+            undefined.
     """
     x, x_inverse = _whitening(source[source_rows], "source")
     z, z_inverse = _whitening(target[target_rows], "target")
@@ -67,9 +68,9 @@ def vecmap(
 
 
 def _whitening(vectors: Matrix, side: str) -> tuple[Matrix, Matrix]:
-    """(X'X)^-1/2 and its inverse, both symmetric [D, D], on the directions that X has.
+    """Return (X'X)^-1/2 and its inverse, symmetric [D, D], on the directions that X has.
 
-    Behind a layer norm and its centring one has nothing in it: a layer norm's outputs sum to 0.
+    After a layer norm and centring, X is 0 in one direction: a layer norm's outputs sum to 0.
     """
     if (distinct := len(np.unique(vectors, axis=0))) < vectors.shape[1]:
         raise DataError(

@@ -1,4 +1,4 @@
-"""What a suite evaluates: one encoder, or one for each language; texts are encoded once."""
+"""Wrap the encoders that suites evaluate, one or one per language, to encode each text once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluatedModel", "LanguageView"]
 
-# Vectors that are kept, in numbers: 512 MB of float32.
+# Most numbers in the vectors that are kept: 512 MB of float32.
 _MOST_NUMBERS = 1 << 27
 
 
 class EvaluatedModel:
-    """A model under evaluation, with the vectors of the texts it has encoded.
+    """A model under evaluation, with the vectors of the texts that it has encoded.
 
     Args:
-        label: its name in the report.
-        load: makes the encoder of a language (None: of a set without a declared language).
-            Raises DataError where there is none.
-        key: which encoder a language has, so that languages that share one share its vectors.
-        languages: that it has an encoder for; None for any.
+        label: name of the model in the report.
+        load: makes the encoder of a language (None: of a set without a declared language);
+            raises DataError if there is none.
+        key: identifies the encoder of a language, so that languages that share one share vectors.
+        languages: languages that have an encoder; None for any language.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class EvaluatedModel:
         self._vectors: dict[tuple[str | None, str], Vectors] = {}
 
     def of(self, language: str | None) -> LanguageView:
-        """The encoder that texts of `language` take."""
+        """Return the encoder for texts of `language`."""
         return LanguageView(self, language)
 
     def lacks(self, languages: tuple[str | None, ...]) -> list[str]:
-        """Those of `languages` that it has no encoder for."""
+        """Return those of `languages` for which there is no encoder."""
         if self._languages is None:
             return []
         return [tag or "undeclared" for tag in languages if tag not in self._languages]
 
     def pooled(self, texts: list[str], language: str | None) -> Vectors:
-        """Vectors as pooled, float32 [n, D]; every distinct text is encoded once."""
+        """Return vectors as pooled, float32 [n, D]; every distinct text is encoded once."""
         key = self._key(language)
         missing = [text for text in dict.fromkeys(texts) if (key, text) not in self._vectors]
         if missing:
@@ -75,19 +75,19 @@ class EvaluatedModel:
         return np.stack([self._vectors[key, text] for text in texts])
 
     def mask_token(self, language: str | None) -> str | None:
-        """The mask token of that encoder's tokenizer, None where it has none."""
+        """Return the mask token of that encoder's tokenizer; None if it has none."""
         key = self._key(language)
         if key not in self._mask_tokens:
             self._encoder(language)
         return self._mask_tokens[key]
 
     def close(self) -> None:
-        """Let go of the encoder and of the vectors."""
+        """Free the encoder and the vectors."""
         self._open = None
         self._vectors.clear()
 
     def _encoder(self, language: str | None) -> BatchEncoder:
-        """The encoder of a language. One is open at a time: two may not fit in memory."""
+        """Return the encoder of a language. Only one is open: two may not fit into memory."""
         key = self._key(language)
         if self._open is None or self._open[0] != key:
             self._open = None
@@ -97,7 +97,7 @@ class EvaluatedModel:
 
 
 class LanguageView:
-    """An `EvaluatedModel` for texts of one language: an `EmbeddingModel`."""
+    """An `EmbeddingModel` that encodes texts of one language with an `EvaluatedModel`."""
 
     def __init__(self, model: EvaluatedModel, language: str | None) -> None:
         self._model = model
@@ -106,11 +106,11 @@ class LanguageView:
     def encode(
         self, inputs: list[str], *, normalize_embeddings: bool = True
     ) -> npt.NDArray[np.float32]:
-        """Texts to float32 [n, D], of unit length or as pooled."""
+        """Encode texts to float32 [n, D], of unit length or as pooled."""
         vectors = self._model.pooled(inputs, self._language)
         return normalize_rows(vectors) if normalize_embeddings else vectors
 
     @property
     def mask_token(self) -> str | None:
-        """The tokenizer's mask token, None where it has none."""
+        """Return the tokenizer's mask token; None if it has none."""
         return self._model.mask_token(self._language)

@@ -1,4 +1,4 @@
-"""Plots for people who would rather look than read. Needs matplotlib (extra `demo`)."""
+"""Plot results of evaluations. Needs matplotlib (extra `demo`)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Cosines = npt.NDArray[np.float64]
 def plot_cosine_distributions(
     path: Path, panels: dict[str, tuple[Cosines, Cosines]], *, overwrite: bool = True
 ) -> None:
-    """Histograms of the cosines of positive and of random pairs, a panel a model, as PNG.
+    """Plot histograms of the cosines of positive and of random pairs, one panel per model, as PNG.
 
-    After Figure 7 of Mirror-BERT (EMNLP 2021).
+    The figure follows Figure 7 of Mirror-BERT (EMNLP 2021).
 
     Args:
-        path: the PNG file.
-        panels: title -> (cosines of positive pairs, cosines of negative pairs).
+        path: path of the PNG file.
+        panels: maps a title to (cosines of positive pairs, cosines of negative pairs).
         overwrite: replace an existing file.
     """
     figure = _cosine_figure(panels, ("synonyms", "random"))
@@ -40,21 +40,21 @@ def plot_cosine_distributions(
 def cosine_distributions_svg(
     panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]
 ) -> bytes:
-    """The same figure as an SVG document.
+    """Return the same figure as an SVG document.
 
     Args:
         panels: as in `plot_cosine_distributions`.
-        labels: of the positive and the negative pairs.
+        labels: labels of the positive and the negative pairs.
     """
     return _svg(_cosine_figure(panels, labels))
 
 
 def intervals_svg(rows: list[str], values: dict[str, list[tuple[float, float, float]]]) -> bytes:
-    """Values with their confidence intervals, a row a measure, a colour a model, as SVG.
+    """Plot values with confidence intervals, one row per measure, one colour per model, as SVG.
 
     Args:
         rows: names of the measures, from top to bottom.
-        values: model -> (value, low, high) of each row; NaN where a model has none.
+        values: maps a model to (value, low, high) of each row; NaN where it has no value.
     """
     figure = _new_figure(8, 1 + 0.3 * len(rows) * max(1, len(values) * 0.6))
     axes = figure.add_subplot()

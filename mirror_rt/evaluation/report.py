@@ -1,4 +1,4 @@
-"""An evaluation as JSON values and as text."""
+"""Write an evaluation as JSON values and as text."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ NO_DIFFERENCE = "no difference shown"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a report says of its run.
+    """The description of a run in its report.
 
     Attributes:
         generator: program and version.
-        created: when, ISO 8601.
-        data: the folder of sets.
-        models: label -> folder or name.
-        suites: that were asked for.
-        missing: sets that were not found, and where they were looked for.
-        samples: of the bootstrap.
-        seed: of all that is random.
-        geometry_texts: most texts a file; 0 for all.
+        created: time of the run, ISO 8601.
+        data: folder of the sets.
+        models: maps a label to the model's folder or name.
+        suites: names of the suites that were asked for.
+        missing: sets that were not found, with the places where they were expected.
+        samples: number of bootstrap samples.
+        seed: seed of everything random.
+        geometry_texts: most texts of a file; 0 for all.
     """
 
     generator: str
@@ -47,7 +47,7 @@ class Header:
 
 
 def to_json(header: Header, evaluation: Evaluation) -> dict[str, Any]:
-    """All of it as plain JSON values; without the replicates and single cosines."""
+    """Return the report as plain JSON values, without the replicates and the single cosines."""
     return {
         "format": _FORMAT,
         "format_version": _VERSION,
@@ -61,7 +61,7 @@ def to_json(header: Header, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def describe_value(result: Result) -> str:
-    """The value and its interval: `.4861 [.4502, .5220]`."""
+    """Format the value and its interval: `.4861 [.4502, .5220]`."""
     if result.interval is None:
         return _number(result.outcome.value)
     low, high = _number(result.interval.low), _number(result.interval.high)
@@ -69,7 +69,7 @@ def describe_value(result: Result) -> str:
 
 
 def describe_comparison(one: Comparison) -> str:
-    """What is shown of a difference, in words."""
+    """Say in words whether a difference is shown, and in favour of which model."""
     found = one.difference.interval
     around = "" if found is None else f" [{found.low:+.4f}, {found.high:+.4f}]"
     if not one.difference.shown:
@@ -81,13 +81,13 @@ def describe_comparison(one: Comparison) -> str:
 
 
 def verdict(row: dict[str, Result]) -> str:
-    """Which model is best on a measure, unless the intervals of the differences do not tell.
+    """Say which model is best on a measure, if the intervals of the differences show it.
 
     Args:
-        row: model -> figure, of one measure.
+        row: maps each model to its result on one measure.
 
     Returns:
-        Empty where fewer than two models have it, or it does not say which is better.
+        A phrase; empty if fewer than two models have the measure, or if it does not rank models.
     """
     compared = compare(row)
     if not compared:

@@ -1,4 +1,4 @@
-"""Every set under every model, with intervals; what one set does not survive, others do."""
+"""Evaluate every model on every set, with intervals; an error in one set does not stop others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Comparison", "Evaluation", "Failure", "Measure", "Result", "compare"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a figure is of: a metric of a set of a suite."""
+    """The identity of a figure: a metric of a set of a suite."""
 
     suite: str
     set: str
@@ -37,15 +37,15 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A figure.
+    """The figure of one model on one measure.
 
     Attributes:
-        measure: what it is of.
+        measure: measure of the figure.
         model: label of the model.
-        outcome: the value, and what it was computed from.
-        interval: of the value; None where there is none.
+        outcome: value, and what it was computed from.
+        interval: interval of the value; None if there is none.
         replicates: float64 [samples], paired between models.
-        seconds: that the whole set took.
+        seconds: seconds that the whole set took.
     """
 
     measure: Measure
@@ -58,7 +58,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A set that could not be evaluated, and why; `skipped` where the model is not made for it."""
+    """A set that could not be evaluated, and why; `skipped` if the model lacks its language."""
 
     suite: str
     set: str
@@ -69,7 +69,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two models on one measure."""
+    """Two models compared on one measure."""
 
     measure: Measure
     first: str
@@ -79,13 +79,13 @@ class Comparison:
 
 @dataclass(slots=True)
 class Evaluation:
-    """What was evaluated so far.
+    """The results so far.
 
     Attributes:
-        models: labels.
-        results: figures, a model after the other.
+        models: labels of the models.
+        results: figures, one model after the other.
         failures: sets without a figure.
-        cosines: (suite, set) -> model -> cosines to draw.
+        cosines: maps (suite, set), and then a model, to the cosines to draw.
     """
 
     models: list[str]
@@ -94,19 +94,19 @@ class Evaluation:
     cosines: dict[tuple[str, str], dict[str, CosineSamples]] = field(default_factory=dict)
 
     def by_measure(self) -> dict[Measure, dict[str, Result]]:
-        """Measure -> model -> figure, in the order of the suites."""
+        """Return a map from measure to model to figure, in the order of the suites."""
         table: dict[Measure, dict[str, Result]] = {}
         for result in self.results:
             table.setdefault(result.measure, {})[result.model] = result
         return table
 
     def comparisons(self) -> list[Comparison]:
-        """Every two models on every measure that both have and that says which is better."""
+        """Compare every two models on every measure that both have and that ranks models."""
         return [one for row in self.by_measure().values() for one in compare(row)]
 
 
 def compare(row: dict[str, Result]) -> list[Comparison]:
-    """Every two models of one measure; none where it does not say which is better."""
+    """Compare every two models on one measure; return none if it does not rank models."""
     results = [result for result in row.values() if result.outcome.ranked]
     return [
         Comparison(
@@ -130,16 +130,16 @@ def evaluate_sets(
 ) -> Evaluation:
     """Evaluate every model on every set.
 
-    A set that cannot be read or measured is a failure, and the next one is tried. A model that
-    cannot be loaded or run fails on all sets that are left.
+    A set that cannot be read or measured is recorded as a failure, and the next one is tried. A
+    model that cannot be loaded or run fails on all remaining sets.
 
     Args:
-        models: of different labels; each is closed when its sets are done.
-        sets: what `find_sets` found.
-        samples: of the bootstrap; 0 for no intervals.
-        seed: of the bootstrap.
-        before: called with what comes next.
-        after: called after each set with what there is so far, to keep it.
+        models: models with different labels; each is closed when its sets are done.
+        sets: sets that `find_sets` found.
+        samples: number of bootstrap samples; 0 for no intervals.
+        seed: seed of the bootstrap.
+        before: called before each set with the model and the set.
+        after: called after each set with all results so far, to save them.
     """
     evaluation = Evaluation([model.label for model in models])
     for model in models:
@@ -159,7 +159,7 @@ def evaluate_sets(
 def _evaluate(
     evaluation: Evaluation, model: EvaluatedModel, one: EvaluationSet, samples: int, seed: int
 ) -> str:
-    """Add the figures of one set; return why the model is of no more use, if it is not."""
+    """Add the figures of one set; return why the model cannot go on, or an empty string."""
     if lacking := model.lacks(one.languages):
         reason = f"no model for {' and '.join(lacking)}"
         evaluation.failures.append(Failure(one.suite, one.name, model.label, reason, skipped=True))

@@ -1,4 +1,4 @@
-"""Similarity against human scores: word similarity and STS (EMNLP 2021, section 3)."""
+"""Compare with human similarity scores: word similarity and STS (EMNLP 2021, section 3)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TEXT_COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class ScoredPairs:
-    """n pairs of texts and their human scores (float64 [n])."""
+    """A list of n pairs of texts, with their human scores (float64 [n])."""
 
     first: list[str]
     second: list[str]
@@ -46,12 +46,12 @@ class ScoredPairs:
 def read_scored_pairs(path: Path) -> ScoredPairs:
     """Read a TSV with a header: two text columns and `score`.
 
-    The text columns are text1/text2, sentence1/sentence2, word1/word2 or question1/question2,
-    else the only two columns beside `score`.
+    The text columns are text1/text2 or another pair of `_TEXT_COLUMNS`, or else the only two
+    columns besides `score`.
 
     Raises:
-        DataError: a column is missing, a text is empty, a score is not a finite number (the line
-            is named), or there are no rows.
+        DataError: a column is missing, a text is empty, a score is not a finite number (the message
+            names the line), or there are no rows.
     """
     table = read_table(path)
     names = find_text_columns(table, "score")
@@ -70,12 +70,12 @@ def make_pairs(
     """Check the cells of a file and turn its scores into numbers.
 
     Args:
-        path: the file.
-        lines: line of each pair.
-        first: texts.
-        second: texts.
-        scores: cells.
-        names: of the two text columns, for errors.
+        path: path of the file.
+        lines: line number of each pair.
+        first: first texts.
+        second: second texts.
+        scores: cells with the scores.
+        names: names of the two text columns, for error messages.
 
     Raises:
         DataError: a text is empty, a score is not a finite number, or there are no pairs.
@@ -93,7 +93,7 @@ def make_pairs(
 
 
 def evaluate_similarity(model: EmbeddingModel, pairs: ScoredPairs) -> float:
-    """Spearman's rho between the cosines of the pairs and their human scores."""
+    """Return Spearman's rho between the cosines of the pairs and their human scores."""
     return spearman(cosines(model, pairs.first, pairs.second), pairs.scores)
 
 
@@ -103,13 +103,13 @@ def cosines(
     second: list[str],
     second_model: EmbeddingModel | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Cosine of each pair of texts, float64 [n]; every distinct text is encoded once.
+    """Return the cosine of each pair of texts, float64 [n]; each distinct text is encoded once.
 
     Args:
-        model: of both texts, or of the first.
-        first: texts.
-        second: texts.
-        second_model: of the second texts (of another language, say); None for `model`.
+        model: encoder of both texts, or of the first.
+        first: first texts.
+        second: second texts.
+        second_model: encoder of the second texts (such as another language's); None for `model`.
 
     Raises:
         DataError: the two models give vectors of different lengths.
@@ -130,7 +130,7 @@ def cosines(
 
 
 def find_text_columns(table: Table, score: str) -> tuple[str, str]:
-    """The two columns of texts: known names, else the only two beside `score`.
+    """Return the two columns of texts: a known pair of names, or else the only two besides `score`.
 
     Raises:
         DataError: there are no such columns.

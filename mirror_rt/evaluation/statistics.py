@@ -1,4 +1,4 @@
-"""Rank statistics with numpy alone, plain or weighted (a bootstrap sample is a set of weights)."""
+"""Compute rank statistics with numpy alone, plain or weighted (for bootstrap samples)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ Floats = npt.NDArray[np.float64]
 
 
 def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Spearman's rho: the Pearson correlation of average ranks, ties included.
+    """Compute Spearman's rho: the Pearson correlation of average ranks, ties included.
 
     Args:
         a: [n] numbers.
         b: [n] numbers.
 
     Raises:
-        DataError: fewer than two pairs, a value that is not finite, or a constant side (rho is
-            then undefined).
+        DataError: there are fewer than two pairs, a value is not finite, or one side is constant,
+            so that rho is undefined.
     """
     return RankCorrelation(a, b)()
 
 
 def pearson(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
-    """Pearson's correlation; None where all values of one side are equal (it is then undefined).
+    """Compute Pearson's correlation; None if one side is constant, so that it is undefined.
 
     Args:
         a: [n] numbers.
         b: [n] numbers.
 
     Raises:
-        DataError: fewer than two pairs, or a value that is not finite.
+        DataError: there are fewer than two pairs, or a value is not finite.
     """
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
@@ -50,21 +50,21 @@ def pearson(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
 
 
 def roc_auc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """Area under the ROC curve: how often a positive scores above a negative, a tie as half.
+    """Compute the ROC area: how often a positive scores above a negative, with ties as half.
 
     Args:
         scores: [n] numbers.
         labels: [n] of True (positive) and False.
 
     Raises:
-        DataError: lists of unequal length, a score that is not finite, or one label alone (the
-            area is then undefined).
+        DataError: the lists differ in length, a score is not finite, or all labels are equal, so
+            that the area is undefined.
     """
     return RocAuc(scores, labels)()
 
 
 class RankCorrelation:
-    """Spearman's rho of two lists, sorted once and computed for any weights of the pairs."""
+    """Spearman's rho of two lists, which are sorted once, for any weights of the pairs."""
 
     def __init__(self, a: npt.ArrayLike, b: npt.ArrayLike) -> None:
         x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
@@ -77,7 +77,7 @@ class RankCorrelation:
         self._x, self._y = _codes(x), _codes(y)
 
     def __call__(self, weights: Floats | None = None) -> float:
-        """Rho where pair i is there `weights[i]` times (float64 [n]; None for once)."""
+        """Return rho if pair i counts `weights[i]` times (float64 [n]; None for once)."""
         if weights is None:
             weights = np.ones(len(self._x))
         x, y = _average_ranks(self._x, weights), _average_ranks(self._y, weights)
@@ -91,7 +91,7 @@ class RankCorrelation:
 
 
 class RocAuc:
-    """The area under the ROC curve, scores sorted once, for any weights of the items."""
+    """The area under the ROC curve, for any weights of the items; scores are sorted once."""
 
     def __init__(self, scores: npt.ArrayLike, labels: npt.ArrayLike) -> None:
         values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
@@ -105,7 +105,7 @@ class RocAuc:
         self._codes, self._positive = _codes(values), positive
 
     def __call__(self, weights: Floats | None = None) -> float:
-        """The area where item i is there `weights[i]` times (float64 [n]; None for once)."""
+        """Return the area if item i counts `weights[i]` times (float64 [n]; None for once)."""
         if weights is None:
             weights = np.ones(len(self._codes))
         positives = np.bincount(self._codes, weights * self._positive)
@@ -120,7 +120,7 @@ class RocAuc:
 
 
 def _codes(values: Floats) -> npt.NDArray[np.intp]:
-    """Of each value, its place among the distinct ones."""
+    """Return the rank of each value among the distinct values, from 0."""
     return np.unique(values, return_inverse=True)[1]
 
 

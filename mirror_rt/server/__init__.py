@@ -1,4 +1,4 @@
-"""The HTTP server: OpenAI's and text-embeddings-inference's protocols over one scheduler.
+"""An HTTP server that speaks OpenAI's and text-embeddings-inference's protocols.
 
 >>> from mirror_rt.server import ServerConfig, create_app
 >>> app = create_app("bundle", ServerConfig(max_items=64))  # an ASGI application
@@ -29,7 +29,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the rest when it is used: the command line reads the configuration alone."""
+    """Import the rest only when it is used: the command line needs the configuration alone."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for module in ("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client"):

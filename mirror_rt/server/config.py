@@ -1,4 +1,4 @@
-"""Hold what the server is told, checked once."""
+"""Hold the configuration of the server, which is checked when it is made."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Readers of the published formats of evaluation sets, a module a task."""
+"""Read the published formats of evaluation sets, in one module per task."""

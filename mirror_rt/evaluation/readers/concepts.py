@@ -1,4 +1,4 @@
-"""Entity linking: names of concepts, and mentions with the concepts they mean."""
+"""Read sets for entity linking: names of concepts, and mentions with the concepts they mean."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEPARATOR = "||"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """n names, and of each the ids of the concepts that it may mean."""
+    """A list of n names, with the ids of the concepts that each may mean."""
 
     texts: list[str]
     concepts: list[frozenset[str]]
@@ -28,14 +28,15 @@ class Names:
 
 
 def split_ids(cell: str) -> frozenset[str]:
-    """The ids of a composite one: `D1|D2` and `D1+D2` are both D1 and D2."""
+    """Split a composite id: `D1|D2` and `D1+D2` are both D1 and D2."""
     return frozenset(part.strip() for part in re.split(r"[|+]", cell) if part.strip())
 
 
 def read_dictionary(path: Path) -> Names:
-    """Read `ID||name` a line, as BioSyn and SapBERT have it; `ID||name|name` has several names.
+    """Read one `ID||name` per line, as in BioSyn and SapBERT; `ID||name|name` has several names.
 
     Raises:
+        DataError: a line has no `||`, no id or no name, or there are no names.
         DataError: a line has no `||`, no id or no name, or there are no names.
     """
     texts: list[str] = []
@@ -51,7 +52,7 @@ def read_dictionary(path: Path) -> Names:
 
 
 def read_mentions(path: Path) -> Names:
-    """Read mentions: a TSV with the columns mention and concept_id, or `ID||mention` a line.
+    """Read mentions: a TSV with the columns mention and concept_id, or one `ID||mention` per line.
 
     Raises:
         DataError: a column or an id is missing, or a mention is empty.
@@ -68,10 +69,10 @@ def read_mentions(path: Path) -> Names:
 
 
 def read_concept_folder(folder: Path) -> Names:
-    """Read a folder of `.concept` files, as BioSyn has it: ...||mention||ID a line.
+    """Read a folder of `.concept` files, as in BioSyn: one ...||mention||ID per line.
 
     Raises:
-        DataError: no such file, or a line has fewer than five fields.
+        DataError: there is no such file, or a line has fewer than five fields.
     """
     texts: list[str] = []
     concepts: list[frozenset[str]] = []

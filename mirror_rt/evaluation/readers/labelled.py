@@ -1,4 +1,4 @@
-"""Pairs with a label: QNLI, question duplicates, entailment."""
+"""Read pairs with a label: QNLI, question duplicates, entailment."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["LABELS", "LabelledPairs", "read_labelled_pairs"]
 LABELS = ("label", "is_duplicate", "gold_label")
 _POSITIVE = {"1", "1.0", "entailment", "true", "duplicate"}
 _NEGATIVE = {"0", "0.0", "not_entailment", "neutral", "contradiction", "false", "not_duplicate"}
-# What SNLI writes where its annotators did not agree.
+# SNLI's labels for pairs on which its annotators did not agree.
 _NO_LABEL = {"", "-"}
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledPairs:
-    """n pairs of texts, each related or not.
+    """A list of n pairs of texts, each of which is related or not.
 
     Attributes:
-        first: texts.
-        second: texts.
-        positive: bool [n].
-        left_out: rows of the file without a label or without a text.
+        first: first texts.
+        second: second texts.
+        positive: bool [n], whether the texts are related.
+        left_out: number of rows of the file without a label or without a text.
     """
 
     first: list[str]
@@ -44,10 +44,10 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
 
     Labels are those of GLUE (entailment, not_entailment), of SNLI (entailment against neutral and
     contradiction), or 1 and 0. Rows whose label is blank or `-`, or whose text is blank, are left
-    out and counted: the published files have such.
+    out and counted, because published files contain such rows.
 
     Raises:
-        DataError: a column is missing, a label is another, or one label alone is there.
+        DataError: a column is missing, a label is unknown, or all pairs have the same label.
     """
     table = read_any_table(path)
     label = find_column(table, LABELS, "labels")

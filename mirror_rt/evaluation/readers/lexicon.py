@@ -1,4 +1,4 @@
-"""Bilingual dictionaries and word lists."""
+"""Read bilingual dictionaries and word lists."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["read_lexicon", "read_words"]
 
 
 def read_lexicon(path: Path) -> list[tuple[str, str]]:
-    """Read word TAB translation a line (or with a space between, as MUSE has it), no header.
+    """Read one word TAB translation per line (or with a space, as in MUSE), without a header.
 
-    A word may stand on several lines, each with another translation.
+    A word may occur on several lines, each with another translation.
 
     Raises:
         DataError: a line does not have two cells, a word is empty, or there are no entries.
@@ -36,10 +36,10 @@ def read_lexicon(path: Path) -> list[tuple[str, str]]:
 
 
 def read_words(path: Path) -> list[str]:
-    """Read one text a line; blank lines and repetitions are left out.
+    """Read one text per line; blank lines and repetitions are left out.
 
     Raises:
-        DataError: there are none, or one cannot be encoded.
+        DataError: there are no texts, or one cannot be encoded.
     """
     words = list(dict.fromkeys(line for line in iter_lines(path) if line.strip()))
     if not words:

@@ -1,4 +1,4 @@
-"""Pairs with human scores: word similarity, STS, SICK."""
+"""Read pairs with human scores: word similarity, STS, SICK."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def read_scored_table(path: Path) -> ScoredPairs:
 
 
 def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPairs]:
-    """Read one language of the published translation.csv and scores.csv: pair ids, and pairs.
+    """Read one language of the published translation.csv and scores.csv; return ids and pairs.
 
     Args:
-        folder: of the two files.
-        language: as their columns name it: ENG, FRA ...
+        folder: folder of the two files.
+        language: language as their columns name it: ENG, FRA ...
 
     Raises:
-        DataError: a file or column is missing, or the two do not have the same pairs.
+        DataError: a file or column is missing, or the two files do not have the same pairs.
     """
     words = read_any_table(folder / "translation.csv")
     scores = read_any_table(folder / "scores.csv")
@@ -64,10 +64,10 @@ def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPair
 def read_senteval(folder: Path) -> dict[str, ScoredPairs]:
     """Read a folder of STS.input.NAME.txt (two sentences) and STS.gs.NAME.txt (scores).
 
-    Pairs whose score is blank have none, and are left out, as SentEval does.
+    Pairs with a blank score were never scored, and are left out, as in SentEval.
 
     Returns:
-        subset -> pairs, in alphabetical order.
+        Maps a subset to its pairs, in alphabetical order.
 
     Raises:
         DataError: a file has no partner, the two differ in length, or a pair cannot be used.
@@ -100,27 +100,27 @@ def read_senteval_file(path: Path) -> ScoredPairs:
 
 
 def read_sts_year(path: Path) -> ScoredPairs:
-    """Read score TAB sentence TAB sentence without a header, as Mirror-BERT's STS_data has it."""
+    """Read score TAB sentence TAB sentence without a header, as in Mirror-BERT's STS_data."""
     return _columns(path, read_rows(path, cells=3), 1, 2, 0)
 
 
 def read_sts_benchmark(path: Path) -> ScoredPairs:
-    """Read sts-test.csv of the STS benchmark: tabs, no quotes, no header; score, then sentences.
+    """Read sts-test.csv of the STS benchmark, which has tabs, but no quotes and no header.
 
-    Cells 5, 6 and 7 are the score and the sentences; others say where they come from.
+    Cells 5, 6 and 7 are the score and the two sentences; the others say where the pair is from.
     """
     return _columns(path, read_rows(path, cells=7), 5, 6, 4)
 
 
 def read_stsb_multi(path: Path) -> ScoredPairs:
-    """Read a file of stsb-multi-mt: CSV without a header, sentence, sentence, score."""
+    """Read a file of stsb-multi-mt: CSV without a header, with sentence, sentence, score."""
     return _columns(path, read_rows(path, cells=3, delimiter=",", quoted=True), 0, 1, 2)
 
 
 def read_sick(path: Path) -> ScoredPairs:
     """Read SICK as published (sentence_A, sentence_B, relatedness_score).
 
-    Of a file with the column SemEval_set, the rows of TEST; of one without, all.
+    If the file has the column SemEval_set, only the rows of TEST are read.
     """
     table = read_any_table(path)
     score = find_column(table, ("relatedness_score", "score"), "scores")

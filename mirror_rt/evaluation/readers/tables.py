@@ -1,4 +1,4 @@
-"""Tables as evaluation sets are published: tabs or commas, quotes or none, a header or none."""
+"""Read published tables: with tabs or commas, with or without quotes and a header."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Rows = list[tuple[int, list[str]]]
 
 
 def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = False) -> Rows:
-    """Read a table without a header: line numbers and cells; empty lines are left out.
+    """Read a table without a header; return line numbers and cells, without empty lines.
 
     Args:
-        path: UTF-8 text.
-        cells: fewest cells of a row.
-        delimiter: between cells.
-        quoted: whether cells may stand in double quotes.
+        path: file of UTF-8 text.
+        cells: least number of cells of a row.
+        delimiter: text between two cells.
+        quoted: whether cells may be in double quotes.
 
     Raises:
-        DataError: as `iter_lines`, a row has fewer cells, or there are no rows.
+        DataError: as in `iter_lines`, or a row has fewer cells, or there are no rows.
     """
     if quoted:
         text = io.StringIO("\n".join(iter_lines(path)) + "\n", newline="")
         reader = csv_reader(text, delimiter)
         try:
             rows = [(reader.line_num, row) for row in reader if row]
-        except csv.Error as error:  # a quote that is never closed, say
+        except csv.Error as error:  # such as a quote that is never closed
             raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
     else:
         lines = enumerate(iter_lines(path), 1)
@@ -46,10 +46,11 @@ def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = F
 
 
 def read_any_table(path: Path) -> Table:
-    """Read a table with a header: `.csv` with quotes (comma or tab), anything else TSV without.
+    """Read a table with a header: `.csv` with quotes (comma or tab), anything else as plain TSV.
 
     Raises:
-        DataError: no header, a column name twice, or a row with too few or too many cells.
+        DataError: there is no header, a column name is repeated, or a row has too few or too many
+            cells.
     """
     if path.suffix != ".csv":
         return read_table(path)
@@ -67,10 +68,10 @@ def read_any_table(path: Path) -> Table:
 
 
 def find_column(table: Table, names: Sequence[str], what: str) -> str:
-    """The first of `names` that the header has (in any case).
+    """Return the first of `names` that the header has, in upper or lower case.
 
     Raises:
-        DataError: it has none of them.
+        DataError: the header has none of them.
     """
     lower = {name.lower(): name for name in table.header}
     for name in names:

@@ -1,4 +1,4 @@
-"""The suites: which sets each finds in a folder of data, and how it measures them."""
+"""Define the suites: which sets each finds in a folder of data, and how it measures them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def find_sets(data: Path, suites: list[str], options: SuiteOptions) -> Found:
     """Find the sets of the named suites in a folder, and say which known ones are missing.
 
     Raises:
-        ConfigError: an unknown suite.
-        DataError: no such folder, or it has no set of these suites.
+        ConfigError: a suite is unknown.
+        DataError: there is no such folder, or it has no set of these suites.
     """
     if unknown := [name for name in suites if name not in SUITES]:
         raise ConfigError(f"unknown suite {unknown[0]!r}: expected {', '.join(SUITES)} or all")

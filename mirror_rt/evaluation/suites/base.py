@@ -1,4 +1,4 @@
-"""What suites are made of: sets, their outcomes under a model, and where sets are looked for."""
+"""Define what suites are made of: sets, their outcomes under a model, and how they are found."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Outcome:
     """One measure of one set under one model.
 
     Attributes:
-        metric: its name.
-        n: items.
-        value: of all items.
-        statistic: the measure for any weights of the items [n]; None where it has no interval.
-        groups: [n], items that are resampled within their group; None for one group.
+        metric: name of the measure.
+        n: number of items.
+        value: value over all items.
+        statistic: the measure for any weights [n] of the items; None for no interval.
+        groups: [n], group of each item, within which items are resampled; None for one group.
         ranked: whether a larger value is better.
-        note: what a reader must know of the figure.
+        note: what a reader must know about the figure.
     """
 
     metric: str
@@ -73,13 +73,13 @@ class Outcome:
         groups: npt.NDArray[np.intp] | None = None,
         note: str = "",
     ) -> Outcome:
-        """An outcome whose value is its statistic of every item once."""
+        """Make an outcome whose value is its statistic with every item counted once."""
         return cls(metric, n, statistic(np.ones(n)), statistic, groups, note=note)
 
 
 @dataclass(frozen=True, slots=True)
 class CosineSamples:
-    """Cosines of pairs that belong together and of pairs that do not, each float64 [any]."""
+    """The cosines of pairs that belong together and of pairs that do not, each float64 [any]."""
 
     positives: Floats
     negatives: Floats
@@ -89,7 +89,7 @@ class CosineSamples:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A set under a model: its measures, and the cosines to draw where there are any."""
+    """The results of a set under a model: its measures, and cosines to draw, if there are any."""
 
     outcomes: list[Outcome]
     cosines: CosineSamples | None = None
@@ -97,14 +97,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """A set of a suite, found.
+    """A set of a suite that was found.
 
     Attributes:
         suite: name of the suite.
         name: name of the set.
-        path: file or folder that it was found by.
-        languages: tags of its texts; None where nothing says.
-        measure: reads the set and evaluates a model on it. Raises DataError where it cannot.
+        path: file or folder by which the set was found.
+        languages: language tags of its texts; None where unknown.
+        measure: reads the set and evaluates a model on it; raises DataError if it cannot.
     """
 
     suite: str
@@ -116,7 +116,7 @@ class EvaluationSet:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The sets in a folder, and `suite/name: where it was looked for` of those that are not."""
+    """The sets found in a folder, and the missing ones as `suite/name: where it was expected`."""
 
     sets: list[EvaluationSet]
     missing: list[str]
@@ -126,7 +126,7 @@ class Found:
 
 
 def accuracy(hits: Floats) -> Statistic:
-    """The mean of `hits` (float64 [n] of 1 and 0), for any weights."""
+    """Return the mean of `hits` (float64 [n] of 1 and 0) as a statistic of weights."""
 
     def statistic(weights: Floats) -> float:
         return float(weights @ hits / weights.sum())
@@ -135,18 +135,18 @@ def accuracy(hits: Floats) -> Statistic:
 
 
 def language_of(path: Path) -> str | None:
-    """The language that a file name tells: a tag between `-`, `.` or `_`, like stsb-ru-test.tsv.
+    """Return the language in a file name: a tag between `-`, `.` or `_`, as in stsb-ru-test.tsv.
 
-    None where no part, or more than one, looks like a tag of two letters.
+    Returns None if no part, or more than one, looks like a tag of two letters.
     """
     tags = [part for part in re.split(r"[-._]", path.stem) if re.fullmatch("[a-z]{2}", part)]
     return tags[0] if len(tags) == 1 else None
 
 
 def evaluation_splits(paths: Iterable[Path]) -> list[Path]:
-    """Of files NAME-test, NAME-dev and NAME-train: the test file, else dev; never train.
+    """Choose among files NAME-test, NAME-dev and NAME-train: the test file, else dev; never train.
 
-    Files that name no split are all taken.
+    Files whose names contain no split are all kept.
     """
     paths = sorted(paths)
     names = {path.stem for path in paths}

@@ -1,4 +1,4 @@
-"""The geometry of the space of a language's words and sentences."""
+"""Measure the geometry of the space of a language's words and sentences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FOLDERS = ("words", "sentences")
 
 
 def find_texts(data: Path, options: SuiteOptions) -> Found:
-    """Files LANG.txt in words/ and sentences/: the strings that models are tuned on."""
+    """Find files LANG.txt in words/ and sentences/: the texts on which models are tuned."""
     sets = [
         EvaluationSet(
             "geometry",

@@ -1,4 +1,4 @@
-"""Bilingual lexicon induction on pairs of dictionaries."""
+"""Evaluate bilingual lexicon induction on pairs of dictionaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mirror_rt.evaluation.suites.base import (
 
 __all__ = ["find_lexicons"]
 
-# Of the paper's table 6.
+# The pairs of table 6 of the paper.
 _REPORTED = ("en-fr", "en-it", "en-ru", "en-tr", "it-fr", "ru-fr")
 _DESCRIBED = {
     "procrustes": "orthogonal Procrustes",
@@ -30,7 +30,7 @@ _DESCRIBED = {
 
 
 def find_lexicons(data: Path, options: SuiteOptions) -> Found:
-    """Dictionaries in bli/: A-B.train.tsv and A-B.test.tsv, or as xling-eval names them."""
+    """Find dictionaries in bli/: A-B.train.tsv and A-B.test.tsv, or with xling-eval's names."""
     folder = data / "bli"
     sets = []
     for test in sorted(folder.rglob("*.tsv")):
@@ -81,7 +81,7 @@ def _measure(
 
 
 def _vocabulary(data: Path, language: str, known: list[str]) -> list[str]:
-    """The word list of a language, if there is one: it must hold words of the dictionary."""
+    """Return a language's word list, if there is one, checking that it shares dictionary words."""
     path = data / "words" / f"{language}.txt"
     if not path.is_file():
         return []

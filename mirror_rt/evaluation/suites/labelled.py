@@ -1,4 +1,4 @@
-"""Pairs with a label: how well the cosine tells the related from the others (QNLI and its like)."""
+"""Measure how well cosines tell pairs labelled as related from the others (QNLI and similar)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mirror_rt.evaluation.suites.base import (
 
 __all__ = ["find_labelled"]
 
-# The labels of GLUE's test set are not public: the papers use its development set.
+# The labels of GLUE's test set are not public, so papers use its development set.
 _QNLI = ("qnli/dev.tsv", "QNLI/dev.tsv", "glue/QNLI/dev.tsv")
 
 
 def find_labelled(data: Path, options: SuiteOptions) -> Found:
-    """QNLI, and every table of labelled pairs in pairs/."""
+    """Find QNLI, and every table of labelled pairs in pairs/."""
     found = [data / name for name in _QNLI if (data / name).is_file()][:1]
     sets = [_set("qnli", path, "en") for path in found]
     for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):

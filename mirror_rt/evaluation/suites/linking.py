@@ -1,4 +1,4 @@
-"""Biomedical entity linking: mentions against a dictionary of names."""
+"""Evaluate biomedical entity linking: mentions against a dictionary of names."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from mirror_rt.evaluation.suites.base import (
 
 __all__ = ["find_linking"]
 
-# Of the paper's table 2.
+# The sets of table 2 of the paper.
 _REPORTED = ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chemical", "askapatient", "cometa")
 _DICTIONARIES = ("-dictionary.txt", "/test_dictionary.txt", "/dictionary.txt", "/TERMINOLOGY.txt")
 _MENTIONS = ("-test.tsv", "-test.txt", "/test.tsv", "/test.txt", "/processed_test")
 
 
 def find_linking(data: Path, options: SuiteOptions) -> Found:
-    """Sets in bel/: NAME-test.tsv or NAME/ as BioSyn has it, with a dictionary if there is one."""
+    """Find sets in bel/: NAME-test.tsv or BioSyn's NAME/, with a dictionary if there is one."""
     folder = data / "bel"
     names = (
         [path.name for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
@@ -71,7 +71,7 @@ def _measure(base: Path, path: Path, model: EvaluatedModel) -> Measured:
 
 
 def _dictionary(base: Path) -> tuple[Names, str]:
-    """The dictionary of a set; where none is there, the mentions of its train and dev files."""
+    """Return the dictionary of a set or, failing that, the mentions of its train and dev files."""
     for end in _DICTIONARIES:
         path = Path(f"{base}{end}")
         if path.is_file():

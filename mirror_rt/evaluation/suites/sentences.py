@@ -1,4 +1,4 @@
-"""Semantic textual similarity: STS 2012 to 2017, the STS benchmark, SICK, other languages."""
+"""Evaluate semantic textual similarity: STS 2012 to 2017, STS benchmark, SICK, other languages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Reader = Callable[[Path], ScoredPairs]
 # The seven English sets whose average the papers report.
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-en", "sick-r")
 _REPORTED = (*AVERAGED, "sts17-es", "sts17-ar", "stsb-ru")
-# Where SentEval, Mirror-BERT and the sets' own archives put them.
+# Folders in which SentEval, Mirror-BERT and the sets' own archives put the sets.
 _FOLDERS = ("", "sts", "STS", "downstream/STS", "STS_data", "STS_data/en")
 _BENCHMARK = ("STSBenchmark/sts-test.csv", "stsbenchmark/sts-test.csv", "sts-b-test.txt")
 _SICK = (
@@ -56,7 +56,7 @@ _SICK = (
 
 
 def find_sentences(data: Path, options: SuiteOptions) -> Found:
-    """Every set of STS in the folder, by the names of its published files."""
+    """Find every STS set in the folder, by the names of its published files."""
     sets: dict[str, EvaluationSet] = {}
     for one in (
         *_years(data),
@@ -93,7 +93,7 @@ def _one_of(
 
 
 def _tracks(data: Path) -> Iterator[EvaluationSet]:
-    """SemEval 2017: STS.input.track3.es-es.txt, in one language or across two."""
+    """Find SemEval 2017's sets (STS.input.track3.es-es.txt), in one language or across two."""
     for place in (*_FOLDERS, "sts17", "STS17", "sts2017", "STS2017"):
         for path in sorted((data / place).glob("STS.input.track*.txt")):
             match = re.search(r"\.([a-z]{2})-([a-z]{2})", path.stem)
@@ -104,7 +104,7 @@ def _tracks(data: Path) -> Iterator[EvaluationSet]:
 
 
 def _tables(data: Path) -> Iterator[EvaluationSet]:
-    """Tables of pairs with a header in sts/ and pairs/; stsb-multi-mt's CSV files without."""
+    """Find tables with a header in sts/ and pairs/, and stsb-multi-mt's CSV files without one."""
     for path in evaluation_splits((data / "sts").glob("*.tsv")):
         if path.name not in _SICK and not re.fullmatch(r"20\d\d\.test", path.stem):
             tag = language_of(path)
@@ -155,7 +155,7 @@ def _pairs(
 
 
 def _subsets(folder: Path, model: EvaluatedModel) -> Measured:
-    """Both ways of joining a year's subsets: one list of all pairs, and the mean of their rhos."""
+    """Join a year's subsets in both usual ways: all pairs in one list, and the mean of the rhos."""
     subsets = list(read_senteval(folder).values())
     found = [cosines(model.of("en"), pairs.first, pairs.second) for pairs in subsets]
     sizes = [len(some) for some in found]

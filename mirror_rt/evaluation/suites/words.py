@@ -1,4 +1,4 @@
-"""Word similarity, in one language and across two."""
+"""Evaluate word similarity, in one language and across two."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from mirror_rt.evaluation.suites.base import (
 
 __all__ = ["align", "find_cross_lingual", "find_words"]
 
-# The columns of the published scores.csv.
+# The columns of the published scores.csv, and their language tags.
 _CODES = {
     "ARA": "ar", "CMN": "zh", "CYM": "cy", "ENG": "en", "EST": "et", "FIN": "fi", "FRA": "fr",
     "HEB": "he", "POL": "pl", "RUS": "ru", "SPA": "es", "SWA": "sw", "YUE": "yue",
 }  # fmt: skip
-# Of the paper's tables 1 and 5.
+# The languages of tables 1 and 5 of the paper.
 _REPORTED = ("en", "fr", "et", "ar", "zh", "ru", "es", "pl")
 _REPORTED_ACROSS = ("en-fr", "en-zh", "en-he", "fr-zh", "fr-he", "zh-he")
-# A fifth of Multi-SimLex's scale of 0 to 6: aligned pairs that differ more do not mean the same.
+# A fifth of Multi-SimLex's scale from 0 to 6; aligned pairs that differ by more differ in meaning.
 _MOST_DIFFERENT = 1.2 + 1e-9
 
 
 def find_words(data: Path, options: SuiteOptions) -> Found:
-    """Multi-SimLex by language, and every table in wordsim/."""
+    """Find Multi-SimLex by language, and every table in wordsim/."""
     languages = _languages(data)
     sets = [
         EvaluationSet(
@@ -58,7 +58,7 @@ def find_words(data: Path, options: SuiteOptions) -> Found:
 
 
 def find_cross_lingual(data: Path, options: SuiteOptions) -> Found:
-    """Tables A-B.tsv in clws/, and of Multi-SimLex every two languages aligned by pair id."""
+    """Find tables A-B.tsv in clws/, and align every two languages of Multi-SimLex by pair id."""
     languages = _languages(data)
     sets = []
     for path in sorted((data / "clws").glob("*.[ct]sv")):
@@ -83,14 +83,15 @@ def find_cross_lingual(data: Path, options: SuiteOptions) -> Found:
 def align(
     first: tuple[list[str], ScoredPairs], second: tuple[list[str], ScoredPairs]
 ) -> ScoredPairs:
-    """Cross-lingual pairs from two languages of one set, aligned by pair id.
+    """Make cross-lingual pairs from two languages of one set, aligned by pair id.
 
-    As Multi-SimLex makes its own (after Camacho-Collados et al. 2015): of ids that both have, those
-    whose scores differ by at most a fifth of the scale; word 1 of each language with word 2 of the
-    other; the mean score. Rows 2i and 2i + 1 come from one id.
+    Multi-SimLex's own pairs are made in the same way (after Camacho-Collados et al. 2015): from ids
+    that both languages have and whose scores differ by at most a fifth of the scale, word 1 of each
+    language is paired with word 2 of the other, with the mean score. Rows 2i and 2i + 1 come from
+    one id.
 
     Raises:
-        DataError: no such ids.
+        DataError: there are no such ids.
     """
     (first_ids, a), (second_ids, b) = first, second
     row = {name: i for i, name in enumerate(second_ids)}
@@ -108,7 +109,7 @@ def align(
 
 
 def _languages(data: Path) -> dict[str, Path]:
-    """Language tag -> file, of both published forms of Multi-SimLex."""
+    """Map language tags to files, for both published forms of Multi-SimLex."""
     folder = data / "multisimlex"
     found = {path.stem: path for path in sorted(folder.glob("*.tsv"))}
     scores = folder / "scores.csv"
@@ -152,7 +153,7 @@ def _across(data: Path, first: str, second: str, model: EvaluatedModel) -> Measu
     rho = RankCorrelation(
         cosines(model.of(first), pairs.first, pairs.second, model.of(second)), pairs.scores
     )
-    # Both pairs of an id are drawn together: they share their score.
+    # Both pairs of an id are drawn together, because they share a score.
     return Measured(
         [
             Outcome.of(

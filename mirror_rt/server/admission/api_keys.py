@@ -1,4 +1,4 @@
-"""API keys: several, compared in constant time, read again when their file changes."""
+"""Check API keys in constant time, and read them again when their file changes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LOOK_EVERY = 1.0  # seconds
 
 
 class ApiKeys:
-    """The keys that are accepted; none at all lets everybody in.
+    """Hold the keys that are accepted; with no key at all, everybody is let in.
 
     Args:
-        keys: given directly.
-        file: with a key a line; empty lines and those that begin with `#` count for nothing.
+        keys: keys that are given directly.
+        file: file with one key per line; empty lines and lines that begin with `#` are skipped.
 
     Raises:
         ConfigError: the file cannot be read or has no key, or a key is not plain ASCII.
@@ -41,13 +41,13 @@ class ApiKeys:
 
     @property
     def required(self) -> bool:
-        """Whether a request needs a key."""
+        """Return whether a request needs a key."""
         return bool(self._given or self._file is not None)
 
     def accepts(self, authorization: str | None) -> bool:
-        """Whether the value of an `Authorization` header is `Bearer` and one of the keys.
+        """Return whether an `Authorization` header's value is `Bearer` and one of the keys.
 
-        The time it takes tells nothing of a key: digests are compared, each with all.
+        The time that this takes reveals nothing about a key: its digest is compared with all.
         """
         self._look()
         scheme, _, key = (authorization or "").partition(" ")
@@ -56,7 +56,7 @@ class ApiKeys:
         return any(matches) and scheme.lower() == "bearer"
 
     def reload(self) -> None:
-        """Read the file again; where that fails, the keys stay as they are."""
+        """Read the file again; if that fails, the keys stay as they are."""
         if self._file is None:
             return
         try:
@@ -72,7 +72,7 @@ class ApiKeys:
         self._looked = time.monotonic()
         stamp = _stamp(self._file)
         if stamp != self._stamp:
-            self._stamp = stamp  # said once
+            self._stamp = stamp  # so that a broken file is reported once
             self.reload()
 
 
@@ -98,8 +98,8 @@ def _read(file: Path) -> list[bytes]:
 
 
 def _warn_if_open(file: Path) -> None:
-    """Warn where everybody can read the keys, or others than the owner can add one."""
-    with contextlib.suppress(OSError):  # it went away, and its keys stay as they are
+    """Warn if everybody can read the keys, or if others than the owner can add one."""
+    with contextlib.suppress(OSError):  # the file has gone, and its keys stay as they are
         mode = stat.S_IMODE(file.stat().st_mode)
         if os.name == "posix" and mode & (stat.S_IRWXO | stat.S_IWGRP) & ~stat.S_IXOTH:
             logger.warning(

@@ -1,4 +1,4 @@
-"""What requests hold in memory besides their texts that wait: bodies, and answers nobody reads."""
+"""Limit the memory of open requests besides their texts: bodies, and answers not yet read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mirror_rt.errors import OverloadedError
 
 __all__ = ["BodyRoom", "Unread"]
 
-# A body of so many bytes counts for nothing: a connection has a buffer of that size in any case.
+# A body of up to so many bytes is not counted: a connection has a buffer of that size in any case.
 _FREE_BYTES = 64 << 10
 
 
 class BodyRoom:
-    """A limit on the bytes of all bodies that are being received, or whose request is open.
+    """Limit the bytes of all bodies that are being received or whose request is open.
 
     Args:
-        most: bytes; a single body of any size may always come.
+        most: limit in bytes; a single body of any size is always let in.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,11 +28,11 @@ class BodyRoom:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
-        """Let a block hold one body.
+        """Reserve room for one body while a block runs.
 
         Yields:
-            What is to be told how many bytes the body has so far; it raises OverloadedError where
-            there is no room for them.
+            A function to call with the number of bytes that the body has so far; it raises
+            OverloadedError if there is no room for them.
         """
         held = 0
 
@@ -52,30 +52,30 @@ class BodyRoom:
 
 
 class Unread:
-    """A limit on the bytes of all answers that are being sent in pieces.
+    """Limit the bytes of all answers that are being sent in pieces.
 
-    Where one more does not fit, the answer is cut off whose client has taken nothing for longest:
-    clients that do not read must neither fill the memory nor keep others out.
+    If one more does not fit, the answer whose client has not read for the longest time is cut off,
+    because clients that do not read must neither fill the memory nor keep others out.
 
     Args:
-        most: bytes; a single answer of any size may always be sent.
+        most: limit in bytes; a single answer of any size may always be sent.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = 0
-        # The one that took a piece last is last.
+        # The task whose client took a piece most recently is last.
         self._sizes: OrderedDict[asyncio.Task[object], int] = OrderedDict()
 
     @contextlib.contextmanager
     def hold(self, size: int) -> Iterator[Callable[[], None]]:
-        """Let a block of one task send an answer; TimeoutError where it is cut off.
+        """Reserve room for the answer that a task sends in a block; TimeoutError if it is cut off.
 
         Args:
-            size: bytes that are held until it is sent.
+            size: bytes that are held until the answer is sent.
 
         Yields:
-            What is to be called when the client has taken a piece.
+            A function to call when the client has taken a piece.
         """
         task = asyncio.current_task()
         assert task is not None

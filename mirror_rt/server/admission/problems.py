@@ -1,4 +1,4 @@
-"""What goes wrong with a request: its status, and the error object that its client expects."""
+"""Turn what goes wrong with a request into a status and the error object its client expects."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Problem(Exception):  # noqa: N818  # it is no fault of ours
     """An answer that is not what the client asked for.
 
     Attributes:
-        status: of HTTP.
-        message: one line for the client; never a path, a text or a trace.
-        code: a word for programs; None where the status says all.
-        param: the field that is wrong.
-        headers: of the answer.
-        close: end the connection after it.
+        status: HTTP status.
+        message: one line for the client; never contains a path, a text or a stack trace.
+        code: a word for programs; None where the status says everything.
+        param: name of the field that is wrong.
+        headers: additional headers of the answer.
+        close: whether to close the connection after the answer.
     """
 
     status: int
@@ -51,12 +51,12 @@ class Problem(Exception):  # noqa: N818  # it is no fault of ours
 
 ProblemShape = Callable[[Problem], bytes]
 
-# The first half of a pair, so near the end that the decoder misses six characters for the second
-# half: msgspec says only that something is missing.
+# Matches the first half of a surrogate pair that is so near the end of the body that the decoder
+# cannot read the six characters of the second half; msgspec then reports only truncated data.
 _LONE_SURROGATE = re.compile(
     rb"(?<!\\)(?:\\\\)*\\u[Dd][89ABab][0-9A-Fa-f]{2}(?!\\)[\x00-\xff]{1,5}\Z"
 )
-# The words of both protocols for a status.
+# The name that each protocol has for an error of this status.
 _OPENAI_TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
 _TEI_TYPES = {
     400: "Empty", 401: "Unauthorized", 404: "NotFound", 408: "Timeout", 413: "Validation",
@@ -65,7 +65,7 @@ _TEI_TYPES = {
 
 
 def openai_shape(problem: Problem) -> bytes:
-    """The error object of OpenAI."""
+    """Return OpenAI's error object as JSON."""
     kind = "server_error" if problem.status >= 424 else "invalid_request_error"
     return orjson.dumps(
         {
@@ -80,17 +80,18 @@ def openai_shape(problem: Problem) -> bytes:
 
 
 def tei_shape(problem: Problem) -> bytes:
-    """The error object of text-embeddings-inference."""
+    """Return text-embeddings-inference's error object as JSON."""
     kind = "Malformed" if problem.code == "malformed" else _TEI_TYPES.get(problem.status, "Error")
     return orjson.dumps({"error": problem.message, "error_type": kind})
 
 
 def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
-    """What an error means to the client; None for one that nobody foresaw.
+    """Return what an error means to the client; None for an unforeseen error.
 
     Args:
-        error: raised while answering.
-        max_length: of the model, by which a text that is too long is known.
+        error: error that was raised while answering.
+        max_length: most tokens of the model's input; tells a text that is too long from other
+            invalid texts.
     """
     match error:
         case Problem():
@@ -115,11 +116,11 @@ def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
 
 
 def malformed(error: Exception, body: bytes = b"") -> Problem:
-    """A body that is no JSON (400), or JSON of another form than expected (422).
+    """Describe a body that is not JSON (400), or not JSON of the expected form (422).
 
     Args:
-        error: of the decoder.
-        body: that it decoded; its end tells what the decoder does not.
+        error: error of the decoder.
+        body: body that it decoded; its end shows what the decoder's message leaves out.
     """
     if isinstance(error, msgspec.ValidationError):
         message, _, where = str(error).partition(" - at `$")
@@ -138,7 +139,7 @@ def malformed(error: Exception, body: bytes = b"") -> Problem:
 
 
 def overloaded(error: OverloadedError) -> Problem:
-    """Too much waits: when to come back."""
+    """Say that too much is waiting, and when to come back."""
     seconds = max(1, math.ceil(error.retry_after or 1))
     return Problem(
         429,

@@ -1,4 +1,4 @@
-"""How fast a model works off what waits for it."""
+"""Forecast how long a model needs for the texts that wait for it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from mirror_rt.scheduling import BatchReport
 
 __all__ = ["Pace"]
 
-# What a run leaves of the weight of those before it: some ten count.
+# Each run multiplies the weight of the runs before it by this: about ten of them count.
 _DECAY = 0.9
 
 
 class Pace:
-    """Seconds for what is computed, by the clock on the wall: what lies between runs counts, too.
+    """Estimate the seconds that tokens take, by wall-clock time, which includes gaps between runs.
 
-    On a busy machine that is a good part: vectors are given back, other processes have their turn.
+    On a busy machine the gaps matter: vectors are returned, and other processes have their turn.
 
     Args:
-        run_cost: what a run costs besides its tokens, in tokens: by runs of one short text alone,
-            a queue that fills its runs would seem to take much longer than it does.
+        run_cost: fixed cost of a run, in tokens. Without it, runs of one short text would make
+            a queue that fills its runs seem to take much longer than it does.
     """
 
     def __init__(self, run_cost: int) -> None:
@@ -28,7 +28,7 @@ class Pace:
         self._ended = -math.inf
 
     def seconds(self, tokens: int) -> float:
-        """How long so many tokens will take, by the runs so far; 0 before the first."""
+        """Return how long so many tokens will take, judging by past runs; 0 before the first."""
         if not tokens or not self._cost:
             return 0.0
         return (tokens + self._run_cost) * self._seconds / self._cost
@@ -36,7 +36,8 @@ class Pace:
     def add(self, report: BatchReport, ended: float) -> None:
         """Count a run that ended at this time.
 
-        It stands for the time since its first text came, or since the run before it.
+        It accounts for the time since its first text came or since the previous run, if that ended
+        later.
         """
         came = ended - report.run_seconds - max(report.queue_seconds, default=0.0)
         seconds = ended - max(self._ended, came)

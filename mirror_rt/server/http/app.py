@@ -1,4 +1,4 @@
-"""The ASGI application: routes, and what is around them."""
+"""Make the ASGI application: its routes, and the middleware around them."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _POSTS: list[tuple[str, Handler]] = [
 
 
 def create_app(source: str | Path | Models, config: ServerConfig | None = None) -> Starlette:
-    """Make an ASGI application that serves a bundle or a pack, or models that are loaded.
+    """Make an ASGI application that serves a bundle, a pack or loaded models.
 
-    The models are loaded here; they are warmed up in a thread, until when /ready and requests are
-    answered 503. Mounted in another application, whose lifespan it does not see, end it with
-    `app.state.registry.close()`.
+    The models are loaded here and warmed up in a thread; until that is done, /ready and requests
+    are answered with 503. If the application is mounted in another one, it does not see the
+    lifespan: call `app.state.registry.close()` at the end.
 
     Args:
-        source: folder or hub name of a bundle or a pack, or models.
-        config: limits, keys, how to load; None for the defaults.
+        source: folder or hub name of a bundle or a pack, or loaded models.
+        config: limits, keys, and how to load; None for the defaults.
 
     Raises:
-        BundleError: the source is no bundle and no pack, or it is damaged.
+        BundleError: the source is neither a bundle nor a pack, or it is damaged.
         ConfigError: a value of `config` cannot be used.
-        ProviderError: the providers cannot be had.
+        ProviderError: the execution providers are not available.
     """
     config = config or ServerConfig()
     models = source if isinstance(source, Models) else load_models(source, config)
@@ -90,7 +90,7 @@ def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
         ("/v1/models", openai.models), ("/v1/models/{name:path}", openai.model),
         ("/openapi.json", openapi), ("/docs", docs), ("/status", status.status),
     ]  # fmt: skip
-    # One route, so that a method which it has not is told of both.
+    # A single route, so that the answer to any other method names both methods.
     both = _ReadOrPost(
         Endpoint(registry, status.page, "/"), Endpoint(registry, tei.embed, "/", reads=True)
     )
@@ -105,10 +105,10 @@ def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
 
 
 class _ReadOrPost:
-    """A path that is read and posted to.
+    """A path that answers both reading (GET) and POST.
 
     Args:
-        read, post: what answers.
+        read, post: endpoints that answer the two.
     """
 
     def __init__(self, read: Endpoint, post: Endpoint) -> None:
@@ -140,23 +140,23 @@ def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middl
 
 
 async def _health(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """Live: the event loop answers."""
+    """Answer that the server is live: the event loop works."""
     return Answer(b'{"status":"live"}')
 
 
 async def _ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """Ready: every model has just run."""
+    """Answer that the server is ready: every model has just run."""
     await registry.check_ready()
     return Answer(b'{"status":"ready"}')
 
 
 async def _metrics(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """All metrics, as Prometheus reads them."""
+    """Return all metrics in Prometheus' text format."""
     return Answer(registry.metrics.text(), content_type=registry.metrics.content_type.encode())
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
-    """No route, or a method that it has not."""
+    """Answer a request that has no route, or whose route does not have its method."""
     assert isinstance(error, HTTPException)
     words = {404: "no such path: /docs lists them", 405: "the path does not have this method"}
     problem = Problem(error.status_code, words.get(error.status_code, "refused"), "not_found")

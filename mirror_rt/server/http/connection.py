@@ -1,17 +1,19 @@
-"""uvicorn's connection, on which every request has exactly one answer, whatever it looks like.
+"""Give every request on a uvicorn connection exactly one answer, whatever the request looks like.
 
-httptools and uvicorn leave several things of RFC 9112 open or get them wrong. They are mended here:
+httptools and uvicorn leave several points of RFC 9112 open or get them wrong. This module fixes
+them:
 
 - An offer to upgrade is ignored and the body is read (RFC 9110, 7.8). httptools ends a message
-  after the head of such a request, so that its body is taken for another one:
+  after the head of such a request, so that its body is taken for another request:
   https://github.com/Kludex/uvicorn/issues/2722, https://github.com/MagicStack/httptools/issues/124.
-- Trailers are dropped, where uvicorn appends them to the headers.
-- A refusal comes after the answers to the requests before it, and arrives although the client
-  still sends.
+- Trailers are dropped, whereas uvicorn appends them to the headers.
+- A refusal comes after the answers to earlier requests, and reaches the client even while it is
+  still sending.
 - A connection is closed after an answer that did not wait for the body.
-- HTTP/1.0 gets neither chunks nor interim answers.
-- A client that closes its side only is answered: https://github.com/Kludex/uvicorn/issues/1264.
-- Heads, trailers, chunk extensions and pipelines have limits.
+- HTTP/1.0 clients get neither chunks nor interim answers.
+- A client that has closed only its own side still gets its answer:
+  https://github.com/Kludex/uvicorn/issues/1264.
+- Heads, trailers, chunk extensions and pipelines are limited in size.
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ __all__ = ["limited_protocol"]
 
 access = logging.getLogger("mirror_rt.server.access")
 
-# When a client has closed its side: whether it has closed the other, too, is found out by writing
-# to it, at these times. What is written is what any client must skip.
+# When a client has closed its side, the only way to find out whether it has closed the other side
+# too is to write to it. This is done at these times, with an interim answer, which clients skip.
 _PROBES = (0.0, 0.05, 0.2, 1.0, 5.0)
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TOO_LARGE = "the head of the request is too large"
-# The rest of the trailers is dropped (RFC 9110, 6.5.1).
+# All other trailers are dropped (RFC 9110, 6.5.1).
 _NO_TRAILERS = frozenset(
     {b"connection", b"content-length", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
-_MOST_QUEUED = 100  # requests of one connection behind the one that is answered
+_MOST_QUEUED = 100  # requests of one connection that wait behind the one that is being answered
 
 
 def limited_protocol(listen: ListenConfig) -> type[HttpToolsProtocol]:
@@ -60,7 +62,7 @@ def limited_protocol(listen: ListenConfig) -> type[HttpToolsProtocol]:
 
 
 class _Phase(Enum):
-    """What of a request comes next."""
+    """The part of a request that is expected next."""
 
     NOTHING = 0
     HEAD = 1
@@ -70,12 +72,12 @@ class _Phase(Enum):
 class _Connection(HttpToolsProtocol):
     _listen: ListenConfig
     _phase = _Phase.NOTHING
-    _field_bytes = 0  # of the target, the headers and the trailers of the request that is parsed
-    _unparsed = 0  # bytes that came since the parser made something of them
-    _resuming = False  # the parser is told again what it forgot
-    _deaf = False  # nothing that comes is parsed any more
-    _is_head = False  # of the request that is parsed; HEAD has no body in its answer
-    _refusal: bytes | None = None  # that waits for the answers before it
+    _field_bytes = 0  # of the target, headers and trailers of the request that is being parsed
+    _unparsed = 0  # bytes received since the parser last recognised something
+    _resuming = False  # a new parser is being told what it must know to go on
+    _deaf = False  # nothing that arrives is parsed any more
+    _is_head = False  # whether the request being parsed is a HEAD: its answer has no body
+    _refusal: bytes | None = None  # waits for the answers to earlier requests
     _timer: asyncio.TimerHandle | None = None
     _probes: asyncio.Task[None] | None = None
 
@@ -84,7 +86,7 @@ class _Connection(HttpToolsProtocol):
         self._unanswered: deque[RequestResponseCycle] = deque()  # the first is being answered
         self._app = cast("ASGIApp", self.app)
         super().connection_made(cast("asyncio.Transport", self._lingering))
-        # Clients connect before they have something to ask: then it is as between two requests.
+        # Clients may connect before they have a request: that time counts as time between two.
         self._timer = self.loop.call_later(self._listen.keep_alive, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,19 +95,19 @@ class _Connection(HttpToolsProtocol):
         if self._probes is not None:
             self._probes.cancel()
         super().connection_lost(exc)
-        for cycle in self._unanswered:  # uvicorn tells the last one alone
+        for cycle in self._unanswered:  # uvicorn tells only the last one
             _disconnect(cycle)
 
     # What comes in
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, in pieces no larger than what may wait for its meaning."""
+        """Parse received data, in pieces no larger than the limit on unparsed bytes."""
         size = self._listen.max_header_bytes
         for start in range(0, len(data), size):
             self._receive(data[start : start + size])
 
     def _receive(self, data: bytes) -> None:
-        """Parse a piece, as long as something can be made of it."""
+        """Parse a piece, unless the connection is ending or too much is unparsed already."""
         if self._deaf or self._lingering.lingers:
             return
         if self._phase is not _Phase.NOTHING:
@@ -120,7 +122,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse_for(error)
 
     def _feed(self, data: bytes) -> None:
-        """Parse bytes; where the client offers another protocol, go on with this one."""
+        """Parse bytes; if the client offers another protocol, go on with this one."""
         while data:
             try:
                 self.parser.feed_data(data)
@@ -131,9 +133,9 @@ class _Connection(HttpToolsProtocol):
                 return
 
     def _resume(self) -> None:
-        """Parse on after a head behind which httptools expects another protocol.
+        """Go on parsing after a head behind which httptools expects another protocol.
 
-        Its parser cannot be told otherwise, so another one is told where the body ends.
+        httptools' parser cannot be told to ignore that, so a new one is told where the body ends.
         """
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -142,7 +144,7 @@ class _Connection(HttpToolsProtocol):
         self._resuming = False
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Go on where an answer is due; False where not, or where TLS cannot be half closed."""
+        """Stay open (True) if an answer is due, except with TLS, which cannot be half closed."""
         if self._lingering.lingers or self.scheme == "https":
             return False
         ended = self._phase is _Phase.NOTHING
@@ -189,7 +191,7 @@ class _Connection(HttpToolsProtocol):
         self._count(len(name) + len(value))
         if self._phase is _Phase.HEAD:
             super().on_header(name, value.strip(b" \t"))
-        elif name.lower() in _NO_TRAILERS:  # which the parser would obey
+        elif name.lower() in _NO_TRAILERS:  # the parser would obey it
             raise RefusedError(400, "a trailer says where the message ends")
 
     def on_headers_complete(self) -> None:
@@ -205,7 +207,7 @@ class _Connection(HttpToolsProtocol):
         if version == "1.0":
             self.expect_100_continue = False
         framed = FramedApp(self._app)
-        self.app = cast("Any", framed)  # of this request: it runs after this has returned
+        self.app = cast("Any", framed)  # of this request; it runs after this method has ended
         super().on_headers_complete()
         framed.cycle = self.cycle
         self._unanswered.append(self.cycle)
@@ -243,7 +245,7 @@ class _Connection(HttpToolsProtocol):
             self._end(self._refusal)
 
     def _refuse_for(self, error: httptools.HttpParserError) -> None:
-        reason = error.__context__  # raised in what the parser called
+        reason = error.__context__  # what a callback of the parser raised
         if isinstance(reason, RefusedError):
             self._refuse(reason.status, reason.message)
         else:
@@ -253,7 +255,7 @@ class _Connection(HttpToolsProtocol):
         self._refuse(408, "the head of the request did not come in time")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer what cannot be read, in its turn, and end the connection."""
+        """Refuse a request that cannot be read, when its turn comes, and end the connection."""
         self._cancel_timer()
         self._deaf = self._lingering.sending = True
         access.info("refused", extra={"fields": {"status": status, "reason": message}})

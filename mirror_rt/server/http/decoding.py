@@ -1,8 +1,8 @@
-"""Bodies to structs: large ones in parts and in another thread, so that nobody waits for them.
+"""Decode bodies to structs; large ones in parts and in another thread, so that nobody waits.
 
-A decoder holds the interpreter's lock as long as it runs: 16 MB of short lists are more than a
-second. So the one list or text that makes a body large is cut (csrc/json_cuts.cpp), and the parts
-are decoded one after the other, what is around it first.
+A decoder holds the interpreter lock as long as it runs: 16 MB of short lists take more than a
+second. So the one list or text that makes a body large is cut (csrc/json_cuts.cpp). The rest of
+the body is decoded first, then one part after the other.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from mirror_rt.tokens.chunking import MOST_CHARACTERS
 
 __all__ = ["BodyDecoder"]
 
-# Up to so many bytes a body is decoded as it is, within some milliseconds.
+# A body of up to so many bytes is decoded at once, which takes some milliseconds.
 _SMALL = 128 << 10
-# Parts have at least so many, an item that cannot be cut (a list of token ids) at most so many.
+# Least bytes of a part, and most bytes of an item that cannot be cut (a list of token ids).
 _PART, _LARGEST_ITEM = 64 << 10, 1 << 20
-# Stands for the large value while what is around it is decoded: longer than the fields that are
-# bounded take, so that one of these is refused as it would be whole.
+# Replaces the large value while the rest of the body is decoded. It is longer than any field of
+# bounded length allows, so that such a field is refused just as its real value would be.
 _STAND_IN = "\0large" * 1000
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class BodyDecoder(Generic[T]):
-    """Decodes the bodies of a path.
+    """A decoder of the bodies of one path.
 
     Args:
-        type: what a body is.
-        field: the one that may be large; with dots, of a struct within.
-        items: what it is as a list.
+        type: struct that a body is decoded to.
+        field: field that may be large; with dots, a field of a nested struct.
+        items: type of the field's value as a list.
     """
 
     def __init__(self, type: type[T], field: str, items: Any) -> None:
@@ -50,11 +50,11 @@ class BodyDecoder(Generic[T]):
 
         Args:
             body: JSON.
-            most_items: that the request may have.
+            most_items: most items that the request may have.
 
         Raises:
-            msgspec.DecodeError: as of msgspec's decoders.
-            Problem: 413, of a large body with too many items or characters, or with more than one
+            msgspec.DecodeError: the body is not JSON or not of this type.
+            Problem: 413 for a large body with too many items or characters, or with more than one
                 large value.
         """
         if len(body) <= _SMALL:
@@ -76,7 +76,7 @@ class BodyDecoder(Generic[T]):
             holder = getattr(holder, step)
         if getattr(holder, name) != ([_STAND_IN] if is_list else _STAND_IN):
             raise self._too_large()
-        # No list of token ids has so many; of a longer one the rest is not read.
+        # No list of token ids has so many items; the rest of a longer list is not read.
         most = max(most_items, _PART)
         parts = _parts(body, start + 1, stop - 1, cuts, is_text=not is_list)
         values = self._join(parts, most)
@@ -85,7 +85,7 @@ class BodyDecoder(Generic[T]):
 
     def _join(self, parts: Iterator[tuple[bytes, bool, bool]], most: int) -> list[Any]:
         values: list[Any] = []
-        text: list[str] = []  # that is not at its end
+        text: list[str] = []  # parts of a text whose end has not come yet
         for part, continued, continues in parts:
             if len(part) > _LARGEST_ITEM:
                 raise self._too_large()
@@ -110,7 +110,7 @@ class BodyDecoder(Generic[T]):
         return values
 
     def _renumbered(self, error: msgspec.ValidationError, first: int) -> msgspec.ValidationError:
-        """An error of a part, with the place of its item in the body."""
+        """Return a part's error, with the index of the item in the whole body."""
 
         def place(match: re.Match[str]) -> str:
             return f"`$.{self._field}[{first + int(match[1])}]"
@@ -126,7 +126,7 @@ class BodyDecoder(Generic[T]):
 def _parts(
     body: bytes, start: int, stop: int, cuts: list[tuple[int, bool]], *, is_text: bool
 ) -> Iterator[tuple[bytes, bool, bool]]:
-    """Lists of parts of a value, and whether the first text, and the last one, is not whole."""
+    """Yield parts of a value as lists; say whether the first and the last text is incomplete."""
     continued = is_text
     for at, in_text in [*cuts, (stop, is_text)]:
         quotes = b'"' if continued else b"", b'"' if in_text else b""

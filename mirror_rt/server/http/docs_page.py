@@ -1,4 +1,4 @@
-"""The OpenAPI document as one HTML page, without a script or anything from elsewhere."""
+"""Show the OpenAPI document as one HTML page, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STYLE = (
 
 
 def docs_page(document: dict[str, Any]) -> str:
-    """Write the page of a document."""
+    """Return the HTML page of a document."""
     info = document["info"]
     sections = [
         _operation(method, path, operation, document["components"]["schemas"])

@@ -1,4 +1,4 @@
-"""How answers end: in the framing of their version, and so that they arrive."""
+"""End answers in the framing of their HTTP version, and make sure that they arrive."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _SECONDS = 2.0
 
 
 class LingeringTransport:
-    """A transport whose end is seen by a client that has not sent all yet.
+    """A transport that closes so that a client that is still sending gets its whole answer.
 
-    Where bytes come in after a socket was closed, the kernel resets the connection, and the client
-    loses the answer that it was about to read. So the writing side is closed first, and what
-    comes is thrown away until the client closes, for two seconds (RFC 9112, 9.6).
+    If bytes arrive after a socket was closed, the kernel resets the connection, and the client
+    loses the answer that it was about to read. So the writing side is closed first, and incoming
+    bytes are discarded until the client closes, for two seconds at most (RFC 9112, 9.6).
 
     Args:
-        transport: of the connection; what is not here goes to it.
-        loop: of the transport.
+        transport: transport of the connection; all other attributes are looked up there.
+        loop: event loop of the transport.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,16 +37,16 @@ class LingeringTransport:
         return getattr(self._transport, name)
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be answered."""
+        """Return whether nothing more can be sent."""
         return self.lingers or self._transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        """Send bytes, unless the end was sent."""
+        """Send bytes, unless the writing side is closed."""
         if not self.lingers:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Send what was written, and close: at once, or when the client has seen the end."""
+        """Send what was written, and close: at once, or when the client has read everything."""
         if self.is_closing():
             return
         if not self.sending or not self._transport.can_write_eof():
@@ -59,19 +59,19 @@ class LingeringTransport:
         self._timer = self._loop.call_later(_SECONDS, self._transport.close)
 
     def lost(self) -> None:
-        """Forget the timer: the connection is gone."""
+        """Cancel the timer: the connection is gone."""
         if self._timer is not None:
             self._timer.cancel()
 
 
 class FramedApp:
-    """An application whose answers end as the version of HTTP and the request allow.
+    """An application whose answers end as the HTTP version and the request allow.
 
     Args:
-        app: what answers one request.
+        app: application that answers one request.
 
     Attributes:
-        cycle: uvicorn's state of the request; to be set before the application runs.
+        cycle: uvicorn's state of the request; must be set before the application runs.
     """
 
     cycle: RequestResponseCycle
@@ -88,7 +88,7 @@ class FramedApp:
     async def _send(self, message: Message) -> None:
         cycle = self.cycle
         if message["type"] == "http.response.start":
-            # What is left of the body may never come, or come as slowly as the client likes.
+            # The rest of the body may never come, or come as slowly as the client likes.
             if cycle.more_body:
                 cycle.keep_alive = False
             names = {name.lower() for name, _ in message["headers"]}

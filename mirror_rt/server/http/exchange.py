@@ -1,4 +1,4 @@
-"""One request and its answer, in terms of ASGI."""
+"""Represent one request and its answer, in terms of ASGI."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["JSON", "Answer", "Exchange", "HungUp", "until_hang_up"]
 
 JSON = b"application/json"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-# A body that is too large is read on for a little, and thrown away: most clients send all of it
-# before they look at the answer, which a connection closed at once would tear from their hands.
+# A little more of a body that is too large is read and discarded: most clients send all of it
+# before they read the answer, and would lose the answer if the connection were closed at once.
 _DISCARD_SECONDS, _DISCARD_BYTES = 2.0, 256 << 20
 
 
@@ -37,14 +37,14 @@ class HungUp(Exception):  # noqa: N818  # nothing is wrong
 
 @dataclass(slots=True)
 class Answer:
-    """What goes back.
+    """An answer to a request.
 
     Attributes:
-        body: whole, or in pieces; those that have to be awaited are computed as they are sent.
-        status: of HTTP.
-        content_type: of the body.
-        headers: besides it.
-        held: bytes in memory until the pieces are sent.
+        body: whole, or in pieces; an asynchronous generator computes them while they are sent.
+        status: HTTP status.
+        content_type: media type of the body.
+        headers: additional headers.
+        held: bytes kept in memory until the pieces are sent.
     """
 
     body: bytes | Iterable[bytes] | AsyncGenerator[bytes]
@@ -54,12 +54,12 @@ class Answer:
     held: int = 0
 
     async def send(self, receive: Receive, send: Send, unread: Unread) -> None:
-        """Send it; between pieces, others have their turn.
+        """Send the answer; other tasks have their turn between two pieces.
 
         Raises:
-            HungUp: the client went away, and pieces would have been computed for it.
-            TimeoutError: it did not read, and was cut off.
-            Exception: whatever goes wrong with a piece that is computed.
+            HungUp: the client went away while pieces were still to be sent.
+            TimeoutError: the client did not read and was cut off.
+            Exception: any error of the computation of a piece.
         """
         if isinstance(self.body, bytes):
             await self.send_whole(self.body, send)
@@ -77,7 +77,7 @@ class Answer:
         await send({"type": "http.response.body", "body": b""})
 
     async def send_whole(self, body: bytes, send: Send) -> None:
-        """Send it with this body at once."""
+        """Send the answer at once, with this body."""
         length = (b"content-length", str(len(body)).encode())
         headers = [(b"content-type", self.content_type), length, *self.headers]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
@@ -90,7 +90,7 @@ async def _in_turns(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:
 
 
 async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> AsyncIterator[bytes]:
-    """Ask for piece after piece as long as the client is there."""
+    """Yield one piece after the other as long as the client is there."""
     async with contextlib.aclosing(pieces):
         while True:
             async with until_hang_up(receive):
@@ -101,15 +101,15 @@ async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> Asy
 
 
 class Exchange:
-    """A request that is being answered, and what the log will say of it.
+    """A request that is being answered, and what will be logged about it.
 
     Attributes:
         request_id: the client's, or a new one.
-        began: when, in seconds of `time.monotonic`.
-        model, texts, tokens: for the log and the metrics; None where it did not come so far.
-        status: of the answer, 0 until it begins.
-        serving: the models that it uses, once it does.
-        times: when the model ran for it; None where nobody traces.
+        began: when it began, in seconds of `time.monotonic`.
+        model, texts, tokens: for the log and the metrics; None if the request did not get that far.
+        status: HTTP status of the answer; 0 until it begins.
+        serving: models that the request uses; None until it does.
+        times: when the model ran for the request; None without tracing.
     """
 
     __slots__ = ("began", "headers", "model", "request_id", "route", "scope", "serving", "status",
@@ -120,7 +120,7 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.began = time.monotonic()
         given = self.headers.get(b"x-request-id", b"").decode("latin-1")
-        # Unique is enough, and no secret: uuid4 would ask the system each time.
+        # It need not be secret, only unique: uuid4 would ask the operating system each time.
         known = _REQUEST_ID.fullmatch(given)
         self.request_id = given if known else f"{random.getrandbits(128):032x}"
         self.route = "unmatched"
@@ -132,10 +132,10 @@ class Exchange:
         self.times: RequestTimes | None = None
 
     def timeout(self, most: float) -> float:
-        """Seconds that the request still has: those of its header, and at most `most`.
+        """Return the seconds that the request still has: what its header says, at most `most`.
 
         Raises:
-            Problem: the header is no number above 0.
+            Problem: 422, the header is not a number above 0; 408, no time is left.
         """
         text = self.headers.get(b"x-request-timeout")
         if text is None:
@@ -163,10 +163,10 @@ class Exchange:
         """Read the body.
 
         Args:
-            receive: of ASGI.
+            receive: ASGI's function.
             limit: most bytes.
             timeout: most seconds.
-            grow: told how many bytes there will be so far; OverloadedError refuses them.
+            grow: called with the size of the body so far; raises OverloadedError to refuse it.
 
         Raises:
             Problem: 408, 413, 415 or 429.
@@ -177,7 +177,7 @@ class Exchange:
         declared = self.headers.get(b"content-length", b"")
         chunks: list[bytes] = []
         try:
-            # A float, because int takes 4,300 digits at most.
+            # As a float, because int() takes at most 4,300 digits.
             if declared.isdigit() and float(declared) > limit:
                 raise _too_large(limit)
             async with asyncio.timeout(timeout):
@@ -200,7 +200,7 @@ class Exchange:
 
     async def _discard(self, receive: Receive) -> None:
         if b"expect" in self.headers:
-            return  # the client waits for leave to send it
+            return  # the client waits for permission to send the body
         size, more = 0, True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DISCARD_SECONDS):
@@ -220,7 +220,7 @@ def _no_room(error: OverloadedError) -> Problem:
 
 
 async def _chunk(receive: Receive) -> tuple[bytes, bool]:
-    """The next bytes of a body, and whether more come."""
+    """Return the next bytes of a body, and whether more follow."""
     message: Message = await receive()
     if message["type"] == "http.disconnect":
         raise HungUp
@@ -229,7 +229,7 @@ async def _chunk(receive: Receive) -> tuple[bytes, bool]:
 
 @contextlib.asynccontextmanager
 async def until_hang_up(receive: Receive) -> AsyncIterator[None]:
-    """Run a block of one task until its client goes away: then cancel it and raise HungUp."""
+    """Run a block of one task; if its client goes away, cancel the block and raise HungUp."""
     task = asyncio.current_task()
     assert task is not None
     gone = False
@@ -245,7 +245,7 @@ async def until_hang_up(receive: Receive) -> AsyncIterator[None]:
     try:
         yield
         if gone:
-            await asyncio.sleep(0)  # the cancellation came too late for the block: it ends here
+            await asyncio.sleep(0)  # the block had ended already: the cancellation is raised here
     except asyncio.CancelledError:
         if not gone:
             raise

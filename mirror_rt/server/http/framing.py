@@ -1,7 +1,7 @@
 """Check the head of a request before its body is read: where it ends, and what it asks for.
 
-Two servers in a row that answer these questions differently can be made to take one request for
-two. So whatever the standard leaves open is refused here (RFC 9112, sections 3 and 6).
+If two servers in a row disagree on these questions, an attacker can make them see different
+requests. So whatever the standard leaves open is refused here (RFC 9112, sections 3 and 6).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = [
     "resumed_head",
 ]
 
-# Names are in lower case, as ASGI has them.
+# Names are in lower case, as in ASGI.
 Headers = Iterable[tuple[bytes, bytes]]
 
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
 _ORIGIN = re.compile(rb"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?#@]+)?([/?].*)?")
-_MOST_DIGITS = 19  # of a length in bytes: more than any disk, and less than 2**64
+_MOST_DIGITS = 19  # of a length in bytes: more than any disk holds, and less than 2**64
 
 
 class RefusedError(Exception):
-    """A request that cannot be read, and after which nothing on its connection can be.
+    """A request that cannot be read, so that nothing after it on its connection can be read.
 
     Attributes:
-        status: of HTTP.
+        status: HTTP status.
         message: one line of ASCII for the client.
     """
 
@@ -40,12 +40,12 @@ class RefusedError(Exception):
 
 
 def check_head(method: bytes, version: str, headers: Headers) -> None:
-    """Refuse a head that is ambiguous, or of a protocol that is not spoken here.
+    """Refuse a head that is ambiguous, or of a protocol that this server does not speak.
 
     Args:
-        method: in capitals.
-        version: of HTTP, such as `1.1`.
-        headers: of the head.
+        method: method in capitals.
+        version: HTTP version, such as `1.1`.
+        headers: headers of the request.
 
     Raises:
         RefusedError: 400, 405, 501 or 505.
@@ -67,10 +67,10 @@ def check_head(method: bytes, version: str, headers: Headers) -> None:
 def origin_form(url: bytes, method: bytes) -> bytes:
     """Return the target as a path and a query (RFC 9112, 3.2), or the `*` of OPTIONS.
 
-    A client may name the whole address, as it does to a proxy; then the path may be empty.
+    A client may send the whole address, as it does to a proxy; then the path may be empty.
 
     Raises:
-        RefusedError: 400, it is neither.
+        RefusedError: 400, the target is neither.
     """
     if url == b"*" and method == b"OPTIONS":
         return url
@@ -85,7 +85,7 @@ def resumed_head(headers: Headers, *, keep_alive: bool) -> bytes:
     """Make a head that says where a body ends, and nothing else.
 
     Args:
-        headers: of a head that was checked.
+        headers: headers of a request that was checked.
         keep_alive: whether another request may come after this one.
     """
     framing = (b"content-length", b"transfer-encoding")
@@ -106,7 +106,7 @@ def _check_host(hosts: list[bytes], version: str) -> None:
 
 
 def _check_codings(value: bytes, version: str) -> None:
-    """Accept chunks alone: what another coding means is not known here."""
+    """Accept only `chunked`: this server knows no other coding."""
     codings = [coding.strip(b" \t").lower() for coding in value.split(b",")]
     if version == "1.0":
         raise RefusedError(400, "HTTP/1.0 has no Transfer-Encoding")

@@ -1,4 +1,4 @@
-"""The `input` of a request: texts or token ids, one or several, all of one kind."""
+"""Check the `input` of a request: one or several texts, or one or several lists of token ids."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def items_of(inputs: Inputs, *, name: str, most: int, max_length: int) -> Items:
 
     Args:
         inputs: as the client sent them.
-        name: of the field.
-        most: items that a request may have.
-        max_length: token ids that an item may have.
+        name: name of the field.
+        most: most items of a request.
+        max_length: most token ids of an item.
 
     Raises:
-        Problem: 400 for no item or an empty one, 413 for too many or too long ones, 422 for a
-            mixture.
+        Problem: 400 for no items or an empty one, 413 for too many or too long ones, 422 for a
+            mixture of texts and token ids.
     """
     if isinstance(inputs, str):
         check_texts([inputs], name)
         return [inputs]
     if not inputs:
         raise Problem(400, f"{name}: it is empty", "empty", name)
-    # First of all, because what follows looks at each of them.
+    # The number of items is checked first, because everything below looks at each of them.
     if type(inputs[0]) is int:
         _check_ids([cast("list[int]", inputs)], name, max_length)
     elif len(inputs) > most:
@@ -48,7 +48,7 @@ def items_of(inputs: Inputs, *, name: str, most: int, max_length: int) -> Items:
 
 
 def check_texts(texts: list[str], name: str) -> None:
-    """Raise Problem 400 for a text of nothing but white space."""
+    """Raise Problem 400 for a text that is empty or only white space."""
     for i, text in enumerate(texts):
         if not text or text.isspace():
             what = "is empty" if not text else "is only white space"
@@ -56,7 +56,7 @@ def check_texts(texts: list[str], name: str) -> None:
 
 
 def check_lengths(texts: list[str], name: str, most: int) -> None:
-    """Raise Problem 413 for a text of more than so many characters."""
+    """Raise Problem 413 for a text of more than `most` characters."""
     for i, text in enumerate(texts):
         if len(text) > most:
             raise Problem(413, f"{name}: item {i} has {len(text)} characters, and at most {most} "

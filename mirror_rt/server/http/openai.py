@@ -1,4 +1,4 @@
-"""OpenAI's protocol: /v1/embeddings and /v1/models."""
+"""Speak OpenAI's protocol: /v1/embeddings and /v1/models."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["embeddings", "model", "models", "truncated_header"]
 
 _decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
-# Vectors that are written at a time: others have their turn between two of them.
+# Number of vectors that are written at a time; other tasks have their turn in between.
 _ROWS = 64
 
 
 async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """POST /v1/embeddings."""
+    """Answer POST /v1/embeddings."""
     request = await _decode(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     items = items_of(
@@ -53,7 +53,7 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 
 
 async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """GET /v1/models."""
+    """Answer GET /v1/models."""
     data = [_describe(registry, name) for name in registry.models.by_name]
     if registry.models.family is not None:
         data.append(_describe(registry, registry.models.family))
@@ -61,7 +61,7 @@ async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
 
 
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """GET /v1/models/{name}."""
+    """Answer GET /v1/models/{name}."""
     name = exchange.scope["path_params"]["name"]
     if name not in registry.models.by_name and name != registry.models.family:
         raise Problem(404, "no such model: /v1/models lists them", "model_not_found", "model")
@@ -69,7 +69,7 @@ async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
 
 
 def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
-    """Say how many texts were cut, where any was."""
+    """Return a header with the number of texts that were cut; none if no text was."""
     cut = sum(encoded.truncated.tolist())
     return [(b"x-truncated-items", str(cut).encode())] if cut else []
 
@@ -95,7 +95,7 @@ def _describe(registry: Registry, name: str) -> dict[str, Any]:
 
 
 def _content(encoded: EncodedTexts, tail: dict[str, Any], *, as_base64: bool) -> Iterator[bytes]:
-    """The object in pieces: many vectors would hold up everybody else for long."""
+    """Yield the JSON object in pieces: many vectors at once would hold up everybody else."""
     vectors = encoded.embeddings
     yield b'{"object":"list","data":'
     for start in range(0, len(vectors), _ROWS):

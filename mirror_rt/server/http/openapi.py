@@ -1,4 +1,4 @@
-"""The OpenAPI document; the schemas of bodies are those that requests are decoded by."""
+"""Write the OpenAPI document, whose request schemas are the types that bodies are decoded to."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _TOKEN = {
 }
 _TOKENS = {"type": "array", "items": {"type": "array", "items": _TOKEN}}
 
-# path -> what it does, its request, its answer.
+# Maps a path to its summary, its request and its answer.
 _POSTS: dict[str, tuple[str, type[msgspec.Struct], dict[str, Any]]] = {
     "/v1/embeddings": ("A vector for each text (OpenAI)", schemas.EmbeddingsRequest, _EMBEDDINGS),
     "/embed": ("A vector for each text (TEI)", schemas.EmbedRequest, _VECTORS),
@@ -106,7 +106,7 @@ _OPEN = ("/", "/health", "/ready")
 
 @functools.cache
 def openapi_document() -> dict[str, Any]:
-    """The document, version 3.1."""
+    """Return the document, in OpenAPI 3.1."""
     requests = [request for _, request, _ in _POSTS.values()]
     _, components = msgspec.json.schema_components(
         list(dict.fromkeys(requests)), ref_template="#/components/schemas/{name}"

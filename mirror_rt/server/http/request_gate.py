@@ -1,4 +1,4 @@
-"""What every request passes: its id, the key, the log, the metrics; and how it is answered."""
+"""Take every request in: check its key, answer it, log and count it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ access = logging.getLogger("mirror_rt.server.access")
 
 Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
 
-# Probes have no key; the documents and the page hold nothing that the sources do not.
+# Probes have no key; the documents and the page contain nothing that the source code does not.
 _OPEN = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
-_OPEN_PAGE = "/"  # to read; whoever posts there wants vectors
-# Headers that decide something, and of which a request may have one: of two, whoever reads the
-# first and whoever reads the last would disagree.
+_OPEN_PAGE = "/"  # for reading only: a POST to the same path asks for vectors
+# Headers that decide something, and that a request may therefore have only once: with two, a
+# server that reads the first and a server that reads the last would disagree.
 _SINGLE = frozenset(
     {
         b"authorization", b"content-encoding", b"content-length", b"content-type",
@@ -45,17 +45,18 @@ _EXCHANGE = "mirror_rt.exchange"
 
 
 def shape_of(path: str) -> ProblemShape:
-    """How the clients of a path want their errors."""
+    """Return the shape in which the clients of a path expect errors."""
     return openai_shape if path.startswith("/v1/") else tei_shape
 
 
 class Gate:
-    """Around the routes: nothing of a request but its route, status and counts is kept.
+    """Wrap the routes; of a request, only its route, status and counts are recorded.
 
     Args:
-        app: the routes.
-        registry: for keys and metrics.
-        posts: path -> what answers a POST there, past the search for a route.
+        app: application with the routes.
+        registry: source of keys and metrics.
+        posts: maps a path to the application that answers a POST there, which saves the search for
+            a route.
     """
 
     def __init__(self, app: ASGIApp, registry: Registry, posts: Mapping[str, ASGIApp]) -> None:
@@ -64,7 +65,7 @@ class Gate:
         self._posts = posts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, if it may, and note what became of it."""
+        """Pass a request on if its headers and key allow it, and record its outcome."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -144,12 +145,12 @@ _STOPPING = Problem(
 
 
 class Endpoint:
-    """A route as an ASGI application: reads, handles, answers, or says what is wrong.
+    """A route as an ASGI application, which answers a request or says what is wrong with it.
 
     Args:
-        registry: for the handler.
-        handler: makes the answer.
-        route: its name in logs and metrics.
+        registry: passed to the handler.
+        handler: function that makes the answer.
+        route: name of the route in logs and metrics.
         reads: whether a body is expected.
     """
 
@@ -173,7 +174,7 @@ class Endpoint:
             except asyncio.CancelledError:
                 if not self._registry.stopping:
                     raise
-                # The time to drain is over.
+                # The time to drain has passed.
                 await answer_problem(_STOPPING, scope, send)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
                 await answer_problem(self._problem(error, exchange), scope, send)
@@ -198,7 +199,7 @@ class Endpoint:
                 raise malformed(error, body) from error
 
     async def _send(self, answer: Answer, exchange: Exchange, receive: Receive, send: Send) -> None:
-        """Send an answer; where it cannot go on, leave it without an end, which closes."""
+        """Send an answer; after a failure leave it without an end, which closes the connection."""
         try:
             await answer.send(receive, send, self._registry.unread)
         except HungUp:
@@ -219,7 +220,7 @@ class Endpoint:
 
 
 async def answer_problem(problem: Problem, scope: Scope, send: Send) -> None:
-    """Send the error object that the clients of this path know."""
+    """Send the error object that the clients of this path understand."""
     headers = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
     if problem.close:
         headers.append((b"connection", b"close"))
@@ -228,6 +229,6 @@ async def answer_problem(problem: Problem, scope: Scope, send: Send) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """The path inside this application, wherever it is mounted."""
+    """Return the path within this application, wherever it is mounted."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))

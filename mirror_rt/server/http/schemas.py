@@ -1,4 +1,4 @@
-"""The bodies of requests: decoded and checked by msgspec, which also writes their JSON schemas."""
+"""Define the bodies of requests; msgspec decodes and checks them, and writes their schemas."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["EmbedAllRequest", "EmbedRequest", "EmbeddingsRequest", "InputList", 
 
 Dimensions = Annotated[int, Meta(ge=1, le=1 << 20)] | None
 TokenIds = list[Annotated[int, Meta(ge=0, lt=1 << 31)]]
-# One text or several, token ids of one or of several; `request.Inputs` tells them apart, because
-# no schema language has a union of several lists.
+# One or several texts, or the token ids of one or several; `inputs.items_of` tells them apart,
+# because no schema language has a union of several lists.
 InputList = list[str | Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds]
 Inputs = str | InputList
 Direction = Literal["Right", "right"]
-# It is put before every text of a request, and so bounded.
+# The prompt is put before every text of a request, so its length is bounded.
 Prompt = Annotated[str, Meta(max_length=4096)]
-# Of models, languages and prompts.
+# A name of a model, a language or a prompt.
 Name = Annotated[str, Meta(max_length=256)]
 
 
 class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
-    """OpenAI's, and what goes beyond it, from `lang` on: see `BatchEncoder.encode`.
+    """The body of OpenAI's protocol; the fields from `lang` on go beyond it: see `BatchEncoder.encode`.
 
     `input_type` takes the model's own prompt for it, as `encode_query` and `encode_document` do.
     """
@@ -44,7 +44,7 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
 
 
 class _OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What goes beyond text-embeddings-inference."""
+    """The fields that go beyond text-embeddings-inference."""
 
     model: Name | None = None
     lang: Name | None = None

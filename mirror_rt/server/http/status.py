@@ -1,4 +1,4 @@
-"""The status page at `/`, and the numbers that it shows: /status."""
+"""Serve the status page at `/`, and the numbers that it shows at /status."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PAGE = Path(__file__).with_name("status.html").read_bytes()
 
 
 def _hashes(tag: str) -> str:
-    """What a content security policy calls the contents of the page's elements of this kind."""
+    """Return the hashes with which a content security policy allows the page's `tag` elements."""
     contents = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), _PAGE, re.DOTALL)
     digests = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in contents]
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
-# The page's own style and script run, and nothing else; it talks to this server alone.
+# Only the page's own style and script may run, and they may connect to this server alone.
 _HEADERS = [
     (
         b"content-security-policy",
@@ -43,12 +43,12 @@ _HEADERS = [
 
 
 async def page(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """GET /: the page. It holds nothing of this server: what it shows, it asks /status for."""
+    """Answer GET /: the page, which is static and gets all its numbers from /status."""
     return Answer(_PAGE, content_type=b"text/html; charset=utf-8", headers=list(_HEADERS))
 
 
 async def status(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """GET /status: models, load, queue and memory of this process."""
+    """Answer GET /status: models, load, queue and memory of this process."""
     values = {
         "version": __version__,
         "process": os.getpid(),

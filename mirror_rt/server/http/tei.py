@@ -1,4 +1,4 @@
-"""The protocol of text-embeddings-inference: /embed, /embed_all, /similarity, /tokenize, /info."""
+"""Speak text-embeddings-inference's protocol: embeddings, similarity, tokens and /info."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
 _similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
 _tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
 _ROWS = 64
-# That are written at a time: others have their turn between two of them.
+# Number of values that are written at a time; other tasks have their turn in between.
 _NUMBERS = 1 << 15
-# What an answer that is computed piece by piece holds at a time, in bytes: as much as 8 texts of
-# 512 tokens with 384 dimensions.
+# Bytes that an answer computed piece by piece holds at a time: as much as 8 texts of 512 tokens
+# with 384 dimensions.
 _HELD = 6 << 20
 
 
 async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """POST /embed, and POST / like it."""
+    """Answer POST /embed, and POST / in the same way."""
     request = await _embed(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     items = _items(registry, service, exchange, request.inputs)
@@ -64,7 +64,7 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
 
 
 async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """POST /embed_all: a vector for each token, before pooling."""
+    """Answer POST /embed_all: a vector for each token, before pooling."""
     request = await _embed_all(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     if not service.encoder.has_token_vectors:
@@ -76,7 +76,7 @@ async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answ
 
 
 async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """POST /similarity: cosines of a text with others."""
+    """Answer POST /similarity: the cosines of one text with others."""
     request = await _similarity(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
@@ -94,7 +94,7 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 
 
 async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """POST /tokenize: the tokens of texts, and where they are in them."""
+    """Answer POST /tokenize: the tokens of texts and their positions."""
     request = await _tokenize(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
@@ -103,7 +103,7 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
     prompt = service.encoder.prompts.choose(None if request.prompt_name else "",
                                             request.prompt_name)  # fmt: skip
 
-    special = request.add_special_tokens  # `work` may outlive the request, with what it refers to
+    special = request.add_special_tokens  # `work` may outlive the request, and must not hold it
 
     def work(chosen: Sequence[str]) -> bytes:
         tokens = service.encoder.token_pieces(chosen, prompt=prompt, special_tokens=special)
@@ -115,7 +115,7 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
 
 
 async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """GET /info: a model (`?model=`, `?lang=`; the default one without), and its limits."""
+    """Answer GET /info: a model (`?model=`, `?lang=`; the default one without) and its limits."""
     asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
     model, config = registry.models.find(asked.get("model"), asked.get("lang")), registry.config
     encoder, manifest = model.encoder, model.encoder.manifest
@@ -166,7 +166,7 @@ def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters
 
 
 async def _begun(pieces: AsyncGenerator[bytes], held: int) -> Answer:
-    """An answer whose first piece is there: what goes wrong before has a status of its own."""
+    """Wait for the first piece: an error before it still gets an HTTP status of its own."""
     first = await anext(pieces)
 
     async def all_of_them() -> AsyncGenerator[bytes]:
@@ -179,7 +179,7 @@ async def _begun(pieces: AsyncGenerator[bytes], held: int) -> Answer:
 
 
 async def _listed(values: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """JSON values in pieces, separated by commas, as one list."""
+    """Yield the pieces of a JSON list of these values."""
     opening = b"["
     async for value in values:
         yield opening + value
@@ -190,7 +190,7 @@ async def _listed(values: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
 async def _arrays(
     vectors: AsyncIterator[list[Vectors]], exchange: Exchange
 ) -> AsyncGenerator[bytes]:
-    """Arrays [n, H] as one list."""
+    """Yield the pieces of a JSON list of arrays [n, H]."""
     opening = b"["
     async for arrays in vectors:
         exchange.tokens = (exchange.tokens or 0) + sum(map(len, arrays))
@@ -203,7 +203,7 @@ async def _arrays(
 
 
 def _rows(vectors: Embeddings) -> Iterator[bytes]:
-    """An array [n, D] as a list of lists, in pieces of some thousand numbers."""
+    """Yield an array [n, D] as a JSON list of lists, in pieces of some thousand numbers."""
     step = max(1, _NUMBERS // vectors.shape[1])
     for start in range(0, len(vectors), step):
         part = orjson.dumps(list(vectors[start : start + step]), option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,4 +1,4 @@
-"""Models that serve together, and the requests that use them."""
+"""Hold the models that serve, and count the requests that use them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LOOK_EVERY = 0.02  # seconds
 
 @dataclass(eq=False)
 class Serving:
-    """Models, and what runs them.
+    """Models that serve together, and the services that run them.
 
     Attributes:
-        models: by names and languages.
-        services: the same by name.
-        users: requests that use them now.
+        models: models by name and language.
+        services: services by model name.
+        users: number of requests that use the models now.
     """
 
     models: Models
@@ -31,18 +31,18 @@ class Serving:
     users: int = 0
 
     def warm_up(self) -> None:
-        """Run every model; MirrorError where one does not."""
+        """Run every model once; MirrorError if one does not run."""
         for service in self.services.values():
             service.warm_up()
 
     def close(self, timeout: float | None = None) -> None:
-        """Run what waits, for at most `timeout` seconds, and free the models."""
+        """Finish waiting work within `timeout` seconds, and free the models."""
         for service in self.services.values():
             service.close(timeout=timeout)
         self.models.close()
 
     def close_when_idle(self, timeout: float) -> None:
-        """Close once nobody uses them, and after `timeout` seconds in any case."""
+        """Close once no request uses the models, and after `timeout` seconds in any case."""
         until = time.monotonic() + timeout
         while self.users and time.monotonic() < until:
             time.sleep(_LOOK_EVERY)
@@ -50,10 +50,10 @@ class Serving:
 
 
 class Swap:
-    """Which models serve: others may take their place while requests use them.
+    """A holder of the models that serve, which can be replaced while requests use them.
 
     Args:
-        first: those that serve now.
+        first: models that serve now.
     """
 
     def __init__(self, first: Serving) -> None:
@@ -62,7 +62,7 @@ class Swap:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Serving]:
-        """Let a block use those that serve when it begins, until it ends."""
+        """Let a block use, until it ends, the models that serve when it begins."""
         with self._lock:
             serving = self.now
             serving.users += 1
@@ -73,7 +73,7 @@ class Swap:
                 serving.users -= 1
 
     def put(self, new: Serving) -> Serving:
-        """Let every use from now on be of `new`; return those before, which may be in use."""
+        """Serve `new` from now on; return its predecessor, which may still be in use."""
         with self._lock:
             old, self.now = self.now, new
         return old

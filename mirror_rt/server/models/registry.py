@@ -1,4 +1,4 @@
-"""All that an application holds: models, their services, limits, metrics, whether it is ready."""
+"""Hold an application's state: models, services, limits, metrics, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ __all__ = ["Registry"]
 
 logger = logging.getLogger("mirror_rt.server")
 
-# /ready runs the model; whoever asks within so many seconds gets the same answer.
+# /ready runs the model; everybody who asks within _PROBE_KEPT seconds gets the same answer.
 _PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
-# Of all requests together: bodies, in those of the largest size, and answers that are being sent.
+# Limits for all requests together: how many bodies of the largest size, and how many bytes.
 _BODIES, _MOST_BYTES = 4, 64 << 20
 
 
 class Registry:
-    """What the handlers of requests share.
+    """The state that all request handlers share.
 
     Args:
-        models: loaded.
-        config: limits, and the keys.
+        models: loaded models.
+        config: limits and keys.
     """
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
@@ -66,20 +66,20 @@ class Registry:
 
     @property
     def models(self) -> Models:
-        """Those that serve now."""
+        """Return the models that serve now."""
         return self._swap.now.models
 
     @property
     def services(self) -> Mapping[str, ModelService]:
-        """Of the models that serve now, by name."""
+        """Return the services of the models that serve now, by name."""
         return self._swap.now.services
 
     def use(self) -> AbstractContextManager[Serving]:
-        """Let a block use the models that serve when it begins, until it ends."""
+        """Let a block use, until it ends, the models that serve when it begins."""
         return self._swap.use()
 
     def service(self, exchange: Exchange, model: str | None, lang: str | None) -> ModelService:
-        """Return the service of what a request asks for; Problem 404, 422 or 503."""
+        """Return the service that a request asks for; Problem 404, 422 or 503 if there is none."""
         serving = exchange.serving or self._swap.now
         found = serving.models.find(model, lang)
         exchange.model = found.name
@@ -87,34 +87,34 @@ class Registry:
         return serving.services[found.name]
 
     def check_warm(self) -> None:
-        """Raise Problem 503 while models are not warm, or could not be."""
+        """Raise Problem 503 while models are not warm, or if warming them up failed."""
         if not self.warm.is_set():
             why = "warming up" if self._failure is None else "a model failed when it was first run"
             raise Problem(503, f"not ready: {why}", "not_ready", headers={"retry-after": "1"})
 
     def wait_until_warm(self) -> None:
-        """Wait, and raise what a model raised when it was first run."""
+        """Wait for the warm-up; raise the error of a model that failed in it."""
         self._warming.join()
         if self._failure is not None:
             raise self._failure
 
     def reload_from(self, source: str | Path) -> None:
-        """Let `reload` load the models again where `source` has changed; look for that, too."""
+        """Let `reload` load the models again if `source` has changed, and check that regularly."""
         self._reloader = Reloader(source, self.config, self.models, self.replace)
 
     def reload(self) -> None:
-        """Read the keys again, and soon the models; for signal handlers, too."""
+        """Read the keys again now and the models soon; signal handlers may call this."""
         self.keys.reload()
         if self._reloader is not None:
             self._reloader.ask()
 
     def replace(self, models: Models) -> None:
-        """Warm up other models, serve them from the next request on, and close those before.
+        """Warm up other models, serve them from the next request on, and close the old ones.
 
-        Takes as long as that does, until the last request of the old ones is answered.
+        This returns when the last request to the old models is answered and they are closed.
 
         Raises:
-            MirrorError: one of the new does not run; they are closed, and the old ones stay.
+            MirrorError: one of the new models does not run; they are closed, and the old ones stay.
         """
         new = self._serving(models)
         try:
@@ -129,7 +129,7 @@ class Registry:
         old.close_when_idle(self.config.timeout)
 
     async def check_ready(self) -> None:
-        """Run every model; Problem 503 where one does not answer."""
+        """Run every model; Problem 503 if one does not answer."""
         self.check_warm()
         if self._stopping:
             raise Problem(503, "not ready: stopping", "not_ready")
@@ -152,21 +152,21 @@ class Registry:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are taken, as far as is known without running a model."""
+        """Return whether requests are accepted, as far as is known without running a model."""
         return self.warm.is_set() and not self._stopping
 
     @property
     def stopping(self) -> bool:
-        """Whether nothing more should be sent here."""
+        """Return whether the server is stopping, so that it should get no more requests."""
         return self._stopping
 
     def stop(self) -> None:
-        """Say from now on that nothing more should be sent here."""
+        """Report from now on that no more requests should be sent here."""
         self._stopping = True
         self.metrics.ready.set(0)
 
     def close(self) -> None:
-        """Run what was accepted, and free the models."""
+        """Finish the accepted requests, and free the models."""
         self.stop()
         self._warming.join()
         if self._reloader is not None:

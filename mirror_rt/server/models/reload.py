@@ -1,4 +1,4 @@
-"""Hot reload: a bundle or a pack that was replaced takes the place of the one that serves."""
+"""Reload models while serving: a replaced bundle or pack takes the place of the old one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ logger = logging.getLogger("mirror_rt.server")
 
 
 class Reloader:
-    """Looks, when asked and every so often, whether the manifest has changed, and loads it then.
+    """Watch the manifest, on request and at intervals, and load the models again if it changes.
 
     Args:
         source: bundle or pack, as `load_models` takes it.
-        config: how to load; `reload_interval` is how often to look, None for when asked alone.
-        models: those that serve.
-        replace: serves others in their place; raises where they do not run.
+        config: how to load; `reload_interval` is the interval, None to look only on request.
+        models: models that serve now.
+        replace: serves other models in their place; raises an error if they do not run.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class Reloader:
         self._source, self._config, self._replace = source, config, replace
         self._digest = models.digest
         self._complaint = ""
-        # Of all queues the one that a signal handler may put into.
+        # Of all queues, only this one may be used by a signal handler.
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mirror_rt-reload", daemon=True)
         self._thread.start()
 
     def ask(self) -> None:
-        """Look soon."""
+        """Look at the manifest soon."""
         self._asked.put(True)
 
     def close(self) -> None:
-        """Look no more; wait for what is being loaded."""
+        """Stop looking; wait for models that are being loaded."""
         self._asked.put(False)
         self._thread.join()
 
@@ -91,7 +91,7 @@ class Reloader:
                         time.monotonic() - began, ", ".join(models.by_name))  # fmt: skip
 
     def _keep(self, why: str, *, asked: bool) -> None:
-        """Say why the models stay as they were; of the same reason only once."""
+        """Log why the models stay as they were; repeat the same reason only when asked."""
         if asked or why != self._complaint:
             logger.error("the models stay as they were: %s", why)
         self._complaint = why

@@ -1,4 +1,4 @@
-"""The models that are served, by the names and languages that clients ask for."""
+"""Hold the models that are served, by the names and languages that clients ask for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 logger = logging.getLogger("mirror_rt.server")
 
-# What it takes to look for a tag grows with the square of its length.
+# Looking for a tag takes time that grows with the square of its length.
 _LONGEST_TAG = 256
 
 
@@ -38,10 +38,10 @@ class NamedEncoder:
     """An encoder as clients see it.
 
     Attributes:
-        name: to ask for it.
-        encoder: what runs.
-        language: its tag, None where it declares none.
-        created: when it was loaded, in seconds of the epoch.
+        name: name by which clients ask for it.
+        encoder: encoder that runs.
+        language: its language tag; None if it declares none.
+        created: when it was loaded, in seconds since the epoch.
     """
 
     name: str
@@ -51,13 +51,13 @@ class NamedEncoder:
 
 
 class Models:
-    """What a request may name: a model, or a language of the model that has several.
+    """All models that a request may name: by name, or by family and language.
 
     Args:
-        encoders: in order; names differ.
-        default: name of the one that a request without a name gets.
-        family: the name that they share, which with `lang` names one of them; None for none.
-        digest: of the manifest that they were loaded from (see `manifest_digest`).
+        encoders: models in order; their names differ.
+        default: name of the model for requests that name none.
+        family: common name of all models, of which `lang` chooses one; None for no such name.
+        digest: digest of the manifest that they were loaded from (see `manifest_digest`).
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Models:
                 self._by_language.setdefault(_tag_or_name(model.language), model)
 
     def find(self, model: str | None, lang: str | None) -> NamedEncoder:
-        """Return what a request asks for.
+        """Return the model that a request asks for.
 
         Raises:
-            Problem: 404 for an unknown model; 422 for a language that there is no model for, or
-                that is another than the model's.
+            Problem: 404 for an unknown model; 422 for a language that no model has, or that the
+                named model does not have.
         """
         if model is None or model == self.family:
             return self.default if lang is None else self._of_language(lang)
@@ -96,13 +96,13 @@ class Models:
         return found
 
     def _of_language(self, lang: str) -> NamedEncoder:
-        """Find the model of a tag, or of a more general one: `pt-BR`, then `pt`."""
+        """Find the model of a tag or, failing that, of a more general one: `pt-BR`, then `pt`."""
         if len(lang) > _LONGEST_TAG:
             raise Problem(422, "lang: expected a language tag, such as pt-BR", "invalid_value",
                           "lang")  # fmt: skip
         try:
             found = find_language(lang, self._by_language)
-        except ConfigError:  # a bundle without a language goes by its name, which may be no tag
+        except ConfigError:  # a bundle without a language has its name instead, which may be no tag
             found = self._by_language.get(_tag_or_name(lang))
         if found is not None:
             return found
@@ -111,13 +111,13 @@ class Models:
         raise Problem(422, f"lang: no model for that language; {has}", "invalid_value", "lang")
 
     def close(self) -> None:
-        """Free the memory of all."""
+        """Free the memory of all models."""
         for model in self.by_name.values():
             model.encoder.close()
 
 
 def _tag_or_name(language: str) -> str:
-    """Write a tag as `normalize_tag` does; what is none in lower case."""
+    """Return a tag in the form of `normalize_tag`; return any other name in lower case."""
     try:
         return normalize_tag(language)
     except ConfigError:
@@ -128,23 +128,23 @@ def load_models(source: str | Path, config: ServerConfig) -> Models:
     """Load a bundle, or the bundles of a pack.
 
     Raises:
-        BundleError: it is neither, or it is damaged.
-        ConfigError: a language that is asked for is not in it.
-        ProviderError: the providers cannot be had.
+        BundleError: the source is neither, or it is damaged.
+        ConfigError: a language that is asked for is not in the pack.
+        ProviderError: the execution providers are not available.
     """
     return load_folder(resolve_source(source, config), config)
 
 
 def lasting(source: str | Path) -> str | Path:
-    """What means the same later: a folder that is gone for a moment must be no hub name then."""
+    """Make a path absolute: a folder that is gone for a moment must not become a hub name."""
     return Path(source).absolute() if Path(source).exists() else source
 
 
 def resolve_source(source: str | Path, config: ServerConfig) -> Path:
-    """The folder of a bundle or a pack, downloaded where `source` is a hub name.
+    """Return the folder of a bundle or a pack, which is downloaded if `source` is a hub name.
 
     Raises:
-        MirrorError: as `resolve_bundle`.
+        MirrorError: as in `resolve_bundle`.
     """
     return resolve_bundle(
         source,
@@ -155,19 +155,19 @@ def resolve_source(source: str | Path, config: ServerConfig) -> Path:
 
 
 def manifest_digest(folder: Path) -> str:
-    """SHA-256 of pack.json or mirror.json, which hold those of all files.
+    """Return the SHA-256 of pack.json or mirror.json, which contain the hashes of all files.
 
     Raises:
-        BundleError: there is neither.
+        BundleError: the folder contains neither.
     """
     if is_pack(folder):
         return sha256(folder / Layout.pack)
-    Manifest.read(folder)  # which says what the folder is instead
+    Manifest.read(folder)  # its error says what the folder is instead
     return sha256(folder / Layout.manifest)
 
 
 def load_folder(folder: Path, config: ServerConfig) -> Models:
-    """Load what `resolve_source` returned; raises as `load_models`."""
+    """Load what `resolve_source` returned; raise the errors of `load_models`."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     if is_pack(folder):
@@ -205,7 +205,7 @@ def _load(folder: Path, config: ServerConfig) -> Encoder:
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     began = time.monotonic()
-    local = replace(config.load, revision=None, offline=False)  # the folder is here already
+    local = replace(config.load, revision=None, offline=False)  # the folder is local already
     encoder = Encoder.load(folder, **local.keywords())
     logger.info("loaded %s on %s in %.1f s", folder.name, encoder.providers[0],
                 time.monotonic() - began)  # fmt: skip

@@ -1,4 +1,4 @@
-"""From checked requests to vectors and tokens: admission, the scheduler of each model, pieces."""
+"""Turn checked requests into vectors and tokens: admit them, cut large ones, schedule them."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ __all__ = ["Items", "ModelService"]
 
 logger = logging.getLogger("mirror_rt.server")
 
-# Texts, or token ids of texts.
+# Texts, or lists of token ids.
 Items = Sequence[str] | Sequence[list[int]]
 Ids = npt.NDArray[np.int32]
 
-# A request of more texts, or of more characters, is cut into pieces. Two of them wait for the
-# device at a time, and two for the tokenizer, whoever sent them: enough to keep it busy, and no
-# text of others waits behind more. A piece is what cannot be cancelled any more once it runs.
+# A request of more texts or more characters than a piece may have is cut into pieces. Of all
+# requests together, two pieces wait for the device at a time, and two for the tokenizer: enough to
+# keep it busy, while no text of others waits behind more. A running piece cannot be cancelled.
 _PIECE, _PIECE_CHARACTERS, _PIECES_AT_A_TIME = 64, 1 << 18, 2
-# A vector for each token is some hundred times larger than one for the text, and a token with its
-# place and its text larger than a character.
+# A vector for each token is some hundred times larger than a vector for the text, and a token with
+# its position and text is larger than a character.
 _TOKEN_VECTORS_PIECE, _TOKENS_PIECE_CHARACTERS = 8, 1 << 14
 
-# All tokens of a text are in memory at a time, with their places: half a kilobyte each.
+# All tokens of a text are in memory at once, with their positions: half a kilobyte each.
 _LONG_TEXT = 1 << 16
 
 T = TypeVar("T")
 
 
 class ModelService:
-    """One model and what waits for it.
+    """One model, and the requests that wait for it.
 
     Args:
-        model: what is served.
-        config: its limits.
-        metrics, recent: told of every run.
+        model: model that is served.
+        config: limits.
+        metrics, recent: informed of every run.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ModelService:
         self.scheduler = Scheduler(
             model.encoder,
             token_budget=config.token_budget,
-            # More than is ever admitted here, where a request is refused whole or not at all.
+            # More than is ever admitted: admission here refuses a request as a whole or not at all.
             max_waiting_texts=config.max_waiting_texts + _PIECE,
             max_waiting_tokens=(config.max_waiting_texts + _PIECE) * model.encoder.max_length,
             on_batch=self._on_batch,
@@ -83,17 +83,17 @@ class ModelService:
         options: EncodeKeywords,
         times: RequestTimes | None = None,
     ) -> EncodedTexts:
-        """Encode the texts of one request: all, or an error.
+        """Encode the texts of one request; an error of one text fails the whole request.
 
         Args:
-            items: at least one.
+            items: at least one text or list of token ids.
             timeout: seconds from now.
-            options: of `Encoder.encode`.
-            times: where to note when they run.
+            options: options of `Encoder.encode`.
+            times: records when the texts run.
 
         Raises:
-            OverloadedError: too much waits.
-            MirrorError: of `Scheduler.aencode`; numbers of texts are those in `items`.
+            OverloadedError: too much is waiting.
+            MirrorError: an error of `Scheduler.aencode`; it numbers texts as in `items`.
         """
         with self._admitted(len(items), timeout):
             pieces = self._cut_by_length(items)
@@ -113,20 +113,20 @@ class ModelService:
     ) -> AsyncIterator[list[Vectors]]:
         """Encode the texts of one request to a vector for each token, some texts at a time.
 
-        All are checked before the first are given. They are computed as they are asked for, and
-        not after the iterator is closed.
+        All texts are checked before the first vectors are yielded. Vectors are computed only when
+        they are asked for, and no more once the iterator is closed.
 
         Args:
-            items: at least one.
-            timeout: seconds from now until the first are given.
-            options: of `Encoder.encode_tokens`.
-            times: where to note when they run.
+            items: at least one text or list of token ids.
+            timeout: seconds from now until the first vectors are yielded.
+            options: options of `Encoder.encode_tokens`.
+            times: records when the texts run.
 
         Yields:
-            float32 [tokens, H] of each of the next texts, in their order.
+            For some texts at a time, in their order: a float32 array [tokens, H] of each.
 
         Raises:
-            OverloadedError, MirrorError: as `encode`.
+            OverloadedError, MirrorError: as in `encode`.
         """
         until = time.monotonic() + timeout
         with self._admitted(len(items), timeout):
@@ -145,18 +145,18 @@ class ModelService:
     async def tokens(
         self, texts: Sequence[str], timeout: float, work: Callable[[Sequence[str]], T]
     ) -> AsyncIterator[T]:
-        """Do what is done with the tokens of texts, some texts at a time, in another thread.
+        """Apply a function to the tokens of texts, some texts at a time, in another thread.
 
         Args:
-            texts: at least one.
-            timeout: seconds from now until the first result is given.
-            work: from consecutive texts to a result.
+            texts: at least one text.
+            timeout: seconds from now until the first result is yielded.
+            work: function from consecutive texts to a result.
 
         Yields:
             Results, in the order of the texts.
 
         Raises:
-            OverloadedError: too much waits.
+            OverloadedError: too much is waiting.
             DeadlineError: the time is over.
         """
         pieces = _cut([len(text) for text in texts], _PIECE, _TOKENS_PIECE_CHARACTERS)
@@ -174,21 +174,21 @@ class ModelService:
 
     @property
     def most_characters(self) -> int:
-        """Characters of a text that `tokens` takes: more than the model's most tokens have."""
+        """Return the most characters of a text for `tokens`: more than the longest input has."""
         length = self.encoder.max_length
         return min(self.encoder.pipeline.tokenizer.clip_characters, max(_LONG_TEXT, 16 * length))
 
     @property
     def waiting_seconds(self) -> float:
-        """How long what waits now will take, by the runs so far."""
+        """Return how long the work that waits now will take, judging by past runs."""
         return self._pace.seconds(self.scheduler.waiting_tokens)
 
     @contextlib.contextmanager
     def _admitted(self, texts: int, timeout: float) -> Iterator[None]:
-        """Count texts of a request that is accepted; OverloadedError where it is not."""
+        """Count the texts of a request while it is open; OverloadedError if it is refused."""
         tokens = self.scheduler.waiting_tokens
         wait = self._pace.seconds(tokens)
-        # One text of full length may always wait: a machine that stalled once refuses nobody.
+        # One text of full length may always wait: else one slow run could make it refuse everybody.
         most = self._config.max_wait if tokens > self.encoder.max_length else math.inf
         if wait > min(most, timeout):
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
@@ -201,14 +201,14 @@ class ModelService:
             self._open_texts -= texts
 
     async def probe(self, timeout: float) -> None:
-        """Run the model once, whatever waits; raises what goes wrong."""
+        """Run the model once, however much is waiting; raise the error if it fails."""
         await self.scheduler.aencode("ready", timeout=timeout)
 
     def warm_up(self) -> None:
-        """Run the model in the shapes that are to come, and once on a text.
+        """Run the model in the shapes that requests will have, and once on a text.
 
         Raises:
-            MirrorError: it does not run, or gives no finite vector.
+            MirrorError: the model does not run, or gives a vector that is not finite.
         """
         began = time.monotonic()
         self.encoder.warmup(batch_size=max(1, self._config.token_budget // 64))
@@ -216,22 +216,22 @@ class ModelService:
         logger.info("%s is warm after %.1f s", self.model.name, time.monotonic() - began)
 
     def close(self, timeout: float | None = None) -> None:
-        """Run what waits, for at most `timeout` seconds, and end the threads."""
+        """Run what is waiting, for at most `timeout` seconds, and end the threads."""
         self.scheduler.close(timeout=timeout)
 
     def _cut_by_length(self, items: Items) -> list[list[int]]:
-        """Pieces of texts of similar length, as their numbers."""
+        """Cut items into pieces of similar lengths; return the pieces as lists of item numbers."""
         order = sorted(range(len(items)), key=lambda i: len(items[i]))
-        # No more of a text than that is tokenised at a time.
+        # No more of a text than `clip_characters` is tokenised at a time.
         sizes = [min(len(items[i]), self.encoder.pipeline.tokenizer.clip_characters) for i in order]
         return [[order[i] for i in piece] for piece in _cut(sizes, _PIECE, _PIECE_CHARACTERS)]
 
     def _turn(self, pieces: int) -> contextlib.AbstractAsyncContextManager[object]:
-        """What a piece waits for before it goes to the tokenizer: the only one for nothing."""
+        """Return the tokenizer's semaphore; a request of a single piece need not wait for it."""
         return self._tokenizing if pieces > 1 else contextlib.nullcontext()
 
     async def _tokenized(self, items: Sequence[Any], options: EncodeKeywords) -> list[Ids]:
-        """Check and tokenise texts, or check token ids: those of each."""
+        """Check and tokenise texts, or check token ids; return the token ids of each."""
         pipeline = self.encoder.pipeline
         plan = pipeline.plan_for_tokens(**options)
         clip = pipeline.tokenizer.clip_characters
@@ -290,7 +290,7 @@ class ModelService:
 
 
 def _cut(sizes: Sequence[int], most: int, most_size: int) -> list[range]:
-    """Cut into pieces of so many items and of such a size, but for an item that is larger."""
+    """Cut into ranges of at most `most` items and `most_size` in all; a larger item is alone."""
     pieces, start, size = [], 0, 0
     for i, added in enumerate(sizes):
         if i > start and (i - start == most or size + added > most_size):
@@ -306,7 +306,7 @@ def _take(items: Sequence[T], piece: range) -> Sequence[T]:
 
 @contextlib.contextmanager
 def _renumbered(rows: Sequence[int]) -> Iterator[None]:
-    """Let errors of a piece name its texts by their numbers in the request."""
+    """Let the errors of a piece number its texts as in the whole request."""
     try:
         yield
     except NonFiniteError as error:
@@ -317,7 +317,7 @@ def _renumbered(rows: Sequence[int]) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _within(timeout: float | None) -> AsyncIterator[None]:
-    """Give a block so many seconds; DeadlineError where it takes longer."""
+    """Run a block; DeadlineError if it takes longer than `timeout` seconds."""
     try:
         async with asyncio.timeout(timeout):
             yield
@@ -328,7 +328,7 @@ async def _within(timeout: float | None) -> AsyncIterator[None]:
 
 
 def _join(parts: list[EncodedTexts], pieces: list[list[int]], n: int) -> EncodedTexts:
-    """Put pieces back into the order of the request."""
+    """Join the results of the pieces, in the order of the request."""
     order = np.empty(n, dtype=np.int64)
     order[np.concatenate(pieces)] = np.arange(n)
     return EncodedTexts(

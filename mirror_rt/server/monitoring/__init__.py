@@ -1,1 +1,1 @@
-"""Show what the server does: logs, metrics, traces, the status page."""
+"""Show what the server does: logs, metrics, traces and the status page."""

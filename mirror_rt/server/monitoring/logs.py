@@ -1,4 +1,4 @@
-"""Logs, a JSON object a line: who asked for what and how it went, never a text or a key."""
+"""Log who asked for what and how it went, as text or JSON lines; never log a text or a key."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning"}
 
 
 class JsonFormatter(logging.Formatter):
-    """One line a record; the fields of `extra={"fields": {...}}` beside the message."""
+    """Format a record as one line of JSON, with the fields of `extra={"fields": {...}}`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write the record as JSON."""
+        """Return the record as JSON."""
         values = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": _NAMES.get(record.levelname, "error"),
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _TextFormatter(logging.Formatter):
-    """The same for people."""
+    """Format a record with its fields as one line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{k}={v}" for k, v in getattr(record, "fields", {}).items())
@@ -44,16 +44,16 @@ class _TextFormatter(logging.Formatter):
 
 
 def where(error: BaseException) -> str:
-    """The type of an error and the places it passed; not its message, which may hold a text."""
+    """Return an error's type and traceback, but not its message, which may contain a text."""
     frames = traceback.extract_tb(error.__traceback__)
     places = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
     return f"{type(error).__name__} at {places}"
 
 
 def configure_logging(*, level: str, as_json: bool) -> None:
-    """Send all logs to standard error; a full disk behind it is no reason to stop."""
+    """Send all logs to standard error; if that cannot be written (a full disk), go on."""
     logging.raiseExceptions = False
-    # Nothing of this is shown, and it would be found out for every request.
+    # The logs show none of this, and looking it up would cost time at every request.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.logAsyncioTasks = False  # type: ignore[attr-defined]  # since Python 3.12
     logging._srcfile = None  # as logging's documentation advises
@@ -61,12 +61,12 @@ def configure_logging(*, level: str, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in ("uvicorn.error", "asyncio"):  # each says little, at the wrong level
+    for name in ("uvicorn.error", "asyncio"):  # what they log at lower levels is of no use
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _drop_unwritten() -> None:
-    """Let what a full disk left unwritten not turn the exit status into Python's 120."""
+    """Keep output that a full disk left unwritten from making Python exit with status 120."""
     try:
         sys.stderr.flush()
     except OSError:

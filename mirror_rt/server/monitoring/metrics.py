@@ -1,4 +1,4 @@
-"""What Prometheus sees: requests, and the runs of the model behind them."""
+"""Collect metrics for Prometheus: of requests, and of the runs of the model behind them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LABELS = ("model", "status")  # `ok` or `failed`
 
 
 class Metrics:
-    """The metrics of one application, in a registry of its own.
+    """The metrics of one application, in their own registry.
 
-    In a worker process they are in files that all workers read (`PROMETHEUS_MULTIPROC_DIR`, which
-    must be set before prometheus_client is imported); gauges add up over the workers that live.
+    In a worker process they are kept in files that all workers read (`PROMETHEUS_MULTIPROC_DIR`,
+    which must be set before prometheus_client is imported); gauges are added up over live workers.
     """
 
     content_type = CONTENT_TYPE_PLAIN_0_0_4
@@ -74,7 +74,7 @@ class Metrics:
         )
 
     def of_model(self, name: str) -> ModelMetrics:
-        """The metrics of the runs of one model."""
+        """Return the metrics for the runs of one model."""
         by_status = {
             status: {key: histogram.labels(name, status) for key, histogram in self._models.items()}
             for status in ("ok", "failed")
@@ -83,17 +83,17 @@ class Metrics:
 
     @property
     def open_requests(self) -> int:
-        """Requests that are not answered yet."""
+        """Return the number of requests that are not answered yet."""
         return int(sum(sample.value for m in self.open.collect() for sample in m.samples))
 
     def resident_bytes(self) -> int | None:
-        """Memory of this process that is in use; None where the system does not say."""
+        """Return the resident memory of this process; None if the system does not report it."""
         found = [s.value for metric in self._process.collect() for s in metric.samples
                  if s.name == "process_resident_memory_bytes"]  # fmt: skip
         return int(found[0]) if found else None
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format; in a worker, those of all workers."""
+        """Return all metrics in Prometheus' text format; in a worker, those of all workers."""
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
@@ -102,12 +102,12 @@ class Metrics:
 
 
 class ModelMetrics:
-    """Fed by the scheduler of a model, in the thread of its device.
+    """The metrics of one model, which its scheduler updates in the thread of the device.
 
     Args:
-        ok, failed: the histograms of runs that ended well, and of those that did not. The texts
-            of a run that failed run again in halves.
-        waiting_tokens: what waits.
+        ok, failed: histograms of runs that succeeded and of runs that failed. The texts of a failed
+            run are run again in halves.
+        waiting_tokens: gauge of the tokens that are waiting.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The last minute of traffic: what the status page shows."""
+"""Record the last minute of traffic for the status page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mirror_rt.scheduling import BatchReport
 __all__ = ["Recent"]
 
 _WINDOW = 60.0  # seconds
-# Events that are kept of each kind: under more load than that the window gets shorter.
+# Events that are kept of each kind; under high load the window is therefore shorter.
 _MOST = 8192
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 EventT = TypeVar("EventT")
 
 
 class _Window(Generic[EventT]):
-    """Events of the last minute, and how many seconds they stand for. Not thread-safe."""
+    """Events of the last minute, and the number of seconds that they cover. Not thread-safe."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -40,10 +40,10 @@ class _Window(Generic[EventT]):
 
 
 class Recent:
-    """Requests and runs, as rates and percentiles.
+    """Count requests and runs, and summarise them as rates and percentiles.
 
     Args:
-        clock: seconds.
+        clock: function that returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,7 @@ class Recent:
                 self._runs.add(self._clock(), run)
 
     def summary(self) -> dict[str, Any]:
-        """Rates a second and latencies in seconds; None for what nothing is known of."""
+        """Return rates per second and latencies in seconds; None for an unknown value."""
         with self._lock:
             now = self._clock()
             requests, of_requests = self._requests.read(now)

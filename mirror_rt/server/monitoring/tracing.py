@@ -1,7 +1,7 @@
-"""OpenTelemetry: a span for each request to a model, with its time in the queue and in the model.
+"""Trace requests with OpenTelemetry: a span each, with its time in the queue and in the model.
 
-The standard variables decide (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
-and so on); without an endpoint nothing of OpenTelemetry is imported.
+OpenTelemetry's standard variables configure it (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME,
+OTEL_TRACES_SAMPLER and so on); without an endpoint, nothing of OpenTelemetry is imported.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _EXPORTERS = {
     "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
 }
-_HUNG_UP = 499  # nginx's number
+_HUNG_UP = 499  # nginx's status for a client that hung up
 
 
 def tracing_from_environment(environment: Mapping[str, str] = os.environ) -> Tracing | None:
-    """What the standard variables ask for; None where they name no endpoint.
+    """Return the tracing that the standard variables ask for; None if they name no endpoint.
 
-    Where OpenTelemetry is not installed, that is logged, and requests are answered without it: the
-    variables are often set for all of a cluster.
+    If OpenTelemetry is not installed, a warning is logged and requests are answered without traces:
+    these variables are often set for a whole cluster.
 
     Raises:
         ConfigError: the protocol is unknown.
@@ -75,10 +75,10 @@ def _provider(exporter: str, environment: Mapping[str, str]) -> Any:
 
 
 class Tracing:
-    """Makes the spans of requests.
+    """Make the spans of requests.
 
     Args:
-        provider: an `opentelemetry.sdk.trace.TracerProvider`, which is shut down at the end.
+        provider: an `opentelemetry.sdk.trace.TracerProvider`, which `close` shuts down.
     """
 
     def __init__(self, provider: Any) -> None:
@@ -91,7 +91,7 @@ class Tracing:
     def begin(self, exchange: Exchange) -> Any | None:
         """Begin the span of a request, within the trace that its headers name.
 
-        None for what is no work of a model: probes, metrics, pages.
+        Returns None for requests that need no model: probes, metrics, pages.
         """
         if exchange.scope["method"] != "POST":
             return None
@@ -102,7 +102,7 @@ class Tracing:
         )
 
     def end(self, span: Any, exchange: Exchange) -> None:
-        """End it, with what became of the request: counts and times, no text."""
+        """End a request's span with the outcome: counts and times, but no text."""
         status, times = exchange.status or _HUNG_UP, exchange.times
         span.update_name(f"POST {exchange.route}")
         values = {
@@ -129,11 +129,11 @@ class Tracing:
         span.end()
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
     def _parts(self, span: Any, **spans: tuple[float, float]) -> None:
-        """Spans inside that of the request, by their times of `time.monotonic`."""
+        """Make spans within a request's span, from times of `time.monotonic`."""
         zero = time.time_ns() - time.monotonic_ns()
         context = self._trace.set_span_in_context(span)
         for name, (began, ended) in spans.items():

@@ -1,4 +1,4 @@
-"""The address that a server listens at: taken and checked before anything is loaded."""
+"""Bind and check the address that a server listens at, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["bind", "check_tls", "url_of"]
 
 
 def url_of(listener: socket.socket, listen: ListenConfig) -> str:
-    """The address as a browser wants it."""
+    """Return the address as a URL."""
     host, port = listener.getsockname()[:2]
     scheme = "http" if listen.tls_certificate is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def bind(listen: ListenConfig) -> socket.socket:
-    """Take the address, without listening at it.
+    """Bind the address, without listening at it yet.
 
     Raises:
-        ConfigError: it cannot be had.
+        ConfigError: the address is not available.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -45,7 +45,7 @@ def bind(listen: ListenConfig) -> socket.socket:
 
 
 def check_tls(listen: ListenConfig) -> None:
-    """Raise ConfigError where the TLS files cannot be used."""
+    """Raise ConfigError if the TLS files cannot be used."""
     if listen.tls_certificate is None or listen.tls_key is None:
         return
     try:

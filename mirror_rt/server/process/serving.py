@@ -18,13 +18,13 @@ logger = logging.getLogger("mirror_rt.server")
 
 
 def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> None:
-    """Serve until SIGTERM or Ctrl-C; then answer what was accepted, and return.
+    """Serve until SIGTERM or Ctrl-C; then answer the accepted requests, and return.
 
-    Nothing is listened at before the models are loaded.
+    The server does not listen before the models are loaded.
 
     Raises:
-        ConfigError: the address cannot be had, TLS files or keys cannot be used, or another value.
-        MirrorError: what `create_app` raises.
+        ConfigError: the address is not available, or TLS files, keys or another value are unusable.
+        MirrorError: an error of `create_app`.
     """
     check_tls(listen)
     listener = bind(listen)
@@ -40,13 +40,13 @@ def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> Non
 
 
 def check(source: str | Path, config: ServerConfig, listen: ListenConfig) -> str:
-    """Do all that comes before the port opens, run every model once, and end it again.
+    """Do everything that comes before listening, run every model once, and stop.
 
     Returns:
-        In a line, what would be served where.
+        One line that says what would be served, and where.
 
     Raises:
-        MirrorError: as `serve`, or a model does not run.
+        MirrorError: as in `serve`, or a model does not run.
     """
     check_tls(listen)
     with contextlib.closing(bind(listen)) as listener:

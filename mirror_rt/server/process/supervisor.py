@@ -1,4 +1,4 @@
-"""The parent of several worker processes: starts them, starts again those that die, ends them."""
+"""Supervise several worker processes: start them, restart those that die, and end them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ __all__ = ["Supervisor"]
 
 logger = logging.getLogger("mirror_rt.server")
 
-# Seconds before a worker that died is started again: doubled with each death, up to the last.
+# Seconds before a worker that died is started again: doubled with each death, up to the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0
-# One that served for so long counts as sound: its death is the first one again.
+# A worker that served for so long counts as sound: its next death is again counted as the first.
 _SOUND_SECONDS = 60.0
-# What workers have after the time to drain, to close their models.
+# Time that workers have after the drain to close their models.
 _CLOSE_SECONDS = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(eq=False)
 class _Worker:
-    """A place for a process."""
+    """One of the worker processes, which is started again when it dies."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
@@ -52,16 +52,17 @@ class _Worker:
 
 
 class Supervisor:
-    """Serves one address in several processes.
+    """Serve one address in several processes.
 
-    The socket stays open here, so connections that wait when a worker dies are taken by others.
-    Weights are mapped files, which the processes share.
+    This process keeps the socket open, so that connections that wait when a worker dies are taken
+    by other workers. Weights are memory-mapped files, which the processes share.
 
     Args:
         source: bundle or pack.
-        config: of every worker; without `load.threads`, they share the processors evenly.
-        listen: `workers` is their number.
-        listener: bound; closed when the workers are told to end.
+        config: configuration of every worker; without `load.threads`, they share the processors
+            evenly.
+        listen: how connections are accepted; `workers` is the number of processes.
+        listener: bound socket; closed when the workers are told to end.
     """
 
     def __init__(
@@ -76,16 +77,16 @@ class Supervisor:
         self._workers = [_Worker(number) for number in range(1, listen.workers + 1)]
         self._selector = selectors.DefaultSelector()
         self._environment: dict[str, str] = {}
-        self._complete = False  # once, all were listening
+        self._complete = False  # whether all workers have been listening at the same time
         self._failure: MirrorError | None = None
-        self._kill_at: float | None = None  # set when it stops
+        self._kill_at: float | None = None  # set when the server stops
 
     def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C, then let the workers answer what they accepted.
+        """Serve until SIGTERM or Ctrl-C, then let the workers answer the accepted requests.
 
         Raises:
-            MirrorError: a worker cannot start (all of them, once the server has served), or did
-                not end in time.
+            MirrorError: a worker cannot start (once the server has served: no worker can), or one
+                did not end in time.
         """
         with _metrics_folder() as folder, self._wake_up() as wake_up:
             self._environment = {"RAYON_NUM_THREADS": str(self._threads), **os.environ,
@@ -113,8 +114,8 @@ class Supervisor:
 
     def _start(self, worker: _Worker) -> None:
         descriptor = self._listener.fileno()
-        # A worker inherits them blocked, so that none of them ends it before it can handle them.
-        # Ctrl-C, which a terminal sends to all, stays so: the workers are told to end from here.
+        # A worker inherits blocked signals, so that none of them ends it before it can handle them.
+        # SIGINT stays blocked: a terminal sends Ctrl-C to all, but this process ends the workers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
         try:
             process = subprocess.Popen(
@@ -128,12 +129,12 @@ class Supervisor:
         assert process.stdin is not None
         assert process.stdout is not None
         task = WorkerTask(self._source, self._config, self._listen, descriptor)
-        with contextlib.suppress(BrokenPipeError):  # it is dead already, which is seen below
+        with contextlib.suppress(BrokenPipeError):  # it is dead: `_listen_to` notices
             process.stdin.write(task.encode())
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
 
     def _listen_to(self, worker: _Worker) -> None:
-        """Read what a worker reports; nothing more means that it ended."""
+        """Read a worker's report; the end of its output means that the worker has ended."""
         assert worker.process is not None
         assert worker.process.stdout is not None
         line = worker.process.stdout.readline()
@@ -152,7 +153,7 @@ class Supervisor:
                         len(self._workers), self._threads)  # fmt: skip
 
     def _bury(self, worker: _Worker, process: subprocess.Popen[bytes]) -> None:
-        """Note that a worker has ended, and when to start it again."""
+        """Record that a worker has ended, and when to start it again."""
         assert process.stdin is not None
         assert process.stdout is not None
         self._selector.unregister(process.stdout)
@@ -190,9 +191,9 @@ class Supervisor:
                 self._stop()
 
     def _stop(self) -> None:
-        """Take no more connections, and let the workers end."""
+        """Accept no more connections, and let the workers end."""
         if self._kill_at is None:
-            # First of all: what came now would wait for a worker that takes nothing more.
+            # Closed first: connections made from now on would wait for workers that accept no more.
             self._listener.close()
             self._kill_at = time.monotonic() + self._listen.drain + _CLOSE_SECONDS
         self._send(signal.SIGTERM)
@@ -206,7 +207,7 @@ class Supervisor:
             self._failure = MirrorError(f"{late} workers did not end in time, and were killed")
 
     def _kill(self) -> None:
-        """End whatever runs, at once."""
+        """End all running workers at once."""
         self._kill_at = self._kill_at or 0.0
         for worker in self._workers:
             if worker.process is not None:
@@ -224,7 +225,7 @@ class Supervisor:
         return any(worker.listening_since is not None for worker in self._workers)
 
     def _pause(self) -> float | None:
-        """Seconds until there is something to do, whoever reports; None for no such time."""
+        """Return the seconds until something is due, apart from reports; None if nothing is."""
         if self._kill_at is not None:
             return max(0.0, self._kill_at - time.monotonic())
         due = [worker.due for worker in self._workers if worker.process is None]
@@ -232,7 +233,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _wake_up(self) -> Iterator[socket.socket]:
-        """A socket on which the numbers of signals arrive."""
+        """Yield a socket that receives the numbers of signals."""
         reader, writer = socket.socketpair()
         with reader, writer, self._selector:
             writer.setblocking(False)
@@ -248,7 +249,7 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _metrics_folder() -> Iterator[str]:
-    """Where workers count for all to read: in memory where that can be, and a disk may be full."""
+    """Make a folder for the workers' metrics: in memory if possible, as a disk may be full."""
     memory = "/dev/shm"
     where = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="mirror_rt-metrics-", dir=where) as folder:
@@ -256,7 +257,7 @@ def _metrics_folder() -> Iterator[str]:
 
 
 def _forget_gauges(process: int, folder: str) -> None:
-    """What a dead worker counted stays; what it held (open requests) does not."""
+    """Remove the gauges of a dead worker (open requests); its counters stay."""
     from prometheus_client.multiprocess import mark_process_dead
 
     mark_process_dead(process, folder)  # type: ignore[no-untyped-call]

@@ -23,9 +23,9 @@ __all__ = ["run_app"]
 
 logger = logging.getLogger("mirror_rt.server")
 
-# After SIGTERM, connections that are idle are kept for so long: a request may be on its way.
+# After SIGTERM, idle connections are kept for so long, because a request may be on its way.
 _LINGER = 0.5
-# What the process has after the time to drain, to close its models, before it ends without that.
+# Time for closing the models after the drain; then the process ends even if they are not closed.
 _CLOSE_SECONDS = 1.0
 
 
@@ -35,15 +35,15 @@ def run_app(
     listener: socket.socket,
     on_listening: Callable[[], None],
 ) -> None:
-    """Serve an application until SIGTERM or Ctrl-C; answer what was accepted, and return.
+    """Serve an application until SIGTERM or Ctrl-C; answer the accepted requests, and return.
 
-    The process ends soon after that, whatever the caller does: it is its own.
+    The process must belong to the server: it ends soon afterwards, whatever the caller does.
 
     Args:
-        app: of `create_app`.
-        listen: how connections are taken.
-        listener: where; bound.
-        on_listening: called once connections are taken.
+        app: application of `create_app`.
+        listen: how connections are accepted.
+        listener: bound socket.
+        on_listening: called once connections are accepted.
     """
     server = _Server(_uvicorn_config(app, listen), app, on_listening)
     _handle_signals(server, app)
@@ -51,7 +51,7 @@ def run_app(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, with a stop in which no request is torn from a connection that is kept alive."""
+    """A uvicorn server that stops without dropping a request on a connection that is kept alive."""
 
     def __init__(
         self, config: uvicorn.Config, app: Starlette, on_listening: Callable[[], None]
@@ -74,7 +74,7 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         await self._serve_accepted(waiting)
-        # From now on every answer ends its connection; those without a request wait a moment.
+        # From now on every answer closes its connection; idle connections are kept for a moment.
         self.server_state.default_headers.append((b"connection", b"close"))
         until = time.monotonic() + _LINGER
         while self.server_state.connections and time.monotonic() < until:
@@ -85,7 +85,7 @@ class _Server(uvicorn.Server):
         logger.info("stopped")
 
     async def _serve_accepted(self, connections: list[socket.socket]) -> None:
-        """Answer connections that were made before the address was closed."""
+        """Answer connections that were made before the listening socket was closed."""
 
         def protocol() -> asyncio.Protocol:
             return self.config.http_protocol_class(  # type: ignore[call-arg]
@@ -100,14 +100,14 @@ class _Server(uvicorn.Server):
             loop.connect_accepted_socket(protocol, connection, ssl=tls, **patience)
             for connection in connections
         ]
-        await asyncio.gather(*begun, return_exceptions=True)  # some may be gone again
+        await asyncio.gather(*begun, return_exceptions=True)  # some clients may have gone
 
 
 def _end_within(seconds: float) -> None:
-    """End the process after so many seconds in any case, with 0.
+    """End the process after so many seconds in any case, with exit status 0.
 
-    What was to be answered has been by then, or was given up. What may run on cannot be
-    interrupted: a model that is being loaded, a run of it, a text that is being tokenised.
+    By then, every request was answered or given up. What may still run cannot be interrupted:
+    loading a model, running it, or tokenising a text.
     """
 
     def end() -> None:
@@ -120,11 +120,11 @@ def _end_within(seconds: float) -> None:
 
 
 def _accept_all(listeners: list[socket.socket]) -> list[socket.socket]:
-    """Take all connections that wait: closing the address would reset them."""
+    """Accept all waiting connections: closing the listening socket would reset them."""
     connections = []
     for listener in listeners:
         listener.setblocking(False)
-        with contextlib.suppress(OSError):  # none is left, or no descriptor
+        with contextlib.suppress(OSError):  # no connection waits, or no file descriptor is free
             while True:
                 connections.append(listener.accept()[0])
                 connections[-1].setblocking(False)
@@ -149,7 +149,7 @@ def _uvicorn_config(app: Starlette, listen: ListenConfig) -> uvicorn.Config:
 
 
 def _handle_signals(server: uvicorn.Server, app: Starlette) -> None:
-    """SIGHUP reads keys and models again; SIGTERM and Ctrl-C end the process, with 0."""
+    """Let SIGHUP reload keys and models, and SIGTERM and Ctrl-C stop with exit status 0."""
 
     def stop(number: int, _: FrameType | None) -> None:
         server.handle_exit(number, None)  # until uvicorn listens to signals itself
@@ -161,4 +161,4 @@ def _handle_signals(server: uvicorn.Server, app: Starlette) -> None:
         signal.signal(number, stop)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, reload)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # of a worker that starts
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # blocked when a worker starts

@@ -1,8 +1,8 @@
 """Serve as one of several processes at one address: `python -m mirror_rt.server.process.worker`.
 
-It is started by `Supervisor`, with the task on standard input, and ends when that input does, so
-that it never outlives its parent. What it has to say comes out of standard output, an object a
-line: that it listens, or why it cannot.
+`Supervisor` starts it with the task on standard input. It ends when that input ends, so that it
+never outlives its parent. It reports on standard output, in one JSON object per line, that it is
+listening, or why it cannot.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["main"]
 def main() -> int:
     """Serve until SIGTERM, or until standard input ends."""
     reports = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no report
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that a library's prints are no reports
     size = int(sys.stdin.buffer.readline())
-    task: WorkerTask = pickle.loads(sys.stdin.buffer.read(size))  # of the parent alone
+    task: WorkerTask = pickle.loads(sys.stdin.buffer.read(size))  # comes from the parent alone
     orphaned = threading.Event()
     threading.Thread(target=_end_with_parent, args=(orphaned,), daemon=True).start()
     configure_logging(level=task.listen.log_level, as_json=task.listen.log_format == "json")
@@ -47,7 +47,7 @@ def main() -> int:
         report(error=" ".join(str(error).split())[:2000], usage=usage)
         return 2 if usage else 1
     finally:
-        if orphaned.is_set():  # then nobody else removes it
+        if orphaned.is_set():  # then nobody else removes the folder
             shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
     return 0
 
@@ -56,7 +56,7 @@ def _serve(task: WorkerTask, on_listening: Any) -> None:
     app = create_app(task.source, task.config)
     registry = app.state.registry
     try:
-        # The others serve meanwhile: no request should meet one that is not warm.
+        # The other workers serve meanwhile: no request should meet a worker that is not warm.
         registry.wait_until_warm()
     except BaseException:
         registry.close()
@@ -66,7 +66,7 @@ def _serve(task: WorkerTask, on_listening: Any) -> None:
 
 
 def _end_with_parent(orphaned: threading.Event) -> None:
-    # Not sys.stdin, whose lock the interpreter would wait for at its end.
+    # Not sys.stdin: the interpreter would wait for its lock when it exits.
     while os.read(0, 4096):
         pass
     orphaned.set()
@@ -75,7 +75,7 @@ def _end_with_parent(orphaned: threading.Event) -> None:
 
 if __name__ == "__main__":
     code = main()
-    # Without the interpreter's end, which waits for threads and frees what the system frees faster.
+    # Skip the interpreter's shutdown, which waits for threads and frees memory slowly.
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)

@@ -12,13 +12,13 @@ __all__ = ["WorkerTask"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What a worker is told.
+    """The task of a worker.
 
     Attributes:
         source: bundle or pack.
-        config: of its application; `load.threads` are its own.
-        listen: how connections are taken.
-        descriptor: of the socket, which it inherits.
+        config: configuration of its application; `load.threads` is this worker's share.
+        listen: how connections are accepted.
+        descriptor: file descriptor of the socket, which the worker inherits.
     """
 
     source: str
@@ -27,6 +27,6 @@ class WorkerTask:
     descriptor: int
 
     def encode(self) -> bytes:
-        """What `main` reads."""
+        """Return the bytes that the worker reads."""
         data = pickle.dumps(self)
         return b"%d\n%s" % (len(data), data)
