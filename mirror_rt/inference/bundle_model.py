@@ -1,4 +1,4 @@
-"""A bundle's graph in onnxruntime, backed by its fp32 graph for rows that overflow."""
+"""A bundle's graph in onnxruntime, and its fp32 graph for rows without a finite vector."""
 
 from __future__ import annotations
 
