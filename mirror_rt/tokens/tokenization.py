@@ -38,8 +38,8 @@ _SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
 
 Ids = npt.NDArray[np.int32]
 _MOST_ID = 2**31 - 1
-# Finds ids of ten digits in a tokenizer.json. Only then is the vocabulary searched for ids above
-# `_MOST_ID`, because listing it takes as long as loading it.
+# Finds numbers of ten or more digits in a tokenizer.json. Only if there are any, the vocabulary is
+# searched for ids above `_MOST_ID`, because listing it takes as long as loading it.
 _PERHAPS_LARGER_ID = re.compile(rb'"\s*:\s*[0-9]{10}')
 _IDS, _OVERFLOWING = attrgetter("ids"), attrgetter("overflowing")
 
