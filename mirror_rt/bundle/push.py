@@ -61,7 +61,7 @@ def push(
 
     Raises:
         BundleError: the folder is not a bundle or pack, or a bundle in it is incomplete or changed.
-        HubError: there is no token, or the hub refuses, cannot be reached, or has other files there.
+        HubError: there is no token, or the hub refuses, cannot be reached, or has other content.
         ConfigError: `name` is not a hub name, or a private repository is wanted and it is public.
     """
     if not is_hub_name(name):

@@ -114,7 +114,7 @@ def csv_reader(lines: Iterable[str], delimiter: str = ",") -> Reader:
     """Return a reader of quoted cells (RFC 4180); wrong or unclosed quotes raise csv.Error.
 
     The csv module has one limit on the size of a cell for the whole process. It is only ever
-    raised, never lowered, so that other readers in the process keep working.
+    raised, never lowered, so that what can be read does not depend on what was read before.
     """
     csv.field_size_limit(max(csv.field_size_limit(), _MOST_LINE))
     return csv.reader(lines, delimiter=delimiter, strict=True)
