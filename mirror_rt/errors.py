@@ -9,16 +9,16 @@ MirrorError
 |-- BundleError                          a bundle is incomplete or not one
 |   |-- BundleVersionError               it comes from a newer mirror_rt
 |   `-- BundleIntegrityError             a file of it is missing or was changed
-|-- HubError                             a model hub lacks or refuses something, or is not reached
+|-- HubError                             a model hub lacks or refuses something, or is unreachable
 |-- ProcessGroupError                    another process of a run on several has failed
 |-- ClosedError (RuntimeError)           an Encoder, Scheduler or Client is used after close()
 |-- ReentrantCallError (RuntimeError)    a signal handler calls the Scheduler that it interrupted
-|-- DeadlineError (TimeoutError)         the time that a caller gave is over
+|-- DeadlineError (TimeoutError)         the time that a caller allowed is over
 |-- OverloadedError                      too much waits already: try again later
 |-- ServerError                          an embedding server is not reached, refuses or fails
 |-- ParityError                          an exported graph disagrees with PyTorch
 |-- OutputExistsError (FileExistsError)  the output is already there
-|-- ProviderError                        an execution provider was asked for and is not there
+|-- ProviderError                        a requested execution provider is not available
 `-- MissingDependencyError (ImportError) an optional dependency is not installed
 """
 

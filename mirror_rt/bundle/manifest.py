@@ -36,7 +36,7 @@ Pooling = Literal["cls", "mean", "mean-without-special", "mean-with-padding"]
 # the names that sentence-transformers gives them.
 PoolingMode = Pooling | Literal["max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Precision = Literal["fp32", "fp16", "int8"]
-# `cpu` graphs run under every execution provider, `cuda` graphs under CUDA alone.
+# `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA.
 Target = Literal["cpu", "cuda"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
 Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
@@ -76,7 +76,7 @@ class Layout:
 
     @staticmethod
     def is_mapped(graph: Path) -> bool:
-        """Whether onnxruntime maps the weights of this graph instead of reading them."""
+        """Return whether onnxruntime maps the weights of this graph instead of reading them."""
         return graph.name.endswith(_MAPPED)
 
 

@@ -122,7 +122,7 @@ class PackIndex:
         return index
 
     def _check_consistent(self, folder: Path) -> None:
-        """Raise ValueError if the default is no bundle, or a bundle's path leads out of the pack."""
+        """Raise ValueError if the default is not a bundle, or a path leads out of the pack."""
         if self.default not in self.bundles:
             raise ValueError(f"default is {self.default!r}, expected one of {list(self.bundles)}")
         inside = folder.resolve()

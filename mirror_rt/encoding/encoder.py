@@ -112,7 +112,7 @@ class Encoder(BatchEncoder):
 
     @property
     def devices(self) -> list[str]:
-        """Where the model runs: `["cpu"]`, or `["cuda:0", "cuda:1"]` and so on."""
+        """The devices that the model runs on: `["cpu"]`, or `["cuda:0", "cuda:1"]` and so on."""
         return [device_name(device) for device in self._model.runner.devices]
 
     def warmup(self, *, lengths: Sequence[int] = (16, 128, 512), batch_size: int = 32) -> None:
@@ -141,7 +141,7 @@ class Encoder(BatchEncoder):
     def encode_tokens(
         self, inputs: Inputs, **options: Unpack[EncodeKeywords]
     ) -> list[npt.NDArray[np.float32]]:
-        """Encode texts to one vector for each token, as they are before pooling.
+        """Encode texts to one vector for each token, the model's output before pooling.
 
         Args:
             inputs: one string, any iterable of strings, or an iterable of lists of token ids.

@@ -36,7 +36,7 @@ class _Map(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class RepositoryConfig:
-    """How a repository is written.
+    """The options for writing a repository.
 
     Attributes:
         name: of the model that takes texts; the folder's name where None. Of a pack, what comes
