@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 try:
     import mirror_rt._core  # noqa: F401
-except ModuleNotFoundError:  # before the modules that need it fail in ways that say less
+except ModuleNotFoundError:  # say so here, before a module that needs it fails less clearly
     raise ImportError(
         f"{__path__[0]} is the source folder of mirror_rt, without its compiled part: start Python "
         "in another folder to use an installed mirror_rt, or run `pip install -e .` here",
-        name=__name__,  # with its name, `python -m mirror_rt.cli` says it in one line
+        name=__name__,  # lets `python -m mirror_rt.cli` report the error in one line
     ) from None
 
 from mirror_rt.bundle.manifest import Manifest
@@ -92,7 +92,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # as slow as everything else together
+        from importlib.metadata import version  # as slow as all other imports together
 
         return version("mirror-rt")
     if name in ("AsyncClient", "Client"):
@@ -108,7 +108,7 @@ def __getattr__(name: str) -> Any:
 
         return Predictor
     if name == "Scheduler":
-        from mirror_rt.scheduling import Scheduler  # threads and futures, which few need
+        from mirror_rt.scheduling import Scheduler  # imports threads and futures, which few need
 
         return Scheduler
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
-"""A function in a process of its own: a task goes in, a JSON object comes out.
+"""Run a function in a process of its own: it gets a task and returns a JSON object.
 
-The child's memory ends with it, and so does what kills it. Its standard input stays open while it
-runs: when the parent ends, if only by kill -9, that input closes, and the child ends too.
+When the child ends, its memory is freed; if it is killed, the parent survives. The child's standard
+input stays open while it runs. When the parent ends, even by kill -9, that input is closed, and the
+child ends, too.
 """
 
 from __future__ import annotations
@@ -25,35 +26,35 @@ T = TypeVar("T")
 def start_child(
     *, stderr: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that waits for a task; whoever starts it kills it on an exception.
+    """Start a process that waits for a task; the caller has to kill it if an exception occurs.
 
     Args:
-        stderr: the file for its standard error, and for what it prints; None for the parent's.
-        environment: its variables; None for the parent's.
+        stderr: file for its standard error and everything it prints; None for the parent's stderr.
+        environment: its environment variables; None for the parent's.
     """
     return subprocess.Popen(
-        # -P: a torch.py in the working folder is not torch.
+        # -P keeps a torch.py in the working folder from being imported as torch.
         [sys.executable, "-P", "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         env=environment,
-        process_group=0,  # Ctrl-C reaches the parent alone, which ends the child
+        process_group=0,  # Ctrl-C only reaches the parent, which then ends the child
     )
 
 
 def give_task(
     process: subprocess.Popen[bytes], function: Callable[[T], dict[str, Any]], task: T
 ) -> None:
-    """Let a process of `start_child` call a function of a module with a task; both are pickled."""
+    """Send a function of a module and its task, both pickled, to a process of `start_child`."""
     assert process.stdin is not None  # it is a pipe
-    with contextlib.suppress(BrokenPipeError):  # it has ended already, which `read_reply` says
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, as `read_reply` will report
         pickle.dump((function, task), process.stdin)
         process.stdin.flush()
 
 
 def read_reply(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
-    """Wait for what the function returned; None where the process ended before it did."""
+    """Wait for the function's result; return None if the process ended without one."""
     assert process.stdout is not None  # it is a pipe
     reply = process.stdout.read()
     if reply.endswith(b"\n"):
@@ -64,12 +65,12 @@ def read_reply(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
 
 
 def how_it_ended(process: subprocess.Popen[bytes], *, advice: str = "", said: str = "") -> str:
-    """Say how a process ended that gave no reply.
+    """Return a message that says how a process without a reply ended.
 
     Args:
-        process: the process, ended.
-        advice: what to do where it was killed, for want of memory most likely.
-        said: the last words of a process that ended by itself.
+        process: process that has ended.
+        advice: advice to add if it was killed, which is most likely for lack of memory.
+        said: error message of the process, to add if it ended by itself.
     """
     code = process.returncode
     if code >= 0:
@@ -79,16 +80,16 @@ def how_it_ended(process: subprocess.Popen[bytes], *, advice: str = "", said: st
 
 
 def main() -> None:
-    """Do the task of standard input; reply with a line of JSON on standard output."""
+    """Do the task that standard input gives, and reply with a line of JSON on standard output."""
     with os.fdopen(os.dup(1), "w") as channel:
-        os.dup2(2, 1)  # whatever else prints is no reply
-        function, task = pickle.load(sys.stdin.buffer)  # of the parent alone
+        os.dup2(2, 1)  # anything else that is printed goes to standard error
+        function, task = pickle.load(sys.stdin.buffer)  # safe, since only the parent writes here
         threading.Thread(target=_end_with_parent, daemon=True).start()
         channel.write(json.dumps(function(task)) + "\n")
 
 
 def _end_with_parent() -> None:
-    """Exit at once when standard input is closed: nobody waits for the reply any more."""
+    """Exit when standard input is closed, because nobody waits for the reply any more."""
     while os.read(0, 1):
         pass
     os._exit(1)

@@ -1,4 +1,4 @@
-"""How many processors this process may use: its affinity mask, and the CPU quotas of cgroups."""
+"""Count the processors that this process may use, by its affinity mask and its cgroups' quotas."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class CpuBudget:
-    """Processors for this process.
+    """The processors that this process may use.
 
     Attributes:
-        affinity: processors in its affinity mask, which cpusets and taskset narrow.
-        quota: processors' worth of time that its cgroups grant, None for no limit.
-        source: the file that sets the quota, or None.
+        affinity: number of processors in its affinity mask, which cpusets and taskset restrict.
+        quota: CPU time that its cgroups grant, as a number of processors; None for no limit.
+        source: file that sets the quota, or None.
     """
 
     affinity: int
@@ -28,14 +28,14 @@ class CpuBudget:
 
     @property
     def threads(self) -> int:
-        """Threads that can run at once: the affinity, cut by the quota to the nearest integer."""
+        """The number of threads that can run at once, by the affinity and the rounded quota."""
         if self.quota is None:
             return self.affinity
         return max(1, min(self.affinity, round(self.quota)))
 
     @property
     def has_quota(self) -> bool:
-        """Whether the quota, and not the affinity, is what limits."""
+        """Whether the quota is a tighter limit than the affinity."""
         return self.quota is not None and self.quota < self.affinity
 
     def __str__(self) -> str:
@@ -48,10 +48,10 @@ class CpuBudget:
 
 
 def cpu_budget(root: Path = _ROOT) -> CpuBudget:
-    """Read what limits this process now.
+    """Read the current limits of this process.
 
     Args:
-        root: where /proc and the cgroup file systems are.
+        root: folder that contains /proc and the cgroup file systems.
     """
     if hasattr(os, "sched_getaffinity"):
         affinity = len(os.sched_getaffinity(0))
@@ -67,17 +67,17 @@ def cpu_budget(root: Path = _ROOT) -> CpuBudget:
 
 @functools.cache
 def available_cpus() -> int:
-    """Threads that can run at once, as found when first asked."""
+    """Return the number of threads that can run at once, determined on the first call."""
     return cpu_budget().threads
 
 
 def _cgroup_folders(root: Path) -> list[Path]:
-    """Folders of the cgroups that this process is in, and of all above them: each may limit it."""
+    """Return the folders of this process's cgroups and of their parents, which all may limit it."""
     paths = _own_cgroups(root)
     folders = []
     for mount, mount_root, kind in _cgroup_mounts(root):
         path = PurePosixPath(paths.get(kind, "/"))
-        # Of a container only the part below its own cgroup is mounted.
+        # In a container, only the part below its own cgroup is mounted.
         inside = path.relative_to(mount_root) if path.is_relative_to(mount_root) else ""
         folder = root / mount.lstrip("/")
         below = folder / inside
@@ -86,7 +86,7 @@ def _cgroup_folders(root: Path) -> list[Path]:
 
 
 def _own_cgroups(root: Path) -> dict[str, str]:
-    """Paths by kind, from lines such as `4:cpu,cpuacct:/docker/1f` (v1) and `0::/user.slice`."""
+    """Return paths by kind from lines like `4:cpu,cpuacct:/docker/1f` (v1) and `0::/user.slice`."""
     paths = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -98,7 +98,7 @@ def _own_cgroups(root: Path) -> dict[str, str]:
 
 
 def _cgroup_mounts(root: Path) -> list[tuple[str, str, str]]:
-    """(mount point, its root, file system) of cgroup v2 and of the v1 controller `cpu`."""
+    """List (mount point, its root, file system) of cgroup v2 and of the v1 controller `cpu`."""
     mounts = []
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
@@ -110,7 +110,7 @@ def _cgroup_mounts(root: Path) -> list[tuple[str, str, str]]:
 
 
 def _quotas(folder: Path) -> list[tuple[Path, float]]:
-    """The limit that a cgroup sets, if it sets one, in processors."""
+    """Return the file and the limit in processors that a cgroup sets, if it sets one."""
     v2, v1 = folder / "cpu.max", folder / "cpu.cfs_quota_us"
     values = [(v2, " ".join(_lines(v2)))]
     values += [(v1, " ".join(_lines(v1) + _lines(folder / "cpu.cfs_period_us")))]

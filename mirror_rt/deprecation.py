@@ -1,4 +1,4 @@
-"""Keep a dataclass open to the keyword arguments that it had before they became one object."""
+"""Let a dataclass still accept the keyword arguments that have become fields of one object."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 def accept_flat(**parts: type[Any]) -> Callable[[type[T]], type[T]]:
-    """Decorate a dataclass so that the fields of its parts may be given, and read, one by one.
+    """Decorate a dataclass so that the fields of its parts may still be given and read directly.
 
     With `accept_flat(load=LoadOptions)`, `Config(threads=2)` is `Config(load=LoadOptions(
     threads=2))` and `config.threads` is `config.load.threads`; both warn. A part may also be given
     as a mapping of its fields.
 
     Args:
-        **parts: dataclasses by the names of the fields that hold them.
+        **parts: name of the field that holds a part -> dataclass of the part.
     """
     homes = {field.name: part for part in parts for field in dataclasses.fields(parts[part])}
 
@@ -46,7 +46,7 @@ def accept_flat(**parts: type[Any]) -> Callable[[type[T]], type[T]]:
             _warn(f"{cls.__name__}.{name}", f"{cls.__name__}.{homes[name]}.{name}")
             return getattr(getattr(self, homes[name]), name)
 
-        cls.__init__ = construct  # type: ignore[assignment]  # the same, and more
+        cls.__init__ = construct  # type: ignore[assignment]  # it accepts more than the original
         cls.__getattr__ = read  # type: ignore[attr-defined]
         return cls
 

@@ -9,16 +9,16 @@ MirrorError
 |-- BundleError                          a bundle is incomplete or not one
 |   |-- BundleVersionError               it comes from a newer mirror_rt
 |   `-- BundleIntegrityError             a file of it is missing or was changed
-|-- HubError                             a model hub lacks or refuses something, or is not reached
+|-- HubError                             a model hub lacks or refuses something, or is unreachable
 |-- ProcessGroupError                    another process of a run on several has failed
 |-- ClosedError (RuntimeError)           an Encoder, Scheduler or Client is used after close()
 |-- ReentrantCallError (RuntimeError)    a signal handler calls the Scheduler that it interrupted
-|-- DeadlineError (TimeoutError)         the time that a caller gave is over
+|-- DeadlineError (TimeoutError)         the time that a caller allowed is over
 |-- OverloadedError                      too much waits already: try again later
 |-- ServerError                          an embedding server is not reached, refuses or fails
 |-- ParityError                          an exported graph disagrees with PyTorch
 |-- OutputExistsError (FileExistsError)  the output is already there
-|-- ProviderError                        an execution provider was asked for and is not there
+|-- ProviderError                        a requested execution provider is not available
 `-- MissingDependencyError (ImportError) an optional dependency is not installed
 """
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class MirrorError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """The base class of every error that this project raises on purpose."""
 
 
 class ConfigError(MirrorError, ValueError):
@@ -105,7 +105,7 @@ class BundleIntegrityError(BundleError):
 
 
 class HubError(MirrorError):
-    """A model hub has not what was asked for, refuses the request, or cannot be reached."""
+    """A model hub does not have what was requested, refuses the request, or cannot be reached."""
 
 
 class ProcessGroupError(MirrorError):
@@ -121,17 +121,17 @@ class ReentrantCallError(MirrorError, RuntimeError):
 
 
 class DeadlineError(MirrorError, TimeoutError):
-    """The time that a caller gave is over."""
+    """The time that the caller allowed is over."""
 
     def __init__(self, timeout: float | None) -> None:
         super().__init__(f"no vector within {timeout} s: give more time, or load the machine less")
 
 
 class OverloadedError(MirrorError):
-    """Too much waits already for a call to be accepted.
+    """A call is not accepted because too much waits already.
 
     Attributes:
-        retry_after: seconds until what waits now has run, as far as can be told; else None.
+        retry_after: estimated seconds until what waits now has run; None if unknown.
     """
 
     def __init__(self, what: str, *, retry_after: float | None) -> None:
@@ -144,8 +144,8 @@ class ServerError(MirrorError):
     """An embedding server cannot be reached, refuses a request, or fails at it.
 
     Attributes:
-        status: of HTTP; None where no answer came.
-        request_id: by which the server's log names the request; None where no answer came.
+        status: status code of HTTP; None if there was no response.
+        request_id: name of the request in the server's log; None if there was no response.
     """
 
     def __init__(
@@ -157,15 +157,15 @@ class ServerError(MirrorError):
 
 
 class ParityError(MirrorError):
-    """An exported graph gives other vectors than the PyTorch model."""
+    """An exported graph gives different vectors from the PyTorch model."""
 
 
 class OutputExistsError(MirrorError, FileExistsError):
-    """The output path already exists and overwriting was not asked for."""
+    """The output path already exists, and overwriting it was not requested."""
 
 
 class ProviderError(MirrorError):
-    """An execution provider was asked for and onnxruntime cannot give it."""
+    """A requested execution provider is not available in onnxruntime."""
 
 
 class MissingDependencyError(MirrorError, ImportError):
@@ -174,7 +174,7 @@ class MissingDependencyError(MirrorError, ImportError):
 
 @contextlib.contextmanager
 def importing(module: str, *, extra: str, purpose: str) -> Iterator[None]:
-    """Let the block import an optional dependency, or say which extra brings it.
+    """Let the block import an optional dependency, or raise an error that names its extra.
 
     Only an absent module becomes `MissingDependencyError`; one that is present but fails to
     import (a broken install) raises its own error.
@@ -191,7 +191,7 @@ def importing(module: str, *, extra: str, purpose: str) -> Iterator[None]:
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import an optional dependency, as in a block of `importing`."""
+    """Import an optional dependency and return it, with the error of `importing`."""
     with importing(module, extra=extra, purpose=purpose):
         found = importlib.import_module(module)
-    return found  # noqa: RET504  # for mypy, a block may swallow its errors
+    return found  # noqa: RET504  # mypy assumes that the block may swallow errors

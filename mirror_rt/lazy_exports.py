@@ -1,4 +1,4 @@
-"""Packages whose public names are imported on first use, because most of them need torch."""
+"""Import the public names of a package on first use, because most of them need torch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def lazy_exports(
     """Return the `__getattr__` (PEP 562) of a package.
 
     Args:
-        package: the package's full name.
-        names: its public names.
-        modules: the modules below it that have them in their `__all__`, in the order in which
-            they are looked through: the quick ones first.
-        extra: the extra of mirror-rt that brings what the slow ones import.
+        package: full name of the package.
+        names: public names of the package.
+        modules: its modules that have these names in their `__all__`, in the order in which they
+            are searched: those that import quickly first.
+        extra: extra of mirror-rt that installs the dependencies of the slow modules.
     """
 
     def get(name: str) -> Any:

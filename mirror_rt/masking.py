@@ -21,23 +21,24 @@ def mask_span(
 ) -> str:
     """Replace one random span of `length` characters by a mask token.
 
-    `mask-token` puts `mask_token` (the tokenizer's own) in the span's place and masks every
-    text of two characters or more, never over half of it. `reference` is what the authors' code
-    does: the literal `[MASK]` between spaces, whatever the tokenizer, and texts under 30
-    characters left alone.
+    `mask-token` replaces the span by `mask_token`, the tokenizer's own. It masks every text of two
+    characters or more, but never more than half of it. `reference` does what the authors' code
+    does: it inserts the literal `[MASK]` between spaces, whatever the tokenizer, and leaves texts
+    of fewer than 30 characters alone.
 
     Args:
         text: any string.
         length: characters of the span (k in the paper); 0 masks nothing.
         mask_token: the tokenizer's mask token.
-        rng: source of the position.
-        method: see above.
+        rng: random generator for the position of the span.
+        method: `mask-token` or `reference`, see above.
     """
     if method == "reference":
         if length == 0 or len(text) <= length or len(text) < 30:
             return text
         start = int(rng.integers(len(text) - length))
-        # The first occurrence of the drawn span goes, which need not be the drawn one.
+        # Like the authors' code, this replaces the first occurrence of the drawn span's text, which
+        # need not be at the drawn position.
         left, _, right = text.partition(text[start : start + length])
         return f"{left} [MASK] {right}"
     length = min(length, len(text) // 2)

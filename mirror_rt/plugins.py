@@ -1,4 +1,4 @@
-"""What installed packages add to this one, found by the entry points of their metadata."""
+"""Find what installed packages add to this one, by the entry points in their metadata."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["load_plugin", "load_plugins"]
 
 
 def load_plugins(group: str) -> Iterator[Any]:
-    """Load what every installed package registers in a group of entry points."""
-    from importlib.metadata import entry_points  # slow, and few commands need it
+    """Load all objects that installed packages register in a group of entry points."""
+    from importlib.metadata import entry_points  # imported here: slow, and rarely needed
 
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         yield entry.load()
 
 
 def load_plugin(group: str, name: str, *, purpose: str) -> Any:
-    """Load what is registered under a name in a group of entry points.
+    """Load the object that is registered under a name in a group of entry points.
 
     Raises:
-        MissingDependencyError: nothing is, or it needs a package that is not installed.
+        MissingDependencyError: nothing has that name, or it needs a package that is not installed.
     """
     from importlib.metadata import entry_points
 

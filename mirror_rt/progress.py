@@ -1,4 +1,4 @@
-"""A progress bar, where one is wanted."""
+"""Show a progress bar if one is wanted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ logger = logging.getLogger("mirror_rt")
 
 
 class ProgressBar(Protocol):
-    """What is used of a tqdm."""
+    """The methods of a tqdm bar that are used here."""
 
     def update(self, n: int) -> object:
         """Count `n` more texts."""
         ...
 
     def set_postfix_str(self, s: str) -> object:
-        """Say behind the bar what is at work."""
+        """Show behind the bar what is being done."""
         ...
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """End the bar, and leave it on the screen."""
         ...
 
 
@@ -50,9 +50,9 @@ def progress_bar(
     desc: str = "encode",
     initial: int = 0,
 ) -> ProgressBar:
-    """A bar of `total` units, `initial` of them done.
+    """Return a bar of `total` units, `initial` of which are done.
 
-    None shows one where the logger `mirror_rt` is at INFO.
+    If `show` is None, the bar is shown if the logger `mirror_rt` is at level INFO.
     """
     if show is None:
         show = logger.isEnabledFor(logging.INFO)

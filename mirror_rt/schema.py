@@ -1,6 +1,6 @@
-"""JSON values checked against the annotations of dataclasses: a document states its own rules.
+"""Check JSON values against the type annotations of dataclasses.
 
-A rule that a type cannot state stands beside it: `Annotated[int, between(1, 9)]`.
+A rule that a type cannot express is added to the annotation: `Annotated[int, between(1, 9)]`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = [
     "matching",
 ]
 
-# `copy`, `json` and `repr` go down into a value by recursion; real documents have 5 levels.
+# `copy`, `json` and `repr` are recursive, so deep values would break them; real documents have 5
+# levels.
 _MOST_LEVELS = 32
 _NAMES = {
     bool: "true or false",
@@ -54,7 +55,7 @@ class Rule:
 
 
 def between(low: float, high: float) -> Rule:
-    """Require a number in `low` .. `high`, which NaN never is."""
+    """Require a number in `low` .. `high`; NaN is refused."""
     return Rule(f"a number in {low:,} .. {high:,}", lambda value: low <= value <= high)
 
 
@@ -64,19 +65,19 @@ def at_most(size: int, things: str) -> Rule:
 
 
 def matching(pattern: str, expected: str) -> Rule:
-    """Require a string of which all matches a regular expression."""
+    """Require a string that matches a regular expression as a whole."""
     return Rule(expected, lambda value: re.fullmatch(pattern, value) is not None)
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a relative path stays in its folder, on every system, and may be a file's name."""
+    """Return whether a relative path stays in its folder and is a valid name on every system."""
     parts = PurePosixPath(name).parts
     inside = bool(parts) and not name.startswith("/") and ".." not in parts
     usable = all(len(part.encode()) <= 255 for part in parts) and len(name) <= 1024
     return inside and usable and not set(name) & set("\\:\0")
 
 
-# A path in a document, which may come from a stranger.
+# A path in a document, which is checked because the document may come from a stranger.
 InnerPath = Annotated[str, Rule("a path inside the folder", _stays_inside)]
 # The same, or the folder itself.
 InnerFolder = Annotated[
@@ -86,18 +87,18 @@ Digest = Annotated[str, matching("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
 
 
 def build(kind: Any, value: Any, where: str = "") -> Any:
-    """Check a JSON value against a type, and make a dataclass of each object that is to be one.
+    """Check a JSON value against a type, and turn objects into the dataclasses that it names.
 
-    Fields that a dataclass does not have are left out: a newer version may have added them.
+    Fields that a dataclass does not have are ignored, since a newer version may have added them.
 
     Args:
         kind: a dataclass, `int`, `float`, `str`, `bool`, `Any`, `list[...]`, `dict[str, ...]`,
             `Literal[...]`, any of them `| None`, and any of them in `Annotated` with a `Rule`.
-        value: what JSON gives.
-        where: the name of the value, for errors.
+        value: value as the json module returns it.
+        where: name of the value, for errors.
 
     Raises:
-        ValueError: naming the field, its value and what was expected.
+        ValueError: a value does not fit; the error names its field and what was expected.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
@@ -164,11 +165,11 @@ def _inner(where: str, key: str | int) -> str:
 
 
 def check_values(document: Any) -> None:
-    """Check what no document may hold, wherever it stands: what could fail later, and elsewhere.
+    """Check a whole document for values that could fail later in other places.
 
     Raises:
-        ValueError: naming a string that is not Unicode, an integer of more than 64 bits, or a
-            value below too many others.
+        ValueError: a string is not valid Unicode, an integer has more than 64 bits, or a value is
+            nested too deep; the error names it.
     """
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
     while waiting:
@@ -193,7 +194,7 @@ def _fault(value: Any) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a string has no lone surrogate, which JSON can write and UTF-8 cannot."""
+    """Return whether a string has no lone surrogate, which JSON can write and UTF-8 cannot."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:

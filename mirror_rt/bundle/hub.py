@@ -1,4 +1,4 @@
-"""Where a name becomes a folder: a local path first, then a model hub or its local cache."""
+"""Resolve a name to a folder: a local path first, then a model hub or its local cache."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def cache_folder() -> Path:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether `name` has the form owner/name of a model hub."""
+    """Return whether `name` has the form owner/name of a model hub."""
     owner, slash, repository = name.partition("/")
     return bool(slash and owner and repository) and "/" not in repository and owner[0] not in ".~"
 
 
 def refuse_revision(path: Path, revision: str | None) -> None:
-    """Raise ConfigError for a revision of a local path, which has none."""
+    """Raise ConfigError if a revision is given with a local path, which has none."""
     if revision is not None:
         raise ConfigError(
             f"revision {revision!r} goes with a hub name, and {path} is a path here: leave it out"
@@ -54,16 +54,17 @@ def resolve_bundle(
     offline: bool,
     variants: Sequence[str | None] | None = None,
 ) -> Path:
-    """Folder of a bundle given by path or by hub name.
+    """Return the folder of a bundle that is given by path or by hub name.
 
     Args:
-        path_or_name: a folder here, or owner/name.
+        path_or_name: a local folder, or owner/name.
         revision: branch, tag or commit on the hub.
-        offline: look in the hub's local cache alone.
-        variants: whose graphs to download (a name of None is the default one); None for all.
+        offline: look only in the hub's local cache.
+        variants: names of the graphs to download (None in the list is the default one); None for
+            all.
 
     Raises:
-        BundleError: there is none of that name, or it lacks a variant.
+        BundleError: there is no bundle of that name, or it lacks a variant.
         ConfigError: a revision was given with a path.
     """
     path = Path(path_or_name)
@@ -83,10 +84,10 @@ def download_bundle(
     error: type[MirrorError],
     variants: Sequence[str | None] | None = None,
 ) -> Path:
-    """Download a bundle, its manifest first, and of its graphs those of `variants` alone.
+    """Download the manifest of a bundle, and then its files with only the graphs of `variants`.
 
     Raises:
-        BundleError: the repository holds no bundle, or it lacks a variant.
+        BundleError: the repository has no bundle, or the bundle lacks a variant.
     """
     folder = download(
         name, revision=revision, offline=offline, error=error, allow=[Layout.manifest]
@@ -97,7 +98,7 @@ def download_bundle(
     files = manifest.files
     if variants is not None:
         files = manifest.files_for([manifest.variant(variant) for variant in variants])
-    # Of the same commit, whatever is pushed meanwhile.
+    # Take the other files from the same commit, even if a new one was pushed meanwhile.
     return download(
         name,
         revision=folder.name,
@@ -121,13 +122,13 @@ def download(
     Args:
         name: owner/name.
         revision: branch, tag or commit.
-        offline: look in the cache alone.
-        error: what to raise where the hub cannot be reached, or has no such name or revision.
+        offline: look only in the cache.
+        error: error to raise if the hub cannot be reached, or has no such name or revision.
         allow: patterns of files to download; None for all.
-        ignore: patterns of files to leave there.
+        ignore: patterns of files not to download.
 
     Returns:
-        The snapshot in the cache; its name is the commit.
+        The folder of the snapshot in the cache; its name is the commit.
     """
     hub = hub_library(f"loading {name!r} by name")
     with hub_errors(name, revision=revision, offline=offline, error=error):
@@ -143,7 +144,7 @@ def download(
 
 
 def hub_library(purpose: str) -> ModuleType:
-    """Import huggingface_hub, or say which extra brings it."""
+    """Import huggingface_hub, or raise an error that says which extra installs it."""
     return require("huggingface_hub", extra="hub", purpose=purpose)
 
 
@@ -151,16 +152,16 @@ def hub_library(purpose: str) -> ModuleType:
 def hub_errors(
     name: str, *, error: type[MirrorError], revision: str | None = None, offline: bool = False
 ) -> Iterator[None]:
-    """Turn what huggingface_hub raises about the repository `name` into one line of `error`."""
+    """Turn errors of huggingface_hub about the repository `name` into an `error` of one line."""
     errors = require("huggingface_hub.errors", extra="hub", purpose="using a model hub")
     try:
         yield
     except MirrorError:
         raise
-    # Network errors, its own and those of its transfers, in this order.
+    # These are errors of the network, of huggingface_hub itself, and of its transfers.
     except (errors.HTTPError, OSError, ValueError, RuntimeError) as cause:
         if isinstance(cause, OSError) and cause.errno is not None:
-            raise  # of this machine: a full disk, a folder without permission
+            raise  # an error of this machine, such as a full disk or a missing permission
         raise error(_explain(errors, cause, name, revision, offline)) from cause
 
 
@@ -170,7 +171,7 @@ def _explain(
     constants = require("huggingface_hub.constants", extra="hub", purpose="using a model hub")
     endpoint, offline = constants.ENDPOINT, offline or constants.HF_HUB_OFFLINE
     if isinstance(cause, RuntimeError) and isinstance(cause.__cause__, Exception):
-        cause = cause.__cause__  # of the one upload that failed
+        cause = cause.__cause__  # the error of the one upload that failed
     status = getattr(getattr(cause, "response", None), "status_code", None)
     said = getattr(cause, "server_message", None) or str(cause.__cause__ or cause)
     reason = next(iter(said.strip().splitlines()), repr(cause))

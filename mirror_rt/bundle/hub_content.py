@@ -1,4 +1,4 @@
-"""What a repository of a model hub holds: one bundle, or a language pack of several."""
+"""The content of a repository of a model hub: one bundle, or a language pack of several."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["bundle_folders", "read_bundles", "visible_files"]
 
 
 def visible_files(folder: Path) -> list[str]:
-    """Paths inside `folder`, sorted, of every file that is neither hidden nor in a hidden folder.
+    """Return the sorted paths of all files in `folder` that are not hidden or in hidden folders.
 
-    What is being written has a hidden name until it is whole.
+    Files and folders that are still being written have hidden names until they are complete.
     """
     paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     return sorted(p.as_posix() for p in paths if not any(x.startswith(".") for x in p.parts))
 
 
 def bundle_folders(folder: Path) -> list[Path]:
-    """The bundle that `folder` is, or those that it holds as a pack.
+    """Return the folders of the bundles in `folder`: itself, or those of a pack.
 
     Raises:
-        BundleError: it is neither.
+        BundleError: it is neither a bundle nor a pack.
     """
     if (folder / Layout.manifest).is_file():
         return [folder]
@@ -38,7 +38,7 @@ def read_bundles(folder: Path) -> dict[str, Manifest]:
     """Read and verify each bundle of `folder`: path inside it (`.` for itself) -> manifest.
 
     Raises:
-        BundleError: not a bundle or pack, or a bundle in it is incomplete or changed.
+        BundleError: the folder is not a bundle or pack, or a bundle in it is incomplete or changed.
     """
     if is_pack(folder):
         entries = PackIndex.read(folder).bundles.values()

@@ -1,4 +1,4 @@
-"""JSON documents with a format and a version: mirror.json, pack.json, heads.json."""
+"""Read JSON documents with a format and a version: mirror.json, pack.json, heads.json."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from mirror_rt.schema import check_values
 __all__ = ["naming", "read_document", "read_json"]
 
 
-# More than 100 times what a pack of 100 languages has; parsing and checking it takes half a second.
+# More than 100 times the size of a pack.json of 100 languages; so much takes half a second to parse
+# and check.
 _MOST_BYTES = 1 << 22
 
 
 def read_json(path: Path, noun: str) -> Any:
-    """Parse `path`.
+    """Parse the JSON file `path`.
 
     Raises:
-        BundleError: its folder does not exist or is no `noun` (it has no such file), or the file
-            is not a regular one, too large, not JSON, or holds a value that nothing may hold
-            (see `schema.check_values`).
+        BundleError: its folder does not exist or is not a `noun` (it has no such file), or the
+            file is not a regular one, too large, not JSON, or has a value that no document may
+            have (see `schema.check_values`).
     """
     if not path.parent.is_dir():
         raise BundleError(f"{path.parent}: no such folder")
     if not path.exists():
         raise BundleError(f"{path.parent} is not a {noun}: it has no {path.name}")
-    if not path.is_file():  # reading a pipe would wait for ever
+    if not path.is_file():  # reading a pipe would wait forever
         raise BundleError(f"{path} is not a regular file")
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
@@ -62,14 +63,14 @@ def read_document(
     """Parse `path` and check its `format` and `format_version`.
 
     Args:
-        path: the file.
-        noun: what its folder should be.
-        expected: the format.
-        version: the newest format version that is understood.
-        hints: another format -> what to do about it.
+        path: path of the file.
+        noun: word for the expected kind of folder, for errors.
+        expected: expected format.
+        version: newest format version that is understood.
+        hints: other format -> advice to add to the error.
 
     Raises:
-        BundleError: as `read_json`, or it is of another format.
+        BundleError: as `read_json`, or the document has another format.
         BundleVersionError: the format version is newer than `version`.
     """
     values = read_json(path, noun)

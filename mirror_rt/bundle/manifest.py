@@ -1,4 +1,4 @@
-"""mirror.json: what a folder is, how it was made, and the hash of every file in it."""
+"""The manifest mirror.json: what a folder is, how it was made, and the hashes of its files."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ __all__ = [
 FORMAT_VERSION = 1
 
 Pooling = Literal["cls", "mean", "mean-without-special", "mean-with-padding"]
-# `Pooling` is what can be tuned; the rest comes with the models of others, under the names that
-# sentence-transformers has for it.
+# `Pooling` lists the poolings that can be tuned; the others occur in published models, and have
+# the names that sentence-transformers gives them.
 PoolingMode = Pooling | Literal["max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Precision = Literal["fp32", "fp16", "int8"]
-# `cpu` graphs run under every execution provider, `cuda` graphs under CUDA alone.
+# `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA.
 Target = Literal["cpu", "cuda"]
-# A tuned Hugging Face folder, and what `export` makes of it; both hold a mirror.json.
+# A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
 Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
 
-# Limits far above every published model, so that a damaged number is no request for memory.
+# These limits are far above every published model; they keep a damaged number from allocating
+# huge amounts of memory.
 Dimension = Annotated[int, between(1, 65_536)]
 _Tokens = Annotated[int, between(1, 1_048_576)]
 _TokenId = Annotated[int, between(0, 2**31 - 1)]
@@ -59,29 +60,29 @@ _MAPPED = "_mapped.onnx"
 
 
 class Layout:
-    """Where a bundle keeps its files; the names are those that other tools look for."""
+    """The paths of the files in a bundle; they are named as other tools expect them."""
 
     manifest = "mirror.json"
-    pack = "pack.json"  # of a folder of bundles
-    card = "README.md"  # not among the hashed files: people edit it on the hub
+    pack = "pack.json"  # index of a folder of several bundles
+    card = "README.md"  # not among the hashed files, because people edit it on the hub
     model = "onnx/model.onnx"
     tokenizer = "tokenizer.json"
-    heads = "heads/heads.json"  # see mirror_rt.heads.task_heads; not every folder has it
+    heads = "heads/heads.json"  # optional, see mirror_rt.heads.task_heads
 
     @staticmethod
     def mapped(graph: str) -> str:
-        """Path of the same graph with its weights read in place from the file `graph`."""
+        """Return the path of the same graph whose weights are mapped from the file `graph`."""
         return graph.removesuffix(".onnx") + _MAPPED
 
     @staticmethod
     def is_mapped(graph: Path) -> bool:
-        """Whether onnxruntime maps the weights of this graph, rather than read them."""
+        """Return whether onnxruntime maps the weights of this graph instead of reading them."""
         return graph.name.endswith(_MAPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Size in bytes and SHA-256 of one file."""
+    """The size in bytes and the SHA-256 of one file."""
 
     bytes: Annotated[int, between(0, 2**63 - 1)]
     sha256: Digest
@@ -93,12 +94,12 @@ class Variant:
 
     Attributes:
         file: path inside the folder.
-        precision: of its weights.
-        target: where it runs.
-        graph: nodes, fused operators, opset.
-        parity: report of the comparison with PyTorch; None where it was not made.
-        unchecked: why it was not made; None where it was.
-        weights: path of the graph whose weights this one reads; None where it has its own.
+        precision: number format of its weights.
+        target: execution providers that it runs under.
+        graph: numbers of its nodes and fused operators, and its opset.
+        parity: report of the comparison with PyTorch; None if they were not compared.
+        unchecked: why they were not compared; None if they were.
+        weights: path of the graph whose weights this one reads; None if it has its own.
     """
 
     file: InnerPath
@@ -112,21 +113,21 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of mirror.json, in a bundle and in the tuned folder it came from.
+    """The content of mirror.json, in a bundle and in the tuned folder that it was made from.
 
     Attributes:
         dimension: length of an embedding.
         max_length: most tokens of a text, special tokens included.
         pad_id: token id to pad with.
-        pad_to: every text is padded to this many tokens (pooling `mean-with-padding` alone).
+        pad_to: number of tokens every text is padded to (only with pooling `mean-with-padding`).
         pooling: how token vectors become one (see `PoolingMode`); several are joined by `+`.
-        mask_token: the tokenizer's own, None where it has none.
+        mask_token: the tokenizer's mask token; None if it has none.
         base_model: name and revision of the model that was tuned.
-        recipe: every field of the recipe, None for a model that was not tuned here.
+        recipe: every field of the training recipe; None for a model that was not tuned here.
         data: source, SHA-256 and counts of the training data.
         training: seed, precision, steps, loss and speed of the run.
-        normalize: whether vectors are of unit length unless asked otherwise.
-        prompts: name -> text put before a text; `default_prompt_name` is used unless told.
+        normalize: whether vectors are of unit length by default.
+        prompts: name -> prompt to put before a text; `default_prompt_name` is the default one.
         variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
         files: path inside the folder -> FileRecord.
     """
@@ -154,7 +155,7 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, the format first."""
+        """Return plain JSON values, with the format first."""
         values = dataclasses.asdict(self)
         head = {name: values.pop(name) for name in ("format", "format_version")}
         return head | values
@@ -164,9 +165,9 @@ class Manifest:
         """Read and check `folder`/mirror.json.
 
         Raises:
-            BundleError: no such folder or manifest, one of another format than `expected`, or a
-                field is missing, of a wrong type, outside its limits or at odds with another.
-            BundleVersionError: the format version is newer than this one.
+            BundleError: there is no such folder or manifest, its format is not `expected`, or a
+                field is missing, of a wrong type, outside its limits or contradicts another one.
+            BundleVersionError: the format version is newer than `FORMAT_VERSION`.
         """
         path = folder / Layout.manifest
         values = read_document(
@@ -179,7 +180,7 @@ class Manifest:
         return manifest
 
     def _check_consistent(self) -> None:
-        """Check what depends on several fields; ValueError names one of them."""
+        """Check the rules that involve several fields; raise a ValueError that names one."""
         if self.pad_to not in (None, self.max_length):
             raise ValueError(f"pad_to is {self.pad_to}, expected max_length or null")
         if self.default_prompt_name not in (None, *self.prompts):
@@ -196,10 +197,10 @@ class Manifest:
                     raise ValueError(f"files has no record of {required}")
 
     def variant(self, name: str | None = None) -> Variant:
-        """Return the graph of that name; None for `fp32`, or the first where there is no `fp32`.
+        """Return the variant of that name; None for `fp32`, or for the first if there is no `fp32`.
 
         Raises:
-            BundleError: the bundle has none of that name.
+            BundleError: the bundle has no variant of that name.
         """
         found = self.variants.get(name or ("fp32" if "fp32" in self.variants else self._first()))
         if found is None:
@@ -210,19 +211,19 @@ class Manifest:
         return next(iter(self.variants), "fp32")
 
     def files_for(self, variants: Iterable[Variant]) -> dict[str, FileRecord]:
-        """Files that these variants need: every file but the graphs of the others."""
+        """Return the files that these variants need: all but the graphs of other variants."""
         kept = {file for variant in variants for file in (variant.file, variant.weights)}
         others = [v.file for v in self.variants.values() if v.file not in kept]
-        # Weights beside a graph have its name and `_data` after it.
+        # A file of weights beside a graph has the name of the graph with `_data` appended.
         theirs = (*others, *map(Layout.mapped, others))
         return {name: r for name, r in self.files.items() if not name.startswith(theirs)}
 
     def damage(self, folder: Path, files: dict[str, FileRecord] | None = None) -> str | None:
-        """Say what is wrong with the first file that is missing or changed; None where none is.
+        """Describe the first file that is missing or was changed; return None if there is none.
 
         Args:
-            folder: where the files are.
-            files: those to compare with their size and hash; None for every recorded one.
+            folder: folder that holds the files.
+            files: files to compare with their recorded size and hash; None for all of them.
         """
         for name, record in (self.files if files is None else files).items():
             path = folder / name
@@ -237,17 +238,17 @@ class Manifest:
         return None
 
     def verify(self, folder: Path, files: dict[str, FileRecord] | None = None) -> None:
-        """Compare every recorded file, or those of `files` alone, with its size and hash.
+        """Compare every recorded file, or only those of `files`, with its size and hash.
 
         Raises:
-            BundleIntegrityError: naming the first file that is missing or differs.
+            BundleIntegrityError: a file is missing or differs; the error names the first one.
         """
         if damage := self.damage(folder, files):
             raise BundleIntegrityError(f"{folder} is damaged: {damage}: make it again")
 
 
 def record_files(folder: Path) -> dict[str, FileRecord]:
-    """Size and hash of every file under `folder` but the manifest and card, by sorted path."""
+    """Record size and hash of every file under `folder` but manifest and card, sorted by path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
         name: FileRecord(path.stat().st_size, sha256(path))
@@ -257,7 +258,7 @@ def record_files(folder: Path) -> dict[str, FileRecord]:
 
 
 def declared_format(folder: Path) -> str | None:
-    """What `folder`/mirror.json says the folder is; None where there is no such file."""
+    """Return the format that `folder`/mirror.json declares; None if there is no such file."""
     if not (folder / Layout.manifest).is_file():
         return None
     values = read_json(folder / Layout.manifest, "bundle")

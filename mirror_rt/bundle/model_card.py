@@ -1,6 +1,6 @@
-"""The model card: README.md of a bundle or a language pack, as a model hub reads and shows it.
+"""The model card: the README.md of a bundle or a language pack, which a model hub shows.
 
-Everything in it comes from the manifest, so the same manifest gives the same card.
+Its whole content comes from the manifest, so the same manifest gives the same card.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["model_card", "pack_card", "write_model_card"]
 
 _TAGS = ["feature-extraction", "mirror-bert", "onnx", "onnxruntime", "sentence-embeddings"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
-# By the `system` of a recipe; without one it is Mirror-BERT.
+# Descriptions by the `system` of a recipe; a recipe without one is Mirror-BERT.
 _SYSTEMS = {
     "flow": "[BERT-flow](https://aclanthology.org/2020.emnlp-main.733/)",
     "cf": f"BERT-CF: {_PAPER}, then a normalising flow",
@@ -42,11 +42,11 @@ def write_model_card(folder: Path, manifest: Manifest) -> None:
 
 
 def model_card(manifest: Manifest, name: str | None = None) -> str:
-    """Card of a bundle: front matter, then what it is, how to use it and how it was made.
+    """Return the card of a bundle: front matter, description, use, graphs and provenance.
 
     Args:
-        manifest: of the bundle.
-        name: owner/name on a hub, for the examples; None before it has one.
+        manifest: manifest of the bundle.
+        name: owner/name on a hub, for the examples; None if it is not on a hub yet.
     """
     parts = [
         _front_matter([manifest]),
@@ -64,7 +64,7 @@ def model_card(manifest: Manifest, name: str | None = None) -> str:
 
 
 def pack_card(manifests: dict[str, Manifest], name: str) -> str:
-    """Card of a language pack.
+    """Return the card of a language pack.
 
     Args:
         manifests: folder in the pack -> manifest of the bundle in it.
@@ -112,7 +112,7 @@ def _one_or_all(values: set[str]) -> str | list[str] | None:
 
 
 def _language_code(manifest: Manifest) -> str | None:
-    """The ISO 639 code that a hub takes: `zh` of zh-Hans."""
+    """Return the ISO 639 code that a hub expects: `zh` for zh-Hans; None if there is none."""
     code = re.split("[-_]", manifest.language or "")[0].lower()
     return code if re.fullmatch("[a-z]{2,3}", code) else None
 
@@ -126,7 +126,7 @@ def _base(manifest: Manifest) -> str:
 
 
 def _is_on_hub(manifest: Manifest) -> bool:
-    """Whether the base model's name is one on a hub, not that of a folder."""
+    """Return whether the base model's name is a name on a hub, not that of a folder."""
     return is_hub_name(_base(manifest)) or bool(manifest.base_model.get("revision"))
 
 
@@ -168,7 +168,7 @@ def _usage(manifest: Manifest, name: str | None) -> str:
         "With onnxruntime alone:",
         f"```python\n{_plain_usage(manifest, folder)}\n```",
     ]
-    # sentence-transformers knows neither these poolings nor a flow.
+    # sentence-transformers supports neither these poolings nor a flow.
     flow = (manifest.recipe or {}).get("system") in ("flow", "cf")
     if not (manifest.pooling.startswith("mean-with") or flow):
         options = {"file_name": Path(manifest.variant().file).name}
@@ -228,7 +228,7 @@ def _variants(manifest: Manifest) -> str:
 
 
 def _size(manifest: Manifest, variant: Variant) -> str:
-    """Megabytes of a graph and of the weights beside it."""
+    """Return the megabytes of a graph together with the weights beside it."""
     found = [r.bytes for name, r in manifest.files.items() if name.startswith(variant.file)]
     return f"{sum(found) / 1e6:.1f}"
 
@@ -261,7 +261,7 @@ def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """The same without dictionaries in it: their keys are joined, as in `metrics, accuracy`."""
+    """Flatten nested dictionaries; their keys are joined, as in `metrics, accuracy`."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
@@ -285,5 +285,5 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot end a cell or a row of a Markdown table."""
+    """Escape text so that it cannot end a cell or a row of a Markdown table."""
     return " ".join(text.replace("|", "\\|").split())

@@ -1,4 +1,4 @@
-"""pack.json: a language pack, the index of several bundles in one folder."""
+"""The index pack.json of a language pack, which is a folder of several bundles."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _FORMAT = "mirror_rt pack"
 
 @dataclass(frozen=True, slots=True)
 class PackedBundle:
-    """What the index says of one bundle.
+    """The entry of one bundle in the index.
 
     Attributes:
-        path: its folder, relative to the pack, with `/` between the parts.
+        path: folder of the bundle, relative to the pack, with `/` between the parts.
         dimension: length of an embedding.
-        manifest_sha256: of its mirror.json, which holds the hashes of its other files.
-        language: tag, None where the bundle declares none.
-        level: what it was tuned on: word, phrase or sentence; None where it was not.
+        manifest_sha256: SHA-256 of its mirror.json, which has the hashes of its other files.
+        language: language tag; None if the bundle declares none.
+        level: kind of strings it was tuned on: word, phrase or sentence; None if not tuned.
         base_model: name and revision of the model that was tuned.
         variants: names of its graphs.
-        source: what it was made from, and with which options.
+        source: model that it was made from, and the options of its export.
     """
 
     path: InnerPath
@@ -63,7 +63,7 @@ class PackedBundle:
         """Compare the bundle with this entry and its files with their hashes.
 
         Raises:
-            BundleError: the bundle is absent, incomplete or changed, or not the one of the index.
+            BundleError: the bundle is missing, incomplete or changed, or not the indexed one.
         """
         folder = pack / self.path
         manifest = Manifest.read(folder)
@@ -72,7 +72,7 @@ class PackedBundle:
         return manifest
 
     def check_manifest(self, pack: Path) -> None:
-        """Raise BundleIntegrityError where mirror.json of the bundle is not that of this entry."""
+        """Raise BundleIntegrityError if mirror.json of the bundle is not that of this entry."""
         path = pack / self.path / Layout.manifest
         if sha256(path) != self.manifest_sha256:
             raise BundleIntegrityError(
@@ -85,10 +85,10 @@ class PackIndex:
     """The content of pack.json.
 
     Attributes:
-        bundles: name -> bundle, in order; the name is the language where that is unique.
-        default: name of the bundle to use where none is asked for.
-        generator: program and version that wrote it.
-        created: when, ISO 8601.
+        bundles: name -> bundle, in order; the name is the language if that is unique.
+        default: name of the bundle to use by default.
+        generator: program that wrote the file, and its version.
+        created: time of writing, in ISO 8601.
     """
 
     bundles: dict[str, PackedBundle]
@@ -97,21 +97,21 @@ class PackIndex:
     created: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, the format first."""
+        """Return plain JSON values, with the format first."""
         return {"format": _FORMAT, "format_version": PACK_VERSION} | dataclasses.asdict(self)
 
     def write(self, folder: Path, file: str = PACK_FILE) -> None:
-        """Write it into `folder`, whole or not at all."""
+        """Write the index into `folder`, whole or not at all."""
         write_json(folder / file, self.to_dict())
 
     @classmethod
     def read(cls, folder: str | Path, file: str = PACK_FILE) -> PackIndex:
-        """Read and check `folder`/pack.json; the bundles themselves are not looked at.
+        """Read and check `folder`/pack.json, without looking at the bundles themselves.
 
         Raises:
-            BundleError: no such folder or index, one of another format, a field is missing or of
-                a wrong type, or a path leads out of the pack.
-            BundleVersionError: the format version is newer than this one.
+            BundleError: there is no such folder or index, the index has another format, a field is
+                missing or of a wrong type, or a path leads out of the pack.
+            BundleVersionError: the format version is newer than `PACK_VERSION`.
         """
         folder = Path(folder)
         path = folder / file
@@ -122,14 +122,14 @@ class PackIndex:
         return index
 
     def _check_consistent(self, folder: Path) -> None:
-        """Check the default, and that no bundle is behind a link; ValueError names the field."""
+        """Raise ValueError if the default is not a bundle, or a path leads out of the pack."""
         if self.default not in self.bundles:
             raise ValueError(f"default is {self.default!r}, expected one of {list(self.bundles)}")
         inside = folder.resolve()
         for name, bundle in self.bundles.items():
             try:
                 found = (folder / bundle.path).resolve()
-            except (OSError, RuntimeError) as error:  # a link to itself
+            except (OSError, RuntimeError) as error:  # for example a link to itself
                 raise ValueError(f"bundles.{name}.path is {bundle.path!r}: {error}") from error
             if not found.is_relative_to(inside):
                 raise ValueError(
@@ -140,7 +140,7 @@ class PackIndex:
         """Return the entry of that name; None for the default.
 
         Raises:
-            BundleError: the pack has none of that name.
+            BundleError: the pack has no bundle of that name.
         """
         found = self.bundles.get(self.default if name is None else name)
         if found is None:
@@ -149,12 +149,12 @@ class PackIndex:
 
 
 def is_pack(folder: Path) -> bool:
-    """Whether `folder` is a pack, and not itself a bundle."""
+    """Return whether `folder` is a pack, and not itself a bundle."""
     return (folder / PACK_FILE).is_file() and not (folder / Layout.manifest).is_file()
 
 
 def refuse_pack(path: Path) -> None:
-    """Raise BundleError where `path` is a pack, or would be a bundle of one that lacks it."""
+    """Raise BundleError if `path` is a pack, or names a bundle that a pack does not have."""
     if is_pack(path):
         names = list(PackIndex.read(path).bundles)
         raise BundleError(

@@ -1,4 +1,4 @@
-"""Who wrote a manifest, and when."""
+"""Record which program wrote a manifest, and when."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["Provenance", "made_now"]
 
 
 class Provenance(TypedDict):
-    """Fields of a manifest and of an index that say how the file came to be.
+    """The fields of a manifest or an index that say how the file was made.
 
     Attributes:
-        generator: the program and its version.
-        created: the time, in ISO 8601, in UTC.
+        generator: program that wrote the file, and its version.
+        created: time of writing, in ISO 8601, in UTC.
     """
 
     generator: str
@@ -21,8 +21,8 @@ class Provenance(TypedDict):
 
 
 def made_now() -> Provenance:
-    """Return the fields of a file that is written now, by this version."""
-    from mirror_rt import __version__  # its lookup is slow
+    """Return the fields for a file that is written now, by this version."""
+    from mirror_rt import __version__  # imported here because looking it up is slow
 
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {"generator": f"mirror-rt {__version__}", "created": now}

@@ -1,4 +1,4 @@
-"""From a model hub to a folder, whole or not at all, every file checked."""
+"""Pull from a model hub into a folder, whole or not at all, with every file checked."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mirror_rt.io.atomic import check_free, check_space, new_folder, write_json
 
 __all__ = ["Pulled", "pull"]
 
-# Smaller files are not worth a link: one edited in place would change in every bundle.
+# Smaller files are copied rather than linked, because editing a link changes it in every bundle.
 _SMALLEST_LINK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What was downloaded: the commit it is of, how many files, and their bytes."""
+    """The result of a download: its commit, the number of files, and their total bytes."""
 
     commit: str
     files: int
@@ -43,22 +43,22 @@ def pull(
 ) -> Pulled:
     """Download a bundle or a language pack from a model hub into the folder `out`.
 
-    Files that were transferred whole stay in the hub's cache, so a second try goes on from there.
+    Files that were transferred as a whole stay in the hub's cache, so a second try resumes there.
 
     Args:
         name: owner/name.
         out: folder to write.
         revision: branch, tag or commit.
-        variants: keep these graphs of a bundle alone; its manifest then names no others.
-        offline: look in the hub's local cache alone.
+        variants: keep only these graphs of a bundle, also in its manifest; None for all.
+        offline: look only in the hub's local cache.
         overwrite: replace an existing folder.
 
     Raises:
         HubError: the hub has no such name or revision, refuses, or cannot be reached.
-        BundleError: the repository holds no bundle, or lacks a variant.
-        BundleIntegrityError: a file differs from its hash; nothing is written.
-        OutputExistsError: `out` exists.
-        ConfigError: `name` is no hub name, or variants of a pack are asked for.
+        BundleError: the repository has no bundle, or the bundle lacks a variant.
+        BundleIntegrityError: a file is missing or differs from its hash; nothing is written.
+        OutputExistsError: `out` exists and `overwrite` is False.
+        ConfigError: `name` is not a hub name, or variants are given for a pack.
     """
     if not is_hub_name(name):
         raise ConfigError(f"{name!r} is no name on a hub: expected owner/name")
@@ -82,7 +82,7 @@ def pull(
 def _download(
     name: str, revision: str | None, variants: Sequence[str] | None, *, offline: bool
 ) -> tuple[Path, list[str]]:
-    """Snapshot in the hub's cache, and the paths in it that were asked for."""
+    """Return the snapshot in the hub's cache, and the requested paths in it."""
     top = [Layout.manifest, Layout.pack]
     folder = download(name, revision=revision, offline=offline, error=HubError, allow=top)
     if (folder / Layout.pack).is_file():
@@ -104,7 +104,7 @@ def _download(
 
 
 def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
-    """Copy out of the cache; what several bundles of a pack share is one file here, too."""
+    """Copy files out of the cache; a file that several bundles of a pack share stays one file."""
     copies: dict[Path, Path] = {}
     for file in files:
         blob, target = (snapshot / file).resolve(), folder / file
@@ -118,7 +118,7 @@ def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
 
 
 def _keep(folder: Path, variants: Sequence[str]) -> None:
-    """Take the other variants out of a manifest; fields of a later version stay."""
+    """Remove the other variants from a manifest, and keep unknown fields of later versions."""
     path = folder / Layout.manifest
     manifest = Manifest.read(folder)
     files = manifest.files_for([manifest.variant(name) for name in variants])

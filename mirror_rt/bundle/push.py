@@ -1,4 +1,4 @@
-"""From a folder to a model hub: verified first, then sent in one commit."""
+"""Push a folder to a model hub: verify it first, then send it in one commit."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mirror_rt.errors import ConfigError, HubError
 
 __all__ = ["Pushed", "push"]
 
-# Of the hub or the owner, not of a former version: never removed.
+# These files belong to the hub or the owner, not to a former version, and are never removed.
 _KEPT = (".gitattributes", "LICENSE*", "NOTICE*")
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Where a folder went: the address of the repository, the commit, the number of files."""
+    """The result of a push: the address of the repository, the commit, the number of files."""
 
     url: str
     commit: str
@@ -31,7 +31,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """State of a branch before a push: its commit, and the files in it."""
+    """The state of a branch before a push: its commit, and the files in it."""
 
     commit: str
     files: list[str]
@@ -48,21 +48,21 @@ def push(
 ) -> Pushed:
     """Verify a bundle or a language pack and send it to a model hub, in one commit.
 
-    What the branch held before is removed in the same commit, but for .gitattributes and licence
-    files; the repository and the branch are made where there are none.
+    The former files of the branch are removed in the same commit, except .gitattributes and licence
+    files. The repository and the branch are created if they do not exist.
 
     Args:
-        folder: with mirror.json or pack.json in it.
+        folder: folder with mirror.json or pack.json in it.
         name: owner/name.
-        private: make the repository a private one.
+        private: whether to make the repository private.
         revision: branch to commit to; None for `main`.
-        message: of the commit.
-        overwrite: replace what is no bundle, too.
+        message: message of the commit; None for a default one.
+        overwrite: also replace a repository that does not hold a bundle.
 
     Raises:
-        BundleError: not a bundle or pack, or a bundle in it is incomplete or changed.
-        HubError: no token; or the hub refuses, cannot be reached, or holds something else there.
-        ConfigError: `name` is no hub name; or the repository exists and is public, not private.
+        BundleError: the folder is not a bundle or pack, or a bundle in it is incomplete or changed.
+        HubError: there is no token, or the hub refuses, cannot be reached, or has other content.
+        ConfigError: `name` is not a hub name, or a private repository is wanted and it is public.
     """
     if not is_hub_name(name):
         raise ConfigError(f"{name!r} is no name on a hub: expected owner/name")
@@ -83,13 +83,13 @@ def push(
             operations=_operations(hub, content, head.files),
             commit_message=message or f"Push {folder.resolve().name} with mirror-rt",
             revision=revision,
-            parent_commit=head.commit,  # somebody else's push meanwhile is not undone
+            parent_commit=head.commit,  # fail rather than undo a push that came in between
         )
     return Pushed(f"{api.endpoint}/{name}", commit.oid, len(content))
 
 
 def _content(folder: Path, name: str) -> dict[str, Path | bytes]:
-    """Path in the repository -> file here, or bytes, of everything to send."""
+    """Return what to send: path in the repository -> local file, or bytes."""
     manifests = read_bundles(folder)
     content: dict[str, Path | bytes] = {}
     if (folder / Layout.manifest).is_file():
@@ -103,7 +103,7 @@ def _content(folder: Path, name: str) -> dict[str, Path | bytes]:
 
 
 def _card(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """The card as it was edited; else one whose examples give the name on the hub."""
+    """Return the card if it was edited, else one whose examples use the name on the hub."""
     path = folder / Layout.card
     written = path.read_bytes() if path.is_file() else None
     if written is None or written == model_card(manifest).encode():
@@ -112,7 +112,7 @@ def _card(folder: Path, manifest: Manifest, name: str) -> bytes:
 
 
 def _prepare(hub: ModuleType, api: Any, name: str, revision: str | None, *, private: bool) -> _Head:
-    """Make the repository and the branch where they are missing."""
+    """Create the repository and the branch if they are missing; return the branch's state."""
     try:
         info = api.model_info(name)
         if private and not info.private:
@@ -133,7 +133,7 @@ def _prepare(hub: ModuleType, api: Any, name: str, revision: str | None, *, priv
 
 
 def _refuse_others(name: str, files: list[str]) -> None:
-    """Raise HubError where a repository holds files of something else than this project."""
+    """Raise HubError if a repository has files, but neither a bundle nor a pack."""
     others = [file for file in files if not _is_kept(file) and file != Layout.card]
     if others and not {Layout.manifest, Layout.pack} & set(files):
         raise HubError(

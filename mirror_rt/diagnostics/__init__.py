@@ -1,1 +1,1 @@
-"""Say what is installed and whether it fits together; measure an encoder."""
+"""Check the installation, and measure the speed of an encoder."""

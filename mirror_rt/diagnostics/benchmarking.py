@@ -1,4 +1,4 @@
-"""Throughput and latency of an encoder over texts a call and lengths."""
+"""Measure throughput and latency of an encoder by texts per call and length."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ __all__ = [
 ]
 
 _WORDS = 500
-# Fewer calls do not show so rare a delay.
+# The number of calls from which a percentile is reported; fewer do not show such rare delays.
 _CALLS_FOR = {95: 20, 99: 100}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What was measured of one number of texts a call and one length.
+    """The measurements for one number of texts per call and one length of texts.
 
     Attributes:
-        texts: a call.
-        tokens: mean of a text, special tokens included.
-        calls: that were timed.
-        texts_per_second: over all calls.
-        tokens_per_second: the same, padding left out.
+        texts: number of texts per call.
+        tokens: mean number of tokens of a text, special tokens included.
+        calls: number of calls that were timed.
+        texts_per_second: mean throughput over all calls, in texts.
+        tokens_per_second: mean throughput over all calls, in tokens without padding.
         p50_ms: median duration of a call.
-        p95_ms: 95th percentile; None of fewer than 20 calls.
-        p99_ms: 99th percentile; None of fewer than 100 calls.
+        p95_ms: 95th percentile of the duration; None for fewer than 20 calls.
+        p99_ms: 99th percentile of the duration; None for fewer than 100 calls.
     """
 
     texts: int
@@ -62,12 +62,12 @@ class Cell:
 
 
 def synthetic_texts(encoder: Encoder, tokens: int, count: int, *, seed: int = 0) -> list[str]:
-    """`count` texts of `tokens` tokens each (nearly, in some vocabularies), all different.
+    """Make `count` different texts of `tokens` tokens each (roughly so in some vocabularies).
 
-    They are made of words that are one token of the bundle's vocabulary.
+    They consist of words that are a single token in the bundle's vocabulary.
 
     Raises:
-        ConfigError: so many tokens leave no room for a word, or the model takes fewer.
+        ConfigError: `tokens` is too few for a word, or more than the model takes.
     """
     words = _single_token_words(encoder)
     special = len(encoder.tokenize(words[0])[0]) - 1
@@ -86,7 +86,7 @@ def _single_token_words(encoder: Encoder) -> list[str]:
     words: list[str] = []
     for number in random.Random(0).sample(range(size), size):
         word = tokenizer.decode([number]).strip()
-        # Twice, because the first word of a text may be another token than the later ones.
+        # Check it twice, because the first word of a text may be tokenised differently.
         if (
             word.isalpha()
             and len(tokenizer.encode(f"{word} {word}", add_special_tokens=False)) == 2
@@ -107,17 +107,17 @@ def measure(
     tokens: Iterable[int],
     seconds: float,
 ) -> Cell:
-    """Call `encode` on `batch` texts at a time for about so many seconds.
+    """Call `encode` on `batch` texts at a time for about `seconds` seconds, and time the calls.
 
-    One call before is not counted. Where calls are long, three are made, or fewer in twice the
-    time.
+    The first call is not counted. If calls are long, at least three are timed, or as many as begin
+    within twice the time, but at least one.
 
     Args:
-        encode: the encoder's.
-        texts: taken in turn, again and again.
-        batch: texts of a call.
-        tokens: of each of the texts.
-        seconds: for this cell.
+        encode: method `encode` of an encoder.
+        texts: texts to encode, taken in turn again and again.
+        batch: number of texts per call.
+        tokens: number of tokens of each text.
+        seconds: time for the measurement.
     """
     lengths = np.array(list(tokens))
     durations: list[float] = []
@@ -152,7 +152,7 @@ def measure(
 
 
 def machine_name() -> str:
-    """Processors and their name, as Linux tells them."""
+    """Return the number and the name of the processors, as far as Linux tells them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -162,8 +162,8 @@ def machine_name() -> str:
 
 
 def peak_memory_mb() -> float | None:
-    """Most physical memory that this process has used; None where that cannot be told."""
-    with contextlib.suppress(OSError):  # Linux; ru_maxrss starts at what the parent had
+    """Return the most physical memory that this process has used, in MB; None if unknown."""
+    with contextlib.suppress(OSError):  # on Linux, since ru_maxrss begins at the parent's value
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) / 2**10
@@ -176,14 +176,14 @@ def peak_memory_mb() -> float | None:
 
 
 def write_json_report(path: Path, about: dict[str, object], cells: list[Cell]) -> None:
-    """Write what was measured, and on what, as JSON; an existing file is replaced."""
+    """Write the measurements, and what they were made on, as JSON; replace an existing file."""
     report = about | {"cells": [dataclasses.asdict(cell) for cell in cells]}
     with new_file(path, overwrite=True) as file:
         file.write(json.dumps(report, indent=1).encode() + b"\n")
 
 
 def plot_cells(path: Path, title: str, cells: list[Cell]) -> None:
-    """Throughput and latency over the length, a line for each number of texts a call, as PNG."""
+    """Plot throughput and latency by length as PNG, with a line for each number of texts."""
     require("matplotlib", extra="demo", purpose="--plot")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

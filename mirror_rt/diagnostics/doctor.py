@@ -1,4 +1,4 @@
-"""What is installed here, whether it fits together, and the command that mends what does not."""
+"""Check whether what is installed here fits together, and find commands that repair it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ Status = Literal["ok", "warning", "fault"]
 _WHEELS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 _OPTIONAL = ("huggingface_hub", "pyarrow", "torch", "transformers", "onnx")
 _MENDS_WHEELS = "pip uninstall -y {} && pip install 'mirror-rt[{}]'"
-# A text alone and in a batch, largest difference of a component: int8 takes its scales from all
-# the texts of a batch.
+# The largest difference of a component between a text's vectors alone and in a batch. It is large
+# for int8, which takes its scales from all texts of a batch.
 _AGREE: dict[Precision, float] = {"fp32": 1e-5, "fp16": 5e-3, "int8": 5e-2}
 _REFERENCE = [
     "a",
@@ -55,13 +55,13 @@ _REFERENCE = [
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: what it is.
-        status: `ok`; `warning`, for something that works but not as well as it could; `fault`.
-        detail: what was found.
-        remedy: the command, or the step, that mends it.
+        name: name of the check.
+        status: `ok`; `warning` for something that works, but not as well as it could; `fault`.
+        detail: result in words.
+        remedy: command or step that repairs it; None if there is none.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Finding:
 
 
 def examine(model: str | Path | None = None, load: LoadOptions | None = None) -> list[Finding]:
-    """Look at everything.
+    """Run all checks.
 
     Args:
-        model: a bundle to load and encode with; None to leave that out.
-        load: how to load it; None for the defaults.
+        model: bundle to load and to encode with; None to skip this check.
+        load: options for loading it; None for the defaults.
     """
     checks: list[Callable[[], Iterator[Finding]]] = [
         _versions,
@@ -195,7 +195,7 @@ def _cache() -> Iterator[Finding]:
 
 
 def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
-    """Whether the model gives unit vectors, the same alone and in a batch."""
+    """Check that the model gives unit vectors, and the same ones for texts alone and in a batch."""
     try:
         with Encoder.load(model, **load.keywords()) as encoder:
             together = encoder.encode(_REFERENCE, normalize_embeddings=True)

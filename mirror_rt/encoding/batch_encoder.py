@@ -1,4 +1,4 @@
-"""The `encode` family: what users call, whatever runs the model."""
+"""The `encode` family of methods that users call, independent of what runs the model."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = ["BatchEncoder", "EmbeddingModel", "EncodedTexts", "Inputs", "Vectors"
 
 
 class EmbeddingModel(Protocol):
-    """What evaluation needs of an encoder."""
+    """The part of an encoder that evaluation needs."""
 
     def encode(self, inputs: list[str], *, normalize_embeddings: bool = True) -> Vectors:
-        """Texts to float32 [n, D]."""
+        """Encode texts to float32 [n, D]."""
         ...
 
     @property
     def mask_token(self) -> str | None:
-        """The tokenizer's mask token, None where it has none."""
+        """The tokenizer's mask token; None if it has none."""
         ...
 
 
 class BatchEncoder:
-    """The `encode` family over a pipeline, whatever model that has.
+    """The `encode` family of methods over a pipeline, whichever model that pipeline has.
 
     Args:
         pipeline: turns texts into vectors.
-        mask_token: the tokenizer's mask token, None where it has none.
+        mask_token: the tokenizer's mask token; None if it has none.
     """
 
     def __init__(self, pipeline: Pipeline, *, mask_token: str | None) -> None:
@@ -48,17 +48,17 @@ class BatchEncoder:
 
     @property
     def dimension(self) -> int:
-        """Length D of an embedding."""
+        """The length D of an embedding."""
         return self.pipeline.model.dimension
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a text, special tokens included; see `on_too_long` for longer ones."""
+        """Most tokens of a text, special tokens included; see `on_too_long` for longer texts."""
         return self.pipeline.tokenizer.max_length
 
     @property
     def mask_token(self) -> str | None:
-        """The tokenizer's mask token, None where it has none."""
+        """The tokenizer's mask token; None if it has none."""
         return self._mask_token
 
     @property
@@ -67,10 +67,12 @@ class BatchEncoder:
         return self.pipeline.defaults.prompts
 
     def tokenize(self, inputs: str | Iterable[str]) -> list[list[int]]:
-        """Token ids of each text as it is: special tokens, no prompt, cut at `max_length`.
+        """Return the token ids of each text, with special tokens, without a prompt.
+
+        Texts of more than `max_length` tokens are cut.
 
         Raises:
-            InvalidTextError: naming each text that cannot be encoded.
+            InvalidTextError: some texts cannot be encoded; the error names each of them.
         """
         tokens = self.pipeline.tokenizer(_valid_texts(inputs)).tokens
         return [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
@@ -78,15 +80,15 @@ class BatchEncoder:
     def token_pieces(
         self, inputs: str | Iterable[str], *, prompt: str = "", special_tokens: bool = True
     ) -> list[list[TokenPiece]]:
-        """All tokens of each text, and where they are in it; nothing is cut.
+        """Return all tokens of each text and their positions in it; nothing is cut.
 
         Args:
             inputs: one string, or any iterable of strings.
-            prompt: put before each; positions count from its begin.
-            special_tokens: give those that the model wants around a text, too.
+            prompt: put before each text; positions count from the beginning of the prompt.
+            special_tokens: also return the special tokens that the model puts around a text.
 
         Raises:
-            InvalidTextError: naming each text that cannot be encoded.
+            InvalidTextError: some texts cannot be encoded; the error names each of them.
         """
         return [
             self.pipeline.tokenizer.pieces(prompt + text, special_tokens=special_tokens)
@@ -112,30 +114,31 @@ class BatchEncoder:
 
         Args:
             inputs: one string, or any iterable of strings.
-            batch_size: work of one session run, counted in texts of 64 tokens: the token
-                budget is `64 * batch_size`. Short texts run more at a time, long ones fewer.
-            normalize_embeddings: True for unit vectors (cosine is then a dot product), False for
-                vectors as pooled, None for what the model declares: unit vectors, mostly.
-            show_progress_bar: None shows one where the logger `mirror_rt` is at INFO.
-            truncate_dim: keep the first so many dimensions (then normalise, if asked to).
-            precision: of the result, see `quantize_embeddings`.
-            ranges: [2, D] for `int8` and `uint8` (`calibration_ranges`); None for `unit_ranges`.
-            prompt_name: which of the model's prompts to put before every text; None for its
-                default.
+            batch_size: size of a batch, counted in texts of 64 tokens: a batch has at most
+                `64 * batch_size` tokens, so it holds more short texts and fewer long ones.
+            normalize_embeddings: True for unit vectors (the cosine is then a dot product), False
+                for vectors as pooled, None for what the model declares (mostly unit vectors).
+            show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
+            truncate_dim: keep only this many dimensions, the first ones (normalised afterwards,
+                if at all); None for all.
+            precision: data type of the result, see `quantize_embeddings`.
+            ranges: [2, D], smallest and largest value of each dimension for `int8` and `uint8`
+                (`calibration_ranges`); None for `unit_ranges`.
+            prompt_name: name of the model's prompt to put before every text; None for the default.
             prompt: text to put before every text instead; `""` for none.
             on_too_long: a text of more than `max_length` tokens is cut (`"truncate"`), refused
                 (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted
                 by length (`"chunk"`).
-            errors: `"raise"` refuses the call for an unusable text; `"nan"` gives that text
-                a row of NaN and encodes the others.
+            errors: `"raise"` refuses the whole call because of an unusable text; `"nan"` gives
+                that text a row of NaN and encodes the others.
 
         Returns:
             [n, D] in the order of `inputs`, [D] for a single string; float32, float16, int8 or
-            uint8 by `precision`. The binary precisions have D / 8 columns, rounded up.
+            uint8 depending on `precision`. The binary precisions have D / 8 columns, rounded up.
 
         Raises:
             InvalidTextError: a text is not a string, is empty or blank, is not valid Unicode, or
-                is too long where that is an error.
+                is too long and `on_too_long` is `"error"`.
             ConfigError: an option has an unusable value.
         """
         plan = self.pipeline.plan(
@@ -158,9 +161,9 @@ class BatchEncoder:
         show_progress_bar: bool | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
-        """Encode texts, and say how many tokens each had and whether it was cut.
+        """Encode texts, and report how many tokens each one had and whether it was cut.
 
-        Args and errors are those of `encode`; a single string is a list of one.
+        Arguments and errors are those of `encode`; a single string counts as a list of one.
         """
         plan = self.pipeline.plan(**options)
         return self.pipeline.encode(_windows(inputs), plan, show_progress_bar).describe()
@@ -168,13 +171,13 @@ class BatchEncoder:
     def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
-        """`encode` with the model's prompt `query`, if it has one and no other is asked for."""
+        """Encode with the model's prompt `query`, unless it has none or a prompt is given."""
         return self.encode(inputs, **self._with_prompt(QUERY_NAMES, options))
 
     def encode_document(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
-        """`encode` with the model's prompt `document` or `passage`, like `encode_query`."""
+        """Encode with the prompt `document` or `passage`, unless there is none or one is given."""
         return self.encode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
 
     def encode_iter(
@@ -184,16 +187,16 @@ class BatchEncoder:
         window: int = WINDOW_TEXTS,
         **options: Unpack[EncodeKeywords],
     ) -> Iterator[Embeddings]:
-        """Encode a stream of any length in constant memory: one vector [D] a text, in order.
+        """Encode a stream of any length in constant memory, to one vector [D] per text, in order.
 
         Args:
             inputs: any iterable of strings. It is read up to two windows ahead.
-            window: texts that are sorted by length together; fewer pad more, and give the first
-                vectors sooner.
-            **options: of `encode`.
+            window: number of texts that are sorted by length together; a smaller window means
+                more padding, but gives the first vectors sooner.
+            **options: those of `encode`.
 
         Raises:
-            InvalidTextError, ConfigError: as `encode`, when the window of the text is reached.
+            InvalidTextError, ConfigError: as `encode`, but only once the text's window is reached.
         """
         plan = self.pipeline.plan(**options)
         if isinstance(inputs, str | bytes | Mapping | Set) or not isinstance(inputs, Iterable):
@@ -205,11 +208,11 @@ class BatchEncoder:
     async def aencode(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
-        """`encode` in other threads, so that the event loop goes on.
+        """Encode in other threads, so that the event loop goes on.
 
-        Small calls that run at the same time share batches (see `Scheduler`); one of more than
-        256 texts, or with a `batch_size`, has batches of its own. Cancelling the task ends it at
-        once, and its work after the running batch.
+        Small calls that run at the same time share batches (see `Scheduler`); a call of more than
+        256 texts, or with a `batch_size`, has batches of its own. Cancelling the task ends the
+        task at once, and its work in the threads after the batch that is running.
         """
         from mirror_rt.scheduling.tasks import SHARED_TEXTS, run_in_thread, scheduler_of
 
@@ -228,17 +231,17 @@ class BatchEncoder:
     async def aencode_query(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
-        """`aencode` with the prompt of `encode_query`."""
+        """Encode like `aencode`, with the prompt of `encode_query`."""
         return await self.aencode(inputs, **self._with_prompt(QUERY_NAMES, options))
 
     async def aencode_document(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
-        """`aencode` with the prompt of `encode_document`."""
+        """Encode like `aencode`, with the prompt of `encode_document`."""
         return await self.aencode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Vectors:
-        """Cosine of every row of `a` [n, D] with every row of `b` [m, D]: float32 [n, m]."""
+        """Return the cosines of all rows of `a` [n, D] and `b` [m, D]: float32 [n, m]."""
         return cosine_similarity(a, b)
 
     def _with_prompt(self, names: tuple[str, ...], options: EncodeKeywords) -> EncodeKeywords:
@@ -253,7 +256,7 @@ class BatchEncoder:
 
     def _rows(self, windows: Iterable[TextWindow], plan: EncodePlan) -> Iterator[Embeddings]:
         for part in self.pipeline.encode_windows(windows, plan):
-            # Copies, so that a vector that is kept does not keep its window.
+            # Yield copies, so that a vector that the caller keeps does not keep its whole window.
             yield from (row.copy() for row in part.embeddings)
 
 

@@ -1,4 +1,4 @@
-"""The encoder of the run time: a bundle and its onnxruntime session."""
+"""The encoder of the runtime: a bundle together with its onnxruntime session."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["Encoder"]
 
 
 class Encoder(BatchEncoder):
-    """A bundle, loaded: `Encoder.load(path).encode(texts)`.
+    """A loaded bundle: `Encoder.load(path).encode(texts)`.
 
-    Safe to use from several threads at once.
+    An encoder is safe to use from several threads at once.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Encoder(BatchEncoder):
         options: LoadOptions,
     ) -> None:
         self.options = options
-        # First the model: loading one takes twice its size for a moment.
+        # The model comes first: while it loads, it takes twice its size for a moment.
         self._model = BundleModel(folder, manifest, options)
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
@@ -70,15 +70,15 @@ class Encoder(BatchEncoder):
             **keywords: the fields of `LoadOptions`.
 
         Raises:
-            BundleError: not a bundle (a pack of several, for example), from a newer version,
-                incomplete or changed.
+            BundleError: the folder is not a bundle (but a pack of several, for example), or the
+                bundle is from a newer version, incomplete or changed.
             ConfigError: a revision was given with a folder, or an option has an unusable value.
-            ProviderError: the providers cannot be had, or there is an NVIDIA card and CUDA does
-                not start.
+            ProviderError: the requested providers are not available, or there is an NVIDIA card
+                and CUDA does not start.
             MissingDependencyError: no onnxruntime is installed.
         """
         from mirror_rt.bundle.pack_index import (
-            refuse_pack,  # a tenth of the time of importing mirror_rt
+            refuse_pack,  # imported here: it takes a tenth of the time of importing mirror_rt
         )
 
         refuse_pack(Path(path_or_name))
@@ -99,31 +99,31 @@ class Encoder(BatchEncoder):
 
     @property
     def variant(self) -> Variant:
-        """The graph of the bundle that was chosen."""
+        """The variant of the bundle that was chosen, with the path of its graph."""
         return self._model.variant
 
     @property
     def load_options(self) -> LoadKeywords:
-        """Keyword arguments that load the same again: `Encoder.load(encoder.folder, **these)`.
+        """Keyword arguments that load this encoder again: `Encoder.load(encoder.folder, **these)`.
 
-        They name no revision of a hub, since the folder is a local one wherever it came from.
+        They name no revision, because the folder is a local one even if it came from a hub.
         """
         return replace(self.options, revision=None, offline=False).keywords()
 
     @property
     def devices(self) -> list[str]:
-        """Where the model runs: `["cpu"]`, or `["cuda:0", "cuda:1"]` and so on."""
+        """The devices that the model runs on: `["cpu"]`, or `["cuda:0", "cuda:1"]` and so on."""
         return [device_name(device) for device in self._model.runner.devices]
 
     def warmup(self, *, lengths: Sequence[int] = (16, 128, 512), batch_size: int = 32) -> None:
         """Run the model once for each length, alone and in a full batch, on every device.
 
-        The first runs of a session take memory and make choices; a service does it before it says
-        that it is ready.
+        In its first runs a session allocates memory and selects kernels, so they are slow: a
+        service should warm up before it reports that it is ready.
 
         Args:
-            lengths: in tokens; those above `max_length` count as `max_length`.
-            batch_size: as in `encode`, whose budget of tokens a batch fills.
+            lengths: lengths of the texts in tokens; those above `max_length` count as `max_length`.
+            batch_size: as in `encode`; a full batch fills the token budget that it stands for.
         """
         longest = self.pipeline.pad_to or self.max_length
         shapes = [
@@ -135,21 +135,21 @@ class Encoder(BatchEncoder):
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether the graph gives a vector for each token, too."""
+        """Whether the graph also gives a vector for each token."""
         return self._model.has_token_vectors
 
     def encode_tokens(
         self, inputs: Inputs, **options: Unpack[EncodeKeywords]
     ) -> list[npt.NDArray[np.float32]]:
-        """Encode texts to a vector for each token: those that pooling would make one of.
+        """Encode texts to one vector for each token, the model's output before pooling.
 
         Args:
-            inputs: one string, any iterable of strings, or of lists of token ids.
-            **options: of `encode`: `batch_size`, `prompt_name`, `prompt`, `on_too_long`
-                (`truncate` or `error`); the others change nothing.
+            inputs: one string, any iterable of strings, or an iterable of lists of token ids.
+            **options: those of `encode`: `batch_size`, `prompt_name`, `prompt` and `on_too_long`
+                (`truncate` or `error`); the others have no effect.
 
         Returns:
-            float32 [tokens, H] for each text, special tokens included.
+            One array for each text: float32 [tokens, H], special tokens included.
 
         Raises:
             InvalidTextError: a text cannot be encoded.
@@ -167,7 +167,7 @@ class Encoder(BatchEncoder):
         return vectors
 
     def close(self) -> None:
-        """Free the model, once no run is in flight; encoding is a ClosedError from then on."""
+        """Free the model once no run is in flight; encoding raises ClosedError from then on."""
         self._model.close()
 
     def __enter__(self) -> Self:
@@ -177,7 +177,7 @@ class Encoder(BatchEncoder):
         self.close()
 
     def __reduce__(self) -> tuple[Callable[[], Encoder], tuple[()]]:
-        """Pickled as its folder and options: who unpickles it loads the bundle from there."""
+        """Pickle the folder and the options: unpickling loads the bundle from the folder again."""
         return functools.partial(type(self).load, self.folder.absolute(), **self.load_options), ()
 
     def __repr__(self) -> str:
@@ -185,7 +185,7 @@ class Encoder(BatchEncoder):
 
 
 def _check_prompts(folder: Path, tokenizer: TextTokenizer, prompts: Mapping[str, str]) -> None:
-    """Raise BundleError where a prompt of the manifest leaves no room for text."""
+    """Raise BundleError if a prompt of the manifest leaves no room for text."""
     for name, prompt in prompts.items():
         try:
             check_prompt(tokenizer, prompt)

@@ -1,4 +1,4 @@
-"""Predictions: an encoder and its task heads."""
+"""Predict with an encoder and its task heads."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _NO_VECTOR = "it is too long, leaves no token, or the model gives it no finite v
 
 
 class Predictor:
-    """A bundle with task heads, loaded: `Predictor.load(path).predict(head, texts)`.
+    """A loaded bundle with task heads: `Predictor.load(path).predict(head, texts)`.
 
-    Safe to use from several threads at once.
+    A predictor is safe to use from several threads at once.
 
     Args:
-        encoder: gives the vectors.
-        heads: take them.
+        encoder: turns texts into vectors.
+        heads: task heads on these vectors.
 
     Raises:
-        BundleError: the heads take other vectors than the encoder gives.
+        BundleError: the heads take vectors of another dimension than the encoder gives.
     """
 
     def __init__(self, encoder: BatchEncoder, heads: Heads) -> None:
@@ -72,19 +72,19 @@ class Predictor:
         """Apply a head to texts, or to pairs of texts.
 
         Args:
-            head: its name; None for the only one.
+            head: name of the head; None for the only one.
             inputs: strings, or pairs of strings for a head that takes pairs.
             batch_size: as in `Encoder.encode`.
             on_too_long: as in `Encoder.encode`.
-            errors: `"raise"` refuses the call for an unusable text; `"nan"` gives it no label and
-                NaN scores.
+            errors: `"raise"` refuses the whole call because of an unusable text; `"nan"` gives
+                that text no label and NaN as scores.
 
         Returns:
             Labels and scores, in the order of `inputs`.
 
         Raises:
-            InvalidTextError: a text cannot be encoded, or an item is no pair.
-            ConfigError: no such head, or an option has an unusable value.
+            InvalidTextError: a text cannot be encoded, or an item is not a pair.
+            ConfigError: there is no such head, or an option has an unusable value.
         """
         if errors not in ("raise", "nan"):
             raise ConfigError(f"errors must be 'raise' or 'nan', got {errors!r}")
@@ -106,7 +106,7 @@ class Predictor:
     def _apply(
         self, head: TaskHead, sides: list[Any], *, batch_size: int, on_too_long: OnTooLong
     ) -> Predictions:
-        """Encode every distinct text once, and apply the head; NaN for what has no vector."""
+        """Encode every distinct text once, and apply the head; NaN for texts without a vector."""
         texts = list(dict.fromkeys(text for side in sides for text in side))
         if not texts:
             empty = np.empty((0, self.heads.dimension), np.float32)
@@ -119,7 +119,7 @@ class Predictor:
 
 
 def class_of(cell: str, labels: tuple[str, ...]) -> int | None:
-    """Number of the class that a cell of a file means: by its name or number; None for none."""
+    """Return the number of the class that a cell of a file names or numbers; None if unknown."""
     names = [label.lower() for label in labels]
     if (text := cell.strip().lower()) in names:
         return names.index(text)
@@ -133,16 +133,16 @@ def class_of(cell: str, labels: tuple[str, ...]) -> int | None:
 def score_predictions(
     head: TaskHead, found: Predictions, targets: npt.ArrayLike
 ) -> dict[str, float | None]:
-    """Compare predictions with what is right.
+    """Compare predictions with the correct answers.
 
     Args:
-        head: that made them.
+        head: head that made the predictions.
         found: n predictions.
-        targets: int [n], numbers of classes; or float [n], values.
+        targets: correct answers: int [n], numbers of classes; or float [n], values.
 
     Returns:
-        `accuracy` and `majority`, that of always saying the most frequent class; or for a
-        regressor `pearson`, None where it is undefined because all values of a side are equal.
+        `accuracy`, and as `majority` the accuracy of always predicting the most frequent class; or
+        for a regressor `pearson`, None if it is undefined because all values of a side are equal.
     """
     right = np.asarray(targets)
     if head.scale is not None:
@@ -168,7 +168,7 @@ def _raise_unusable(reasons: list[str | None]) -> None:
 
 
 def _spread(found: Predictions, reasons: list[str | None]) -> Predictions:
-    """Predictions in their places: NaN where there is a reason, no label where there is NaN."""
+    """Put predictions in their places; items with a reason get NaN, and NaN gets no label."""
     rows = [i for i, reason in enumerate(reasons) if reason is None]
     labels: list[str | None] = [None] * len(reasons)
     scores = np.full((len(reasons), *found.scores.shape[1:]), np.nan)

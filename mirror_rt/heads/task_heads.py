@@ -1,7 +1,7 @@
-"""Task heads: small layers on the vectors of texts, as data that numpy applies.
+"""Task heads: small layers on the vectors of texts, stored as data and applied by numpy.
 
-A bundle may hold some in its folder `heads`: `heads.json` describes them, NAME.npz has the weights
-of each. They take vectors as pooled, not normalised.
+A bundle may have heads in its folder `heads`: `heads.json` describes them, and NAME.npz holds the
+weights of each. They take vectors as pooled, not normalised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["FEATURES", "HEADS_VERSION", "HeadKind", "Heads", "Predictions", "Tas
 HEADS_VERSION = 1
 
 HeadKind = Literal["classifier", "cosine-classifier", "cosine-regressor"]
-# Of the two vectors of a pair.
+# The features that can be made of the two vectors u and v of a pair.
 FEATURES = ("u", "v", "|u-v|", "u*v")
 
 Floats = npt.NDArray[np.float64]
@@ -36,12 +36,12 @@ _Number = Annotated[float, between(-1e30, 1e30)]
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What a head says of n texts or pairs.
+    """The predictions of a head for n texts or pairs.
 
     Attributes:
-        labels: the name of each one's class; None for a regressor, and where a text is unusable.
-        scores: float64; of a classifier [n, C], the probability of every class; else [n]: the
-            similarity that decides, or the predicted value. NaN where a text is unusable.
+        labels: the class of each text or pair; None for a regressor, or if a text is unusable.
+        scores: float64; of a classifier [n, C], the probability of every class; else [n], the
+            similarity that decides, or the predicted value. NaN if a text is unusable.
     """
 
     labels: list[str | None]
@@ -50,19 +50,19 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class TaskHead:
-    """A linear layer on the vectors of a text or of a pair, and what is made of its output.
+    """A linear layer on the vector of a text or the vectors of a pair, and how its output is used.
 
     Attributes:
-        name: of the task.
+        name: name of the task.
         kind: `classifier` (softmax over classes), `cosine-classifier` or `cosine-regressor` (the
             cosine of the two projected vectors of a pair, at least `hinge`).
         weight: float32 [out, in].
         bias: float32 [out].
         labels: names of the C classes; none for a regressor.
-        features: of a classifier of pairs, what is joined, of `FEATURES`; none for texts.
-        hinge: cosines below it count as it. A cosine-classifier says its second class from the
-            middle between it and 1 on.
-        scale: what a regressor's similarities `hinge` and 1 stand for.
+        features: for a classifier of pairs, the `FEATURES` that are joined; empty for texts.
+        hinge: cosines below the hinge are raised to it. A cosine-classifier predicts its second
+            class from the middle between the hinge and 1 upwards.
+        scale: for a regressor, the values that the similarities `hinge` and 1 stand for.
     """
 
     name: str
@@ -80,23 +80,23 @@ class TaskHead:
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether it is applied to two texts."""
+        """Whether the head is applied to pairs of texts."""
         return self.kind != "classifier" or bool(self.features)
 
     @property
     def dimension(self) -> int:
-        """Length D of the vectors that it takes."""
+        """The length D of the vectors that the head takes."""
         return int(self.weight.shape[1]) // max(1, len(self.features))
 
     def __call__(self, u: npt.ArrayLike, v: npt.ArrayLike | None = None) -> Predictions:
         """Apply the head to vectors as pooled.
 
         Args:
-            u: [n, D], of the texts, or of the first of each pair.
-            v: [n, D], of the second; None for texts.
+            u: [n, D], vectors of the texts, or of the first text of each pair.
+            v: [n, D], vectors of the second text of each pair; None for single texts.
 
         Raises:
-            ConfigError: vectors of another shape, or one side of the pairs is missing.
+            ConfigError: the vectors have another shape, or `v` is missing or not expected.
         """
         first = np.asarray(u, dtype=np.float64)
         second = None if v is None else np.asarray(v, dtype=np.float64)
@@ -138,7 +138,7 @@ class TaskHead:
         return Predictions([self.labels[int(i)] for i in positive], scores)
 
     def _problem(self) -> str | None:
-        """What is wrong with its fields; None where nothing is."""
+        """Return what is wrong with the fields, or None."""
         out, size = self.weight.shape if self.weight.ndim == 2 else (0, 0)
         parts = max(1, len(self.features))
         checks = [
@@ -161,8 +161,8 @@ class Heads:
     """The task heads of one encoder.
 
     Attributes:
-        dimension: length D of the vectors that they take.
-        pooling: of those vectors.
+        dimension: length D of the vectors that the heads take.
+        pooling: pooling of those vectors.
         by_name: name -> head.
     """
 
@@ -172,7 +172,7 @@ class Heads:
 
     @staticmethod
     def present(folder: Path) -> bool:
-        """Whether a bundle or tuned folder has heads."""
+        """Return whether a bundle or tuned folder has heads."""
         return (folder / Layout.heads).is_file()
 
     @classmethod
@@ -180,8 +180,8 @@ class Heads:
         """Read the heads of a bundle or tuned folder.
 
         Raises:
-            BundleError: it has none, or they cannot be read.
-            BundleVersionError: they are of a newer version.
+            BundleError: the folder has no heads, or they cannot be read.
+            BundleVersionError: the heads are of a newer version.
         """
         path = folder / Layout.heads
         if not cls.present(folder):
@@ -203,7 +203,7 @@ class Heads:
         return cls(read.dimension, read.pooling, heads)
 
     def write(self, folder: Path) -> None:
-        """Write them into a folder that is being made.
+        """Write the heads into a folder that is being made.
 
         Raises:
             OSError: the disk is full.
@@ -228,10 +228,10 @@ class Heads:
         write_json(path, document | own)
 
     def get(self, name: str | None = None) -> TaskHead:
-        """The head of that name; None for the only one.
+        """Return the head of that name; None for the only one.
 
         Raises:
-            ConfigError: there is none of that name, or several and no name.
+            ConfigError: there is no head of that name, or no name was given and there are several.
         """
         if name is None and len(self.by_name) == 1:
             return next(iter(self.by_name.values()))
@@ -243,7 +243,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What heads.json says of a head; see `TaskHead`."""
+    """The description of a head in heads.json; see `TaskHead`."""
 
     kind: HeadKind
     hinge: Annotated[float, between(-1, 1)]
@@ -281,5 +281,5 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[np.float32]]:
             return {name: arrays[name].astype(np.float32) for name in ("weight", "bias")}
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise BundleError(f"{path} cannot be read: {error}") from error
-    except MemoryError as error:  # a header may say any shape
+    except MemoryError as error:  # the header of a damaged file may give any shape
         raise BundleError(f"{path} cannot be read: it needs too much memory") from error

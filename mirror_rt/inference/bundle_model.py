@@ -1,4 +1,4 @@
-"""A bundle's graph in onnxruntime, with its fp32 graph for what another precision cannot do."""
+"""A bundle's graph in onnxruntime, and its fp32 graph for rows without a finite vector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirror_rt.tokens.padding import PaddedBatch
 
 __all__ = ["BundleModel"]
 
-# By whether vectors are to be of unit length.
+# The name of the graph's output, by whether its vectors have unit length.
 _OUTPUT = {True: "sentence_embedding", False: "pooled_embedding"}
 _TOKEN_VECTORS = "last_hidden_state"
 
@@ -30,12 +30,12 @@ logger = logging.getLogger("mirror_rt")
 
 
 class BundleModel(PooledModel):
-    """The model of a bundle, open on its devices.
+    """The model of a bundle, opened on its devices.
 
     Args:
-        folder: the bundle's.
-        manifest: the bundle's.
-        options: which graph, and how to run it.
+        folder: folder of the bundle.
+        manifest: manifest of the bundle.
+        options: say which graph to open, and how to run it.
 
     Raises:
         BundleError, ConfigError, ProviderError: as `open_variant`.
@@ -50,8 +50,8 @@ class BundleModel(PooledModel):
             parallel_runs=len(self.runner.devices),
         )
         self._folder, self._manifest, self._options = folder, manifest, options
-        # Where one operator has several threads, one run computes while the other waits for its
-        # slowest thread or is given back.
+        # If an operator has several threads, a second run can compute while the first one waits
+        # for its slowest thread or for its result to be returned.
         self._pays_to_overlap = on_cpu and options.resolved_threads > 1
         self._exact: Runner | None = None  # opened when a row is not finite
         self._opening_exact = threading.Lock()
@@ -60,8 +60,8 @@ class BundleModel(PooledModel):
         """Run a padded batch: float32 [rows, D].
 
         Raises:
-            BundleError: onnxruntime fails on it, or gives vectors of another length.
-            ClosedError: after `close`.
+            BundleError: onnxruntime fails on the batch, or gives vectors of another length.
+            ClosedError: the model is closed.
         """
         vectors = self.runner.run(batch, _OUTPUT[normalize])
         if vectors.shape != (len(batch.input_ids), self.dimension):
@@ -72,7 +72,7 @@ class BundleModel(PooledModel):
         return vectors
 
     def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:
-        """Run rows in fp32; None where that is what gave no finite vector."""
+        """Run rows in fp32; return None if the bundle has no other graph that is fp32."""
         than, provider = self.variant, self.runner.providers[0]
         exact = exact_variant(self._folder, self._manifest, than, provider)
         if exact is None:
@@ -90,23 +90,24 @@ class BundleModel(PooledModel):
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether the graph gives a vector for each token, too."""
+        """Whether the graph also gives a vector for each token."""
         return _TOKEN_VECTORS in self.runner.outputs
 
     def check_token_vectors(self) -> None:
-        """Raise ConfigError where the graph gives no token vectors."""
+        """Raise ConfigError if the graph gives no token vectors."""
         if not self.has_token_vectors:
             raise ConfigError(f"{self.runner.graph.name} gives no token vectors")
 
     def token_vectors(self, batch: PaddedBatch) -> Vectors:
-        """Run a padded batch: float32 [rows, length, H], a vector for each token."""
+        """Run a padded batch: float32 [rows, length, H], one vector for each token."""
         return self.runner.run(batch, _TOKEN_VECTORS)
 
     def prepare_concurrent_runs(self) -> int:
-        """Get ready for runs that begin while another is in flight.
+        """Prepare for runs that begin while another is in flight.
 
         Returns:
-            How many are best at a time: one a device, and two on a CPU of several threads.
+            The best number of concurrent runs: one per device, or two on a CPU with several
+            threads.
         """
         for runner in self.runner.replicas:
             if isinstance(runner, GraphSession):
@@ -114,7 +115,7 @@ class BundleModel(PooledModel):
         return max(self.parallel_runs, 2) if self._pays_to_overlap else self.parallel_runs
 
     def warmup(self, shapes: Iterable[tuple[int, int]], *, pad_id: int) -> None:
-        """Run batches of (rows, length), of nothing but `pad_id`, on every device."""
+        """Run batches of the shapes (rows, length), filled with `pad_id`, on every device."""
         for shape in shapes:
             ids = np.full(shape, pad_id, dtype=np.int64)
             batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
@@ -122,7 +123,7 @@ class BundleModel(PooledModel):
                 runner.run(batch, _OUTPUT[False])
 
     def close(self) -> None:
-        """Free the memory, once no run is in flight; every later run is a ClosedError."""
+        """Free the memory once no run is in flight; every later run raises ClosedError."""
         self.runner.close()
         with self._opening_exact:
             if self._exact is not None:

@@ -1,10 +1,10 @@
-"""Small batches as CUDA graphs: one launch for all the kernels of a run.
+"""Run small batches as CUDA graphs: one launch for all the kernels of a run.
 
-A captured graph repeats its kernels on the very addresses and shapes that it was captured with. So
+A captured graph repeats its kernels on the same addresses and shapes that it was captured with. So
 every shape has buffers of its own, and texts are padded up to the next shape. onnxruntime keeps
-captured graphs by thread, and lets two that run at once overwrite each other: one thread runs them
-all. What is left over of its memory may be written by a graph at any time, so graphs have a session
-of their own, beside that of all other shapes.
+captured graphs per thread, and two graphs that run at once would overwrite each other, so one
+thread runs all of them. A graph may write to memory that its session considers free, so the
+graphs have a session of their own, besides the session for all other shapes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Capture:
-    """A shape's buffers on the device, and the run that repeats its graph."""
+    """The buffers of a shape on the device, and the binding and options that repeat its graph."""
 
     binding: ort.IOBinding
     inputs: dict[str, ort.OrtValue]
@@ -53,10 +53,10 @@ class CapturedShapes:
 
     Args:
         open_session: opens the session, with CUDA graphs enabled.
-        memory: kind and number of the card's, as onnxruntime names it.
-        dimension: of the vectors.
+        memory: kind and number of the card's memory, as onnxruntime names it.
+        dimension: length of the vectors.
         max_length: most tokens of a text.
-        pad_id: token to pad with.
+        pad_id: token id to pad with.
 
     Raises:
         ConfigError: the graph cannot be captured.
@@ -85,7 +85,7 @@ class CapturedShapes:
             raise
 
     def fit(self, rows: int, length: int) -> Shape | None:
-        """The smallest shape that holds a batch; None where none does."""
+        """Return the smallest shape that holds a batch, or None if none does."""
         if os.getpid() != self._process:
             return None  # the thread was not forked
         fitting = [shape for shape in self._shapes if rows <= shape[0] and length <= shape[1]]
@@ -95,29 +95,29 @@ class CapturedShapes:
         """Run a batch in a shape that holds it: float32 [rows, D].
 
         Raises:
-            ClosedError: after `close`.
+            ClosedError: the graphs are closed.
         """
         try:
             future = self._thread.submit(self._replay, shape, batch, output)
-        except RuntimeError:  # it is shut down
+        except RuntimeError:  # the executor is shut down
             self._session.session()  # raises ClosedError
             raise
         return future.result()
 
     def close(self) -> None:
-        """Free the graphs and their session, once no run is in flight."""
+        """Free the graphs and their session once no run is in flight."""
         self._session.close()
         if os.getpid() != self._process:
             return
-        with contextlib.suppress(RuntimeError):  # it is shut down already
+        with contextlib.suppress(RuntimeError):  # the executor is shut down already
             self._thread.submit(self._captures.clear)
         self._thread.shutdown(wait=True)
 
     def _capture_all(self, open_session: Callable[[], GraphSession]) -> GraphSession:
-        """Capture in this thread, before anything else runs on the card."""
+        """Capture all shapes in the calling thread, before anything else runs on the card."""
         session = open_session()
         try:
-            # The largest first, so that the arena is never enlarged while one is captured.
+            # Begin with the largest, so that the arena never grows while a graph is captured.
             for number, shape in enumerate(sorted(self._shapes, reverse=True), 1):
                 self._captures[shape] = self._capture(session, shape, number)
         except onnxruntime_errors(RuntimeError) as error:
@@ -133,7 +133,7 @@ class CapturedShapes:
         opened = session.session()
         make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
         options = onnxruntime.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", str(number))  # 0 is onnxruntime's own
+        options.add_run_config_entry("gpu_graph_id", str(number))  # 0 is onnxruntime's default
         capture = _Capture(
             opened.io_binding(),
             {name: make(list(shape), np.int64, *self._memory) for name in session.inputs},
@@ -165,8 +165,8 @@ class WithCudaGraphs:
     """A session whose small batches run as CUDA graphs.
 
     Args:
-        session: for all other batches.
-        captured: for those that fit a shape.
+        session: runs all other batches.
+        captured: runs the batches that fit one of its shapes.
     """
 
     def __init__(self, session: GraphSession, captured: CapturedShapes) -> None:
@@ -174,35 +174,35 @@ class WithCudaGraphs:
 
     @property
     def graph(self) -> Path:
-        """File of the graph of batches that fit no shape."""
+        """The file of the graph that runs batches that fit no shape."""
         return self._session.graph
 
     @property
     def providers(self) -> list[str]:
-        """Execution providers, the preferred first."""
+        """The execution providers, the preferred one first."""
         return self._session.providers
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the graph's outputs."""
+        """The names of the graph's outputs."""
         return self._session.outputs
 
     @property
     def devices(self) -> list[int | None]:
-        """Number of the card."""
+        """The number of the card, as a list of one."""
         return self._session.devices
 
     @property
     def replicas(self) -> Sequence[Runner]:
-        """Itself."""
+        """The runner itself, as a list of one."""
         return [self]
 
     def run(self, batch: PaddedBatch, output: str) -> Vectors:
         """Run a batch: float32 [rows, D].
 
         Raises:
-            BundleError: onnxruntime fails on it.
-            ClosedError: after `close`.
+            BundleError: onnxruntime fails on the batch.
+            ClosedError: the runner is closed.
         """
         shape = self._captured.fit(*batch.input_ids.shape)
         if shape is None or output not in _CAPTURED_OUTPUTS:
@@ -215,13 +215,13 @@ class WithCudaGraphs:
             raise self._session.failure(error, batch) from error
 
     def close(self) -> None:
-        """Close both."""
+        """Close the captured graphs and the session."""
         self._captured.close()
         self._session.close()
 
 
 def _pad_to(batch: PaddedBatch, shape: Shape, pad_id: int) -> PaddedBatch:
-    """Pad rows to a length, and add copies of the first row up to a number of rows."""
+    """Pad the rows to the length of a shape, and fill its other rows with copies of the first."""
     rows, length = batch.input_ids.shape
 
     def padded(array: npt.NDArray[np.int64], value: int) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The NVIDIA cards that sessions run on, and what onnxruntime is told about them."""
+"""The NVIDIA cards that sessions run on, and the options that onnxruntime gets for them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["Devices", "choose_devices", "device_name", "memory_of", "on_card", "
 
 Devices = Sequence[int] | Literal["all"] | None
 
-# Providers whose sessions run on a card. Tests add the CPU's: there is as much binding of buffers
-# and sharing of work to be had on it.
+# Providers whose sessions run on a card. Tests add the CPU provider, to test without a card how
+# buffers are bound and how work is shared among devices.
 _ON_CARDS = frozenset({CUDA, TENSORRT})
 
 
 def on_card(provider: str) -> bool:
-    """Whether sessions of a provider run on a card."""
+    """Return whether sessions of a provider run on a card."""
     return provider in _ON_CARDS
 
 
 def choose_devices(devices: Devices, provider: str) -> list[int | None]:
-    """Which cards to open a session on; [None] for the CPU.
+    """Return the numbers of the cards to open a session on; [None] for the CPU.
 
     Args:
-        devices: their numbers, `"all"`, or None for the first.
+        devices: numbers of the cards, `"all"`, or None for the first.
         provider: onnxruntime's name of the execution provider.
 
     Raises:
-        ConfigError: there is no such card, or the provider runs on none.
+        ConfigError: there is no such card, or the provider does not run on cards.
     """
     if not on_card(provider):
         if devices is not None:
@@ -60,12 +60,12 @@ def choose_devices(devices: Devices, provider: str) -> list[int | None]:
 
 
 def device_name(device: int | None) -> str:
-    """`cpu`, or `cuda:0` and so on."""
+    """Return `cpu` for None, else `cuda:0` and so on."""
     return "cpu" if device is None else f"cuda:{device}"
 
 
 def memory_of(provider: str, device: int) -> tuple[str, int]:
-    """Kind and number of the memory that a session on a device works in, for onnxruntime."""
+    """Return kind and number of the memory that a session on a device uses, for onnxruntime."""
     return ("cuda", device) if provider in (CUDA, TENSORRT) else ("cpu", 0)
 
 
@@ -76,13 +76,13 @@ def with_options(
     precision: str,
     options: Mapping[str, Any],
 ) -> list[tuple[str, dict[str, str]]]:
-    """Providers with their options, as onnxruntime's sessions take them.
+    """Return providers with their options, as onnxruntime's sessions take them.
 
     Args:
-        providers: onnxruntime's names, the preferred first.
+        providers: onnxruntime's names of the providers, the preferred one first.
         device: number of the card; None for the CPU.
-        precision: of the graph.
-        options: the caller's, for the preferred provider; they override those chosen here.
+        precision: precision of the graph.
+        options: the caller's options for the preferred provider; they override the defaults.
     """
     made = [(name, _defaults(name, device, precision)) for name in providers]
     made[0][1].update({str(name): _text(value) for name, value in options.items()})
@@ -93,9 +93,10 @@ def _defaults(provider: str, device: int | None, precision: str) -> dict[str, st
     if provider == CUDA:
         return {
             "device_id": str(device or 0),
-            # Twice what is needed, the default, would be a second batch's worth.
+            # By default the arena doubles, which would waste the memory of a second batch.
             "arena_extend_strategy": "kSameAsRequested",
-            # TF32 keeps 10 bits of 23: a text alone and in a batch would differ by 1e-3.
+            # TF32 keeps 10 of 23 bits of the mantissa: the vectors of a text alone and of the
+            # same text in a batch would differ by 1e-3.
             "use_tf32": "0",
         }
     if provider == TENSORRT:

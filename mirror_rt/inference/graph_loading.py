@@ -1,4 +1,4 @@
-"""From a bundle to a session: the provider that starts, and the graph that is best for it."""
+"""Open a bundle in a session: find a provider that starts, and the graph that suits it best."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ __all__ = ["exact_variant", "open_exact", "open_variant"]
 
 logger = logging.getLogger("mirror_rt")
 
-# Where no variant is asked for. On the CPU fp16 is slower than fp32, and int8 differs from it.
+# The variants to use where none is requested, best first. The CPU is not listed because fp32 is
+# right for it: there fp16 is slower, and int8 gives different vectors.
 _BEST = {
     CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32"),
     TENSORRT: ("fp16", "fp32"),  # it leaves the operators of padding-free graphs to CUDA
@@ -43,14 +44,14 @@ def open_variant(
     """Open a graph of a bundle under the best provider that starts, on each of its devices.
 
     Args:
-        folder: the bundle's.
-        manifest: the bundle's.
-        options: which graph and which providers, and how to run.
+        folder: folder of the bundle.
+        manifest: manifest of the bundle.
+        options: say which graph and which providers to use, and how to run.
 
     Raises:
         BundleIntegrityError: a file is missing or was changed.
-        ProviderError: the provider asked for is absent or does not start.
-        ConfigError: the variant or an option does not go with the provider.
+        ProviderError: the requested provider is absent or does not start.
+        ConfigError: the variant or an option does not work with the provider.
         BundleError: there is no such variant, or its graph is not that of an encoder.
     """
     onnxruntime = import_onnxruntime()
@@ -81,7 +82,7 @@ def open_variant(
 
 
 def exact_variant(folder: Path, manifest: Manifest, than: Variant, provider: str) -> Variant | None:
-    """Return the fp32 graph that can stand in for a less precise one, None where there is none."""
+    """Return the fp32 graph that can stand in for a less precise one, or None."""
     if than.precision == "fp32":
         return None
     for variant in manifest.variants.values():
@@ -174,10 +175,10 @@ class _Opener:
         )
 
     def _to_capture(self, variant: Variant) -> Variant:
-        """The graph of the same precision whose shapes do not depend on the texts.
+        """Return the graph of the same precision whose shapes do not depend on the texts.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no such graph.
         """
         if self.providers[0] == TENSORRT:
             raise ConfigError(
@@ -201,14 +202,14 @@ def _names_card(asked: Providers) -> bool:
 
 
 def _without_card(options: LoadOptions, instead: bool) -> LoadOptions:
-    """Where the CPU takes the place of a card, what was asked of the card goes with it."""
+    """Return the options without those for a card if the CPU runs instead of the card."""
     if not instead:
         return options
     return replace(options, devices=None, cuda_graphs=False, provider_options={})
 
 
 def _refuse_on_cpu(options: LoadOptions) -> None:
-    """Raise ConfigError for options that mean nothing to the CPU."""
+    """Raise ConfigError for options that have no meaning on the CPU."""
     for name in ("cuda_graphs", "provider_options"):
         if value := getattr(options, name):
             raise ConfigError(
@@ -220,7 +221,7 @@ def _refuse_on_cpu(options: LoadOptions) -> None:
 def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -> Variant:
     for best in _BEST.get(provider, ()) if name is None else ():
         variant = manifest.variants.get(best)
-        # Of a bundle from a hub, only the files that were asked for may be here.
+        # A bundle from a hub may have been downloaded in part, with only the requested files.
         if variant is not None and _runs(folder, variant, provider):
             return variant
     chosen = manifest.variant(name)
@@ -238,14 +239,15 @@ def _runs(folder: Path, variant: Variant, provider: str) -> bool:
 
 
 def _loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
-    """Path of a graph, where possible of the one that leaves its weights in the file.
+    """Return the path of the graph to load: if possible the one that maps its weights.
 
-    Not where the file was changed, whose weights are elsewhere then; not where the manifest does
-    not have it, so that nobody compared it with a hash; and not behind a symbolic link, which a
-    model hub's cache is made of and onnxruntime refuses for weights.
+    The mapped graph is not used in three cases: if the file with the weights was changed, since
+    they may be elsewhere in it; if the manifest does not list the mapped graph, since no hash was
+    compared; and if the file is a symbolic link, as in the cache of a model hub, since onnxruntime
+    refuses links to weights.
     """
     path, mapped = folder / graph, folder / Layout.mapped(graph)
-    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+    if path.exists() and not path.is_file():  # reading a pipe would wait forever
         raise BundleError(f"{path} is not a regular file")
     record = manifest.files.get(graph)
     recorded = Layout.mapped(graph) in manifest.files

@@ -1,8 +1,8 @@
-"""Runs whose inputs and output are bound to memory of the device, in buffers that are used again.
+"""Run sessions with inputs and outputs bound to device memory, in buffers that are reused.
 
-`InferenceSession.run` takes memory of the device for every input of every run. Outputs are bound to
-the device's arena and copied once, as rows x D numbers: onnxruntime's Python API has no name for
-pinned memory of the host.
+`InferenceSession.run` would allocate device memory for every input of every run. Outputs are bound
+to the device's arena and copied once, as rows x D numbers, because onnxruntime's Python API cannot
+name pinned host memory.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["BindingPool"]
 
-# Buffers for more tokens than this are given back after their run: 1.5 MB are kept a set.
+# Buffers for more tokens than this are freed after their run, so that a set keeps at most 1.5 MB.
 _KEEP_TOKENS = 1 << 16
-# Sets that are kept: of as many runs at a time.
+# The number of sets that are kept, which is the number of concurrent runs that find one.
 _KEEP_SETS = 4
 _SMALLEST = 1 << 10
 
 
 class BindingPool:
-    """Bound runs of one session, several at a time where its callers are several threads.
+    """Runs one session with bound buffers, from several threads at a time if need be.
 
     Args:
-        session: of onnxruntime.
-        memory: kind and number of the device's, as onnxruntime names it.
+        session: session of onnxruntime.
+        memory: kind and number of the device's memory, as onnxruntime names it.
     """
 
     def __init__(self, session: ort.InferenceSession, memory: tuple[str, int]) -> None:
@@ -41,20 +41,20 @@ class BindingPool:
     def run(
         self, feeds: Mapping[str, npt.NDArray[np.int64]], output: str, run_options: Any
     ) -> npt.NDArray[np.float32]:
-        """Run the session: as `session.run([output], feeds, run_options)[0]`."""
+        """Run the session; return the same as `session.run([output], feeds, run_options)[0]`."""
         try:
             buffers = self._free.pop()
         except IndexError:
             buffers = _Buffers(self._session, self._memory)
         result = buffers.run(feeds, output, run_options)
-        # A set whose run has failed is let go.
+        # A set whose run has failed does not come here, and is freed.
         if buffers.capacity <= _KEEP_TOKENS and len(self._free) < _KEEP_SETS:
             self._free.append(buffers)
         return result
 
 
 class _Buffers:
-    """The buffers of one run at a time: a power of two of numbers for each input."""
+    """The buffers of one run at a time; the size of each is a power of two."""
 
     def __init__(self, session: ort.InferenceSession, memory: tuple[str, int]) -> None:
         self._session = session
@@ -70,7 +70,7 @@ class _Buffers:
         for name, array in feeds.items():
             host, value = self._fit(name, array.size)
             host[: array.size] = array.reshape(-1)
-            value.update_inplace(host)  # onnxruntime copies whole values alone
+            value.update_inplace(host)  # onnxruntime can only copy a value as a whole
             binding.bind_input(name, *self._memory, np.int64, array.shape, value.data_ptr())
         binding.bind_output(output, *self._memory)
         try:
@@ -78,7 +78,7 @@ class _Buffers:
             self._session.run_with_iobinding(binding, run_options)
             return np.asarray(binding.copy_outputs_to_cpu()[0])
         finally:
-            binding.clear_binding_outputs()  # its memory goes back to the arena
+            binding.clear_binding_outputs()  # gives the memory of the output back to the arena
 
     def _fit(self, name: str, size: int) -> tuple[npt.NDArray[np.int64], ort.OrtValue]:
         held = self._inputs.get(name)

@@ -93,28 +93,30 @@ class LoadOptions:
             )
 
     def keywords(self) -> LoadKeywords:
-        """Return the same as keyword arguments: `LoadOptions(**options.keywords()) == options`."""
+        """Return the options as keyword arguments of `LoadOptions` that make equal options."""
         pairs = {field.name: getattr(self, field.name) for field in fields(self)}
         return cast(LoadKeywords, pairs)
 
     def session_options(self, onnxruntime: Any) -> Any:
         """Return the `SessionOptions` of onnxruntime that these options ask for."""
         options = onnxruntime.SessionOptions()
-        # Given a number, onnxruntime pins no thread to a processor, which cpusets would refuse.
+        # With a given number of threads, onnxruntime does not pin them to processors, which a
+        # cpuset might forbid.
         options.intra_op_num_threads = self.resolved_threads
-        # Shapes vary from batch to batch: a memory pattern for each would only grow the process.
+        # Shapes vary from batch to batch, so a memory pattern for each of them would only take
+        # memory.
         options.enable_mem_pattern = False
-        options.log_severity_level = 4  # its errors are raised, and shown once, by us
+        options.log_severity_level = 4  # errors are raised anyway; do not also log them
         for name, value in _SPINNING[self.resolved_spinning].items():
             options.add_session_config_entry(name, value)
         return options
 
     @property
     def resolved_threads(self) -> int:
-        """The number of threads of one operator."""
+        """The number of threads of one operator, with None resolved."""
         return self.threads or cpu_budget().threads
 
     @property
     def resolved_spinning(self) -> Spinning:
-        """The value of `spinning`, decided where it is None."""
+        """The value of `spinning`, with None resolved."""
         return self.spinning or ("off" if cpu_budget().has_quota else "run")

@@ -1,4 +1,4 @@
-"""What a pipeline needs of a model, whatever runs it."""
+"""The interface of a model that a pipeline needs, independent of what runs the model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Vectors = npt.NDArray[np.float32]
 
 
 class PooledModel(ABC):
-    """A model that makes one vector of each row of token ids.
+    """A model that makes one vector from each row of token ids.
 
     Args:
         dimension: length D of a vector.
-        run_cost: what a run costs besides its tokens, in tokens.
-        parallel_runs: how many runs are best in flight at a time: one a device.
+        run_cost: fixed cost of a run, expressed in tokens.
+        parallel_runs: best number of runs in flight: one per device.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class PooledModel(ABC):
         """Run a padded batch: float32 [rows, D]. Safe to call from several threads."""
 
     def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:
-        """Run rows that got no finite vector in a higher precision; None where there is none."""
+        """Run rows without a finite vector in a higher precision; None if there is none."""
         return None
 
     def check_token_vectors(self) -> None:
-        """Raise ConfigError where the model gives no vector for each token."""
+        """Raise ConfigError if the model gives no token vectors."""
         raise ConfigError("this encoder gives no token vectors")
 
     def token_vectors(self, batch: PaddedBatch) -> Vectors:
-        """Run a padded batch: float32 [rows, length, H], a vector for each token."""
+        """Run a padded batch: float32 [rows, length, H], one vector for each token."""
         raise NotImplementedError  # `check_token_vectors` has raised
 
     def prepare_concurrent_runs(self) -> int:
-        """Get ready for runs that begin while another is in flight; return how many are best."""
+        """Prepare for concurrent runs; return the best number of runs in flight."""
         return self.parallel_runs

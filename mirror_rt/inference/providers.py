@@ -1,4 +1,4 @@
-"""Which execution providers a session asks for, and why one could not start."""
+"""The choice of execution providers for a session, and the reasons why one cannot start."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _SHORT = {"cpu": [CPU], "cuda": [CUDA, CPU], "tensorrt": [TENSORRT, CUDA, CPU]}
 def candidates(
     providers: Providers, onnxruntime: ModuleType, *, allow_fallback: bool
 ) -> list[list[str]]:
-    """Lists of providers to try, the best first.
+    """Return lists of providers to try in turn, the best list first.
 
     Raises:
-        ProviderError: one was named that this onnxruntime lacks, and the CPU is not allowed to
+        ProviderError: this onnxruntime lacks a requested provider, and the CPU is not allowed to
             take its place.
     """
     available = onnxruntime.get_available_providers()
@@ -55,7 +55,7 @@ def candidates(
     if CUDA in available and providers != "cpu":
         preload(onnxruntime)
     if providers == "auto":
-        # TensorRT is not tried unasked: it compiles every graph for minutes.
+        # TensorRT is only used on request, because it compiles every graph for minutes.
         return [[CUDA, CPU], [CPU]] if CUDA in available else [[CPU]]
     wanted = _SHORT.get(providers, [providers]) if isinstance(providers, str) else list(providers)
     missing = [name for name in wanted if name not in available]
@@ -72,14 +72,14 @@ def candidates(
 
 
 def not_started(provider: str, reason: str, *, providers: Providers, allow_fallback: bool) -> None:
-    """Say that the best provider does not start: as an error, unless the CPU may take its place.
+    """Report that the best provider does not start: as an error unless the CPU may replace it.
 
-    With "auto" it may where there is no NVIDIA card, without a warning: an image with
-    onnxruntime-gpu then runs on any machine. Where there is a card, the CPU would be the wrong
-    choice, and nobody would see it, so only `allow_fallback` turns the error into a warning.
+    With "auto" the CPU replaces it without a warning if there is no NVIDIA card, so that an image
+    with onnxruntime-gpu runs on any machine. If there is a card, running on the CPU would be a
+    mistake that nobody notices, so only `allow_fallback` turns the error into a warning.
 
     Raises:
-        ProviderError: naming the reason, and the way on.
+        ProviderError: says why the provider does not start, and what to do.
     """
     message = f"{provider} could not start: {reason}"
     no_card = providers == "auto" and nvidia_cards() == 0
@@ -93,9 +93,9 @@ def not_started(provider: str, reason: str, *, providers: Providers, allow_fallb
 
 
 def why_not(provider: str, onnxruntime: ModuleType) -> str | None:
-    """Why a provider of NVIDIA's cannot start, None where nothing is known against it.
+    """Return why a provider for NVIDIA cards cannot start, or None if no reason is known.
 
-    Asked beforehand: onnxruntime itself goes on without a provider that fails.
+    This is checked beforehand because onnxruntime silently goes on without a provider that fails.
     """
     if provider not in (CUDA, TENSORRT):
         return None
@@ -106,8 +106,8 @@ def why_not(provider: str, onnxruntime: ModuleType) -> str | None:
 
 
 def installed(distribution: str) -> bool:
-    """Whether pip has installed a distribution of that name."""
-    import importlib.metadata  # half of the time of importing mirror_rt, needed here alone
+    """Return whether a distribution of that name is installed."""
+    import importlib.metadata  # takes half of the time of importing mirror_rt, and is rarely needed
 
     try:
         importlib.metadata.version(distribution)

@@ -1,4 +1,4 @@
-"""What runs batches: one session, or the same graph on several cards."""
+"""Runners of batches: the protocol of all of them, and one for the same graph on several cards."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class Runner(Protocol):
 
     @property
     def graph(self) -> Path:
-        """Its file."""
+        """The file of the graph."""
         ...
 
     @property
     def providers(self) -> list[str]:
-        """Execution providers, the preferred first."""
+        """The execution providers, the preferred one first."""
         ...
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the graph's outputs."""
+        """The names of the graph's outputs."""
         ...
 
     @property
     def devices(self) -> list[int | None]:
-        """Numbers of the cards it runs on; [None] for the CPU."""
+        """The numbers of the cards that it runs on; [None] for the CPU."""
         ...
 
     @property
     def replicas(self) -> Sequence[Runner]:
-        """One runner for each device."""
+        """The runners, one for each device."""
         ...
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
@@ -48,15 +48,15 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Free the memory, once no run is in flight."""
+        """Free the memory once no run is in flight."""
         ...
 
 
 class Replicas:
-    """The same graph on several devices: a run goes to the one that has least to do.
+    """The same graph on several devices: a run goes to the device with the fewest runs in flight.
 
     Args:
-        runners: one for each device.
+        runners: one runner for each device.
     """
 
     def __init__(self, runners: Sequence[Runner]) -> None:
@@ -67,35 +67,35 @@ class Replicas:
 
     @property
     def graph(self) -> Path:
-        """File of the graph."""
+        """The file of the graph."""
         return self._runners[0].graph
 
     @property
     def providers(self) -> list[str]:
-        """Execution providers, the preferred first."""
+        """The execution providers, the preferred one first."""
         return self._runners[0].providers
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the graph's outputs."""
+        """The names of the graph's outputs."""
         return self._runners[0].outputs
 
     @property
     def devices(self) -> list[int | None]:
-        """Numbers of the cards."""
+        """The numbers of the cards."""
         return [device for runner in self._runners for device in runner.devices]
 
     @property
     def replicas(self) -> Sequence[Runner]:
-        """One runner for each device."""
+        """The runners, one for each device."""
         return self._runners
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D].
 
         Raises:
-            BundleError: onnxruntime fails on it; the message names the device.
-            ClosedError: after `close`.
+            BundleError: onnxruntime fails on the batch; the message names the device.
+            ClosedError: the runners are closed.
         """
         with self._lock:
             least = min(range(len(self._runners)), key=lambda i: (self._running[i], self._runs[i]))
@@ -108,6 +108,6 @@ class Replicas:
                 self._running[least] -= 1
 
     def close(self) -> None:
-        """Close every one."""
+        """Close every runner."""
         for runner in self._runners:
             runner.close()

@@ -1,4 +1,4 @@
-"""onnxruntime sessions: the package imported on first use, threads and memory chosen here."""
+"""onnxruntime sessions: imports onnxruntime on first use, chooses threads and memory."""
 
 from __future__ import annotations
 
@@ -41,26 +41,27 @@ __all__ = [
 
 logger = logging.getLogger("mirror_rt")
 
-# After a run of more padded tokens than this the arena gives its memory back: twice the default
-# budget. 16,384 tokens of all-MiniLM-L6-v2 take 1 GB, which would stay for good.
+# After a run of more padded tokens than this (twice the default budget) the arena gives its memory
+# back: 16,384 tokens of all-MiniLM-L6-v2 take 1 GB, which would otherwise never be freed.
 _KEEP_TOKENS = 4096
 _SHRINK = "memory.enable_memory_arena_shrinkage"
 
-# Joins what the exporter takes apart: onnxruntime's SkipLayerNormalization adds number by number.
+# This fusion would join what the exporter takes apart on purpose: on the CPU, onnxruntime's
+# SkipLayerNormalization adds number by number.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
 
-class NotStarted(Exception):  # noqa: N818  # what becomes of it is decided where it is caught
-    """A provider does not start; the message is onnxruntime's."""
+class NotStarted(Exception):  # noqa: N818  # whether it is an error is decided where it is caught
+    """Raised where a provider does not start; the message is onnxruntime's."""
 
 
 class GraphSession:
-    """One graph in onnxruntime; safe to use from several threads, and in forked processes.
+    """A graph in onnxruntime; safe to use from several threads, and in forked processes.
 
     Args:
-        graph: the file.
-        providers: onnxruntime's names, or (name, options).
-        config: threads and spinning.
+        graph: path of the graph's file.
+        providers: onnxruntime's names of the providers, or pairs (name, options).
+        config: says how many threads to use, and whether they spin.
         device: number of the card; None for the CPU.
 
     Raises:
@@ -84,7 +85,8 @@ class GraphSession:
         self._bound: BindingPool | None = None
         self._opening = threading.Lock()
         self._closed = False
-        # Reentrant, for a signal handler that encodes: its own count is balanced.
+        # The lock is reentrant because a signal handler that encodes may interrupt its owner; the
+        # handler's own run leaves the count as it was.
         self._counting = threading.RLock()
         self._in_flight = 0
         self._sleeping: ort.InferenceSession | None = None
@@ -92,7 +94,7 @@ class GraphSession:
         self._session: ort.InferenceSession | None = self._open(config)
         self.inputs = [node.name for node in self._session.get_inputs()]
         self.outputs = [node.name for node in self._session.get_outputs()]
-        # Length of each output's vectors; None where the graph leaves it open.
+        # The length of each output's vectors; None where the graph leaves it open.
         self.widths = {node.name: _width(node.shape) for node in self._session.get_outputs()}
         self.providers: list[str] = list(self._session.get_providers())
         if device is not None:
@@ -101,20 +103,20 @@ class GraphSession:
 
     @property
     def devices(self) -> list[int | None]:
-        """Number of its card; None for the CPU."""
+        """The number of its card, as a list of one; [None] for the CPU."""
         return [self._device]
 
     @property
     def replicas(self) -> Sequence[Runner]:
-        """Itself."""
+        """The session itself, as a list of one."""
         return [self]
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D].
 
         Raises:
-            BundleError: onnxruntime fails on it.
-            ClosedError: after `close`.
+            BundleError: onnxruntime fails on the batch.
+            ClosedError: the session is closed.
         """
         feeds = {name: getattr(batch, name) for name in self.inputs}
         with self._counting:
@@ -129,14 +131,14 @@ class GraphSession:
             return np.asarray(found[0])
         except MirrorError:
             raise
-        except onnxruntime_errors(RuntimeError) as error:  # the latter of bound runs
+        except onnxruntime_errors(RuntimeError) as error:  # bound runs raise RuntimeError
             raise self.failure(error, batch) from error
         finally:
             with self._counting:
                 self._in_flight -= 1
 
     def failure(self, error: Exception, batch: PaddedBatch) -> BundleError:
-        """Say what failed, and where, of an error of onnxruntime."""
+        """Return an error that says which graph failed, on which device and on what batch."""
         rows, length = batch.input_ids.shape
         where = "" if self._device is None else f" on {device_name(self._device)}"
         return BundleError(
@@ -144,11 +146,11 @@ class GraphSession:
         )
 
     def session(self) -> ort.InferenceSession:
-        """The session itself, opened again in a process that was forked since.
+        """Return onnxruntime's session, opened again if this process was forked since.
 
         Raises:
-            ClosedError: after `close`.
-            ProviderError: CUDA, in a forked process.
+            ClosedError: the session is closed.
+            ProviderError: the session is on a card, and this process was forked since.
         """
         if (session := self._session) is not None:
             return session
@@ -166,16 +168,17 @@ class GraphSession:
             return self._session
 
     def close(self) -> None:
-        """Free the memory, once no run is in flight; every later run is a ClosedError."""
+        """Free the memory once no run is in flight; every later run raises ClosedError."""
         with self._opening:
             self._closed = True
             self._session = self._sleeping = self._bound = None
 
     def prepare_concurrent_runs(self) -> None:
-        """Have runs that begin while another is in flight not spin where that one has work to do.
+        """Keep the threads of concurrent runs from spinning on processors that another run needs.
 
-        On the CPU they go to a second session, whose threads sleep; where the weights are mapped,
-        that is, and so not in memory twice.
+        On the CPU, a run that begins while another is in flight goes to a second session, whose
+        threads sleep instead of spinning. There is one only if the weights are mapped, because
+        they would be in memory twice otherwise.
         """
         config = self._config
         spins = config.resolved_spinning == "run" and config.resolved_threads > 1
@@ -185,7 +188,7 @@ class GraphSession:
             if self._closed or self._sleeping is not None:
                 return
             if _identity(self.graph) != self._identity:
-                return  # it would be another model
+                return  # the file has been replaced, perhaps by another model
             try:
                 self._sleeping = self._open(dataclasses.replace(config, spinning="off"))
             except (BundleError, NotStarted) as error:
@@ -199,7 +202,7 @@ class GraphSession:
                 config.session_options(onnxruntime),
                 providers=self._wanted,
                 disabled_optimizers=_SLOW_ON_CPU if self._on_cpu() else None,
-                enable_fallback=0,  # or a card that fails would be left for the CPU in silence
+                enable_fallback=0,  # otherwise it would silently go on without a card that fails
             )
         except onnxruntime_errors() as error:
             why = _cannot_load(self.graph, str(error), onnxruntime.__version__)
@@ -219,12 +222,12 @@ class GraphSession:
         return options
 
     def forget(self) -> None:
-        """In a forked process: leave the session of the parent alone, without its threads."""
+        """Drop the parent's sessions in a forked process, where their threads do not exist."""
         import ctypes
 
         self._opening, self._counting, self._in_flight = threading.Lock(), threading.RLock(), 0
         for held in (self._session, self._sleeping, self._bound):
-            # Never freed: that would wait for the threads to end.
+            # Never free it: freeing would wait for its threads to end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
         self._session = self._sleeping = self._bound = None
 
@@ -234,7 +237,7 @@ def _width(shape: Sequence[Any]) -> int | None:
 
 
 def _identity(graph: Path) -> tuple[int, ...] | None:
-    """What changes when another file takes the place of this one; None where there is none."""
+    """Return values that differ if another file takes this one's place; None if it is missing."""
     try:
         found = graph.stat()
     except OSError:
@@ -246,7 +249,7 @@ _sessions: weakref.WeakSet[GraphSession] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Let a forked process go on: no thread of a library was forked, and waiting for one hangs."""
+    """Keep a forked process from hanging: it has none of the threads that libraries wait for."""
     sessions = list(_sessions)
     if not sessions:
         return
@@ -255,8 +258,9 @@ def _after_fork() -> None:
     for session in sessions:
         session.forget()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # else `tokenizers` waits for its own
-    # At its end onnxruntime waits, too, where the process leaves by exit() (multiprocessing does
-    # not, gunicorn's workers do). Handlers run from the last to the first: end before its own.
+    # onnxruntime also waits for its threads at the end of a process that calls exit() (gunicorn's
+    # workers do, multiprocessing does not). Exit handlers run from the last to the first, so this
+    # one ends the process before onnxruntime's own runs.
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):
         libc.on_exit(libc._exit, None)
@@ -267,18 +271,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def import_onnxruntime() -> Any:
-    """Import onnxruntime, or say which extra brings it."""
+    """Import onnxruntime, or raise an error that says which extra installs it."""
     return require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
 
 
 def onnxruntime_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """Classes that onnxruntime raises for a graph it cannot load or run, and `more`."""
+    """Return the errors that onnxruntime raises for a graph it cannot load or run, and `more`."""
     values = vars(import_onnxruntime().capi.onnxruntime_pybind11_state).values()
     return *more, *(v for v in values if isinstance(v, type) and issubclass(v, Exception))
 
 
 def _cannot_load(model: Path, error: str, version: str) -> str:
-    """Say what to do where that is known; onnxruntime's own words are long."""
+    """Return a message that says what to do if that is known; onnxruntime's own are long."""
     if "opset" in error.lower() or "IR version" in error:
         return (
             f"{model} needs a newer onnxruntime than {version}: pip install -U 'mirror-rt[cpu]' "

@@ -1,4 +1,4 @@
-"""The shared libraries behind an execution provider: which are missing, and is there a card."""
+"""The shared libraries of an execution provider: find those that are missing, count the cards."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _FILES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "tensorr
 
 
 def provider_library(onnxruntime: ModuleType, provider: str) -> Path | None:
-    """The file that onnxruntime loads for a provider; None where its wheel has none."""
+    """Return the file that onnxruntime loads for a provider; None if its wheel has none."""
     name = f"libonnxruntime_providers_{_FILES.get(provider, '')}.so"
     path = Path(str(onnxruntime.__file__)).parent / "capi" / name
     return path if path.is_file() else None
 
 
 def preload(onnxruntime: ModuleType) -> None:
-    """Load CUDA and cuDNN from the nvidia-* packages, where pip has put them.
+    """Load CUDA and cuDNN from the nvidia-* packages that pip may have installed.
 
-    onnxruntime prints what it does not find; `missing_libraries` says it better.
+    onnxruntime would print the libraries that it does not find; `missing_libraries` reports them.
     """
     if hasattr(onnxruntime, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):
@@ -42,11 +42,11 @@ def preload(onnxruntime: ModuleType) -> None:
 
 
 def missing_libraries(path: Path) -> list[str]:
-    """Names of the libraries that `path` needs, itself or through others, and that are not there.
+    """Return the names of missing libraries that `path` needs, directly or through others.
 
-    Those that this process has loaded already (`preload`) count as there, wherever they are.
+    Libraries that this process has loaded already (`preload`) are not missing, wherever they are.
     """
-    import shutil  # with subprocess 10 ms, needed where there is a provider of NVIDIA's
+    import shutil  # takes 10 ms together with subprocess, and is needed for NVIDIA cards only
     import subprocess
 
     if shutil.which("ldd") is None:
@@ -57,7 +57,7 @@ def missing_libraries(path: Path) -> list[str]:
 
 
 def remedy(missing: list[str], onnxruntime: ModuleType) -> str:
-    """Return what brings the libraries `missing`: a command, except for the driver and TensorRT."""
+    """Return how to install the libraries `missing`: a command, or advice if there is none."""
     if all(name.startswith("libcuda.so") for name in missing):
         return INSTALL_DRIVER
     if all(name.startswith("libnv") for name in missing):  # libnvinfer, libnvonnxparser
@@ -66,7 +66,7 @@ def remedy(missing: list[str], onnxruntime: ModuleType) -> str:
 
 
 def nvidia_cards() -> int:
-    """Number of NVIDIA cards that the driver offers to this process."""
+    """Return the number of NVIDIA cards that the driver offers to this process."""
     count = ctypes.c_int(0)
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -86,7 +86,7 @@ def _loads(name: str) -> bool:
 
 
 def _missing_first(path: Path) -> list[str]:
-    """Without ldd: the one that the loader names."""
+    """Return the missing library that the loader names first, for systems without ldd."""
     try:
         ctypes.CDLL(str(path))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Parquet input; Parquet and Arrow output (pyarrow, extra `tables`)."""
+"""Read Parquet files; write Parquet and Arrow files (with pyarrow, extra `tables`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirror_rt.io.text import column_indices
 
 __all__ = ["ArrowSink", "ParquetSink", "count_parquet", "iter_parquet"]
 
-# Rows decoded at a time; a row group may be much larger.
+# The number of rows to decode at a time; a row group may be much larger.
 _BATCH_ROWS = 4096
 
 
@@ -35,17 +35,17 @@ def _open_parquet(path: Path) -> Any:
 
 
 def count_parquet(path: Path) -> int:
-    """Rows of a Parquet file, from its metadata."""
+    """Return the number of rows of a Parquet file, from its metadata."""
     with _open_parquet(path) as file:
         return int(file.metadata.num_rows)
 
 
 def iter_parquet(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of the named columns of every row, str, int or None.
+    """Yield the values (str, int or None) of the named columns, for every row.
 
     Raises:
-        DataError: not a Parquet file, a damaged one, no such column, a column of another type than
-            string or integer, or a string that is not UTF-8 (naming the row).
+        DataError: the file is not Parquet or is damaged, a column is missing or has another type
+            than string or integer, or a string is not UTF-8 (the error names its row).
         MissingDependencyError: pyarrow is not installed.
     """
     pyarrow = _pyarrow()
@@ -65,11 +65,11 @@ def iter_parquet(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _values(path: Path, batch: Any, column: str, start: int) -> list[Any]:
-    """Values of a column of a batch whose first row is row `start`, from 0, of the file."""
+    """Return the values of a column of a batch that begins at row `start` (from 0) of the file."""
     values = batch.column(column)
     try:
         return list(values.to_pylist())
-    except UnicodeDecodeError:  # the library compares no string with UTF-8 when it reads
+    except UnicodeDecodeError:  # pyarrow does not check that strings are UTF-8 when it reads them
         for row, value in enumerate(values, start + 1):
             try:
                 value.as_py()
@@ -92,7 +92,7 @@ def _check_type(path: Path, field: Any, types: Any) -> None:
 
 
 class _TableSink(VectorSink):
-    """Columns `id` (int64 or string) and `embedding` (a list of D numbers, null for NaN)."""
+    """A table of columns `id` (int64 or string) and `embedding` (D numbers, or null for NaN)."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -131,11 +131,11 @@ def _id_array(pyarrow: Any, ids: Sequence[int | str]) -> Any:
 
 
 class ParquetSink(_TableSink):
-    """A Parquet file, one row group a call of `write`."""
+    """A Parquet file with one row group for each call of `write`."""
 
     def _open(self, schema: Any) -> Any:
         parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")
-        # No dictionary and no compression of the numbers: they repeat nowhere.
+        # A dictionary or compression would not help, because the numbers hardly ever repeat.
         return parquet.ParquetWriter(
             self._file,
             schema,
@@ -145,7 +145,7 @@ class ParquetSink(_TableSink):
 
 
 class ArrowSink(_TableSink):
-    """An Arrow IPC file (Feather version 2), to be mapped into memory."""
+    """An Arrow IPC file (Feather version 2), which can be mapped into memory."""
 
     def _open(self, schema: Any) -> Any:
         return self._pyarrow.ipc.new_file(self._file, schema)

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, and their hashes."""
+"""Write files and folders whole or not at all, and compute hashes of files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
+    """Return the hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -40,14 +40,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:
-    """Check, before any work, that `path` can be written later.
+    """Check before any work is done that `path` can be written later.
 
-    An existing empty folder counts as free, a symbolic link to nothing does not.
+    An existing empty folder counts as free; a broken symbolic link does not.
 
     Raises:
-        OutputExistsError: it exists, and `overwrite` is False.
-        OSError: it is the working folder or a mount point, which cannot be replaced; or its
-            parent is a file, or may not be written to.
+        OutputExistsError: `path` exists, and `overwrite` is False.
+        OSError: `path` is the working folder or a mount point, which cannot be replaced; or its
+            parent is a file, or is not writable.
     """
     if os.path.lexists(path):
         if not (overwrite or (path.is_dir() and not any(path.iterdir()))):
@@ -65,7 +65,7 @@ def check_free(path: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Open a file beside `path` that takes its name only when the block ends without error.
+    """Open a temporary file that is renamed to `path` when the block ends without an error.
 
     Raises:
         OutputExistsError: `path` exists and `overwrite` is False.
@@ -88,9 +88,9 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Make a folder beside `path` that takes its name only when the block ends without error.
+    """Make a temporary folder that is renamed to `path` when the block ends without an error.
 
-    An existing folder is moved aside first and removed last, so one of the two is always whole.
+    An existing folder is moved aside first and removed last, so one of the two is always complete.
 
     Raises:
         OutputExistsError: `path` exists and `overwrite` is False.
@@ -109,9 +109,9 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 def replace_folder(new: Path, path: Path) -> None:
-    """Give the folder `new`, beside `path`, the name `path`.
+    """Rename the folder `new`, which is in the same folder as `path`, to `path`.
 
-    What has that name is moved aside first and removed last, so one of the two is always whole.
+    An existing `path` is moved aside first and removed last, so one of the two is always complete.
     """
     if not os.path.lexists(path):
         new.rename(path)
@@ -126,9 +126,9 @@ def replace_folder(new: Path, path: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> bool:
-    """Make `target` the same file as `source`, or a copy where it cannot be; return which.
+    """Make `target` a hard link to `source`, or a copy if that fails; return whether it is a link.
 
-    Not every file system has hard links, and none has them across two file systems.
+    Not every file system has hard links, and no link can cross file systems.
     """
     try:
         os.link(source, target)
@@ -139,7 +139,7 @@ def link_or_copy(source: Path, target: Path) -> bool:
 
 
 def check_space(path: Path, needed: int) -> None:
-    """Raise OSError where the disk of `path` has fewer than `needed` bytes free."""
+    """Raise OSError if the disk of `path` has fewer than `needed` bytes free."""
     if (free := shutil.disk_usage(_existing_parent(path)).free) < needed:
         raise OSError(
             errno.ENOSPC,
@@ -149,7 +149,7 @@ def check_space(path: Path, needed: int) -> None:
 
 
 def _name_path(error: BaseException, path: Path) -> None:
-    """Say which output could not be written: a failed write() itself does not know."""
+    """Add the path of the output to an error of write(), which does not know it."""
     if isinstance(error, OSError) and error.errno is not None and error.filename is None:
         error.filename = str(path)
 
@@ -159,7 +159,7 @@ def _existing_parent(path: Path) -> Path:
 
 
 def _share(folder: Path) -> None:
-    """Give a temporary folder and its files the modes that a plain mkdir and open would."""
+    """Give a temporary folder and its files the permissions that mkdir and open would give."""
     mask = _umask()
     for path in (folder, *folder.rglob("*")):
         path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)

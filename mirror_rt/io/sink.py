@@ -17,14 +17,14 @@ Ids = Sequence[int | str]
 
 
 def invalid_rows(vectors: Embeddings) -> npt.NDArray[np.bool_]:
-    """Which rows [n] stand for a text that could not be encoded: those of NaN."""
+    """Return bool [n]: which rows are NaN, because their text could not be encoded."""
     if vectors.dtype.kind != "f":
         return np.zeros(len(vectors), dtype=np.bool_)
     return np.isnan(vectors[:, 0])
 
 
 class VectorSink(ABC):
-    """Rows of vectors, written as they come, all of one dtype and length."""
+    """An output to which rows of vectors are written as they come, all of one dtype and length."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -33,8 +33,8 @@ class VectorSink(ABC):
         """Append [n, D]; a row of NaN stands for a text that could not be encoded.
 
         Args:
-            vectors: the rows.
-            ids: of each row; None for their numbers.
+            vectors: rows to append.
+            ids: id of each row; None to number the rows.
         """
         self._write(vectors, range(self.rows, self.rows + len(vectors)) if ids is None else ids)
         self.rows += len(vectors)

@@ -1,4 +1,4 @@
-"""Strict, streaming text input: UTF-8 lines, JSON lines, CSV, TSV tables, from a file or stdin."""
+"""Read UTF-8 lines, JSON lines, CSV and TSV strictly and streaming, from a file or stdin."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ __all__ = [
     "read_table",
 ]
 
-# Of a line, in bytes, and of a cell of CSV, in characters. What has no line ends, or a quote that
-# is never closed, is not read into memory whole. 10 million characters, the most that `chunk`
-# takes, are 60 MB where JSON escapes each of them.
+# The most bytes of a line, and characters of a CSV cell. The limit keeps a file without line ends,
+# or with a quote that is never closed, from being read into memory as a whole. It is above 60 MB,
+# the size of the 10 million characters that `chunk` takes if JSON escapes each of them.
 _MOST_LINE = 1 << 26
 
 
 def iter_lines(path: Path | str) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file without their ends; "-" is standard input.
+    r"""Yield the lines of a UTF-8 file without their line ends; "-" is standard input.
 
-    A byte order mark is dropped, `\n` and `\r\n` both end a line, and the last line needs none.
+    A byte order mark is dropped. Lines end in `\n` or `\r\n`; the last one needs no line end.
 
     Raises:
-        DataError: missing, a folder, binary, not UTF-8, or a line of more than 64 MiB (naming it).
+        DataError: the file is missing, a folder, binary, not UTF-8, or has a line of more than
+            64 MiB (the error names the line).
     """
     with _open(path) as file:
         for number, raw in enumerate(iter(partial(file.readline, _MOST_LINE + 1), b""), 1):
@@ -58,7 +59,7 @@ def iter_lines(path: Path | str) -> Iterator[str]:
 
 
 def iter_jsonl(path: Path | str, *fields: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of the fields of every JSON object, one a line; a blank line is skipped.
+    """Yield the values of the fields of the JSON object on every line; skip blank lines.
 
     Raises:
         DataError: as `iter_lines`, or a line is not a JSON object with those fields.
@@ -82,8 +83,8 @@ def iter_csv(path: Path | str, *columns: str) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the named columns of every row of a CSV file (RFC 4180) with a header.
 
     Raises:
-        DataError: as `iter_lines`, or no header, no such column, a row with too few or too many
-            cells, or wrong quotes.
+        DataError: as `iter_lines`, or there is no header or no such column, a row has too few or
+            too many cells, or quotes are wrong.
     """
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         lines = iter(partial(text.readline, _MOST_LINE + 1), "")
@@ -110,10 +111,10 @@ def iter_csv(path: Path | str, *columns: str) -> Iterator[tuple[str, ...]]:
 
 
 def csv_reader(lines: Iterable[str], delimiter: str = ",") -> Reader:
-    """Rows of quoted cells (RFC 4180); csv.Error at quotes that are wrong or never closed.
+    """Return a reader of quoted cells (RFC 4180); wrong or unclosed quotes raise csv.Error.
 
-    The module's limit on the size of a cell is one of the process: it is raised, never lowered,
-    so that what is read does not depend on what was read before.
+    The csv module has one limit on the size of a cell for the whole process. It is only ever
+    raised, never lowered, so that what can be read does not depend on what was read before.
     """
     csv.field_size_limit(max(csv.field_size_limit(), _MOST_LINE))
     return csv.reader(lines, delimiter=delimiter, strict=True)
@@ -122,7 +123,7 @@ def csv_reader(lines: Iterable[str], delimiter: str = ",") -> Reader:
 def column_indices(
     path: Path | str, header: Sequence[str], columns: Sequence[str]
 ) -> tuple[int, ...]:
-    """Where the columns are in the header; DataError where one is absent or there twice."""
+    """Return the columns' indices in the header; DataError if one is missing or there twice."""
     if not header:
         raise DataError(f"{path} is empty: expected a header and rows")
     for column in columns:
@@ -150,13 +151,13 @@ def _checked_lines(path: Path | str, lines: Iterator[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A tab-separated table: a header, and rows of as many cells (no quoting).
+    """A tab-separated table without quoting: a header, and rows with as many cells.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         header: column names, all different.
-        rows: the cells.
-        lines: the line of the file that each row stands on.
+        rows: cells of each row.
+        lines: line number of each row in the file.
     """
 
     path: Path
@@ -165,7 +166,7 @@ class Table:
     lines: list[int]
 
     def column(self, name: str) -> list[str]:
-        """The cells of one column; DataError if the header lacks it."""
+        """Return the cells of one column; raise DataError if the header lacks it."""
         if name not in self.header:
             raise DataError(f"{self.path} has no column {name!r}, only {', '.join(self.header)}")
         index = self.header.index(name)
@@ -173,10 +174,11 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a TSV file with a header; empty lines are left out.
+    """Read a TSV file with a header; skip empty lines.
 
     Raises:
-        DataError: no header, a column name twice, or a row with too few or too many cells.
+        DataError: as `iter_lines`, or there is no header, a column name is repeated, or a row has
+            too few or too many cells.
     """
     lines = iter_lines(path)
     header = next(lines, "").split("\t")

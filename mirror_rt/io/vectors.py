@@ -1,4 +1,4 @@
-"""Streaming output of vectors with ids: .npy of any number of rows, JSON lines, Arrow, Parquet."""
+"""Write a stream of vectors with ids to .npy, JSON lines, Arrow or Parquet files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["open_sink", "output_files"]
 
 
 class NpySink(VectorSink):
-    """One array [rows, D]; the row count in the header is filled in at the end.
+    """A .npy file of one array [rows, D], whose number of rows is filled in at the end.
 
     Args:
-        file: takes the array.
-        ids: takes the ids, a JSON value a line; None to drop them.
+        file: file for the array.
+        ids: file for the ids, one JSON value per line; None to drop them.
     """
 
     def __init__(self, file: IO[bytes], ids: IO[bytes] | None) -> None:
@@ -48,17 +48,17 @@ class NpySink(VectorSink):
         self._write_header(self.rows)
 
     def _write_header(self, rows: int) -> None:
-        # numpy pads the header so that the first axis can grow to 21 digits in place.
+        # numpy pads the header, so that the first axis can grow to 21 digits without moving data.
         header = self._header | {"shape": (rows, *self._header["shape"][1:])}
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
 class JsonlSink(VectorSink):
-    """A line {"index": i, "embedding": [...]} for each row; null for a row of NaN.
+    """A file with a line {"index": i, "embedding": [...]} for each row; null for a row of NaN.
 
     Args:
-        file: takes the lines.
-        key: of the row's name: "index" where that is its number, else "id".
+        file: file for the lines.
+        key: key of the row's id: "index" if that is its number, else "id".
     """
 
     def __init__(self, file: IO[bytes], key: str) -> None:
@@ -68,7 +68,7 @@ class JsonlSink(VectorSink):
 
     def _write(self, vectors: Embeddings, ids: Ids) -> None:
         for row, name, invalid in zip(vectors, ids, invalid_rows(vectors), strict=True):
-            # str of a number of numpy is its shortest exact form, and valid JSON.
+            # str of a numpy number is its shortest exact form, and is valid JSON.
             numbers = "null" if invalid else f"[{', '.join(map(str, row))}]"
             line = f'{{{self._key}: {json.dumps(name)}, "embedding": {numbers}}}\n'
             self._file.write(line.encode())
@@ -76,10 +76,10 @@ class JsonlSink(VectorSink):
 
 
 def output_files(path: Path, *, with_ids: bool) -> list[Path]:
-    """Files of an output: itself, and with a .npy and ids of the input also NAME.ids.jsonl.
+    """Return the files of an output: `path`, and also NAME.ids.jsonl for a .npy with ids.
 
     Raises:
-        ConfigError: another suffix than .npy, .jsonl, .parquet, .arrow or .feather.
+        ConfigError: the suffix is not .npy, .jsonl, .parquet, .arrow or .feather.
     """
     if path.suffix not in _KINDS:
         raise ConfigError(f"--output {path}: expected a name in {', '.join(_KINDS)}, or -")
@@ -89,19 +89,19 @@ def output_files(path: Path, *, with_ids: bool) -> list[Path]:
 
 @contextlib.contextmanager
 def open_sink(path: str | Path, *, overwrite: bool, with_ids: bool = False) -> Iterator[VectorSink]:
-    """Open an output by its name, or "-" for JSON lines on standard output.
+    """Open an output whose name tells its format; "-" is JSON lines on standard output.
 
-    A file appears under its name only when the block ends without error.
+    A file appears under its name only when the block ends without an error.
 
     Args:
-        path: see `output_files`.
+        path: path with one of the suffixes of `output_files`, or "-".
         overwrite: replace existing files.
         with_ids: whether rows have ids of their own, or are just numbered.
 
     Raises:
-        ConfigError: another suffix.
-        OutputExistsError: it exists and `overwrite` is False.
-        MissingDependencyError: Parquet or Arrow without pyarrow.
+        ConfigError: the suffix is unknown.
+        OutputExistsError: a file exists and `overwrite` is False.
+        MissingDependencyError: the format is Parquet or Arrow, and pyarrow is not installed.
     """
     key = "id" if with_ids else "index"
     if str(path) == "-":

@@ -1,4 +1,4 @@
-"""Which language a text is in, of those that a pack has: py3langid, the extra `detect`."""
+"""Detect the language of a text among those of a pack, with py3langid (extra `detect`)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from mirror_rt.errors import ConfigError, require
 
 __all__ = ["Detector", "language_detector"]
 
-# Texts to a language tag each, None for a text that tells nothing.
+# Maps texts to a language tag each, or None for a text whose language cannot be told.
 Detector = Callable[[list[str]], Sequence[str | None]]
 
 
 def language_detector(tags: Sequence[str]) -> Detector:
-    """Make a detector that tells these languages apart, by their primary subtags.
+    """Make a detector that tells the given languages apart, by their primary subtags.
 
     Args:
-        tags: languages to choose from.
+        tags: language tags to choose from.
 
     Raises:
         MissingDependencyError: py3langid is not installed.
-        ConfigError: it knows fewer than two of them.
+        ConfigError: py3langid knows fewer than two of the languages.
     """
     langid = require("py3langid.langid", extra="detect", purpose="lang='auto'")
     identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
@@ -33,6 +33,6 @@ def language_detector(tags: Sequence[str]) -> Detector:
             "a detector of your own"
         )
     identifier.set_languages(known)
-    # Digits, for example: every language is as likely as any other.
+    # Texts such as digits are equally likely in every language, and must get no tag.
     identifier.min_confidence = 1 / len(known) + 1e-4
     return lambda texts: [wanted.get(identifier.classify(text)[0]) for text in texts]

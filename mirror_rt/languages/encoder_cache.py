@@ -1,4 +1,4 @@
-"""Encoders that are loaded when needed, within a limit of memory, least recently used first out."""
+"""A cache of encoders, loaded on demand; the least recently used are closed to save memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["CacheStatistics", "EncoderCache"]
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """What a cache holds, and what it has done.
+    """The content of a cache, and its counts of hits, loads and evictions.
 
     Attributes:
         loaded: names of the encoders in memory, the least recently used first.
-        bytes: that they count for, those that are still being closed included.
-        limit: of these bytes; None for none.
-        hits: uses of an encoder that was loaded already.
-        loads: encoders loaded, again or for the first time.
-        evictions: encoders closed to make room.
+        bytes: total size of the encoders, including those that are still being closed.
+        limit: limit of these bytes; None for no limit.
+        hits: number of uses of an encoder that was loaded already.
+        loads: number of times that an encoder was loaded.
+        evictions: number of times that an encoder was closed to make room.
     """
 
     loaded: tuple[str, ...]
@@ -44,18 +44,19 @@ class _Entry:
 
 
 class EncoderCache:
-    """Encoders by name, safe under threads.
+    """A thread-safe cache of encoders by name.
 
-    An encoder that is in use is never closed. One that is evicted meanwhile takes no new uses, and
-    is closed by the last that ends; until then its memory counts, and whoever needs the room
-    waits. A thread that holds an encoder itself does not wait, which could be for itself: it
-    loads beyond the limit, and the next release brings the memory back under it.
+    An encoder is never closed while it is in use. If it is evicted during a use, it accepts no new
+    uses and is closed when the last one ends; until then its memory counts, and threads that need
+    the room wait. A thread that itself uses an encoder does not wait, because it might wait for
+    itself: it loads beyond the limit, and the next release brings the memory below the limit again.
 
     Args:
-        load: makes an encoder; called without locks, for one name at a time.
-        sizes: bytes that an encoder counts for, by name.
-        limit: of the bytes of all; None for none. At least what any one needs beside the pinned.
-        pinned: names that are never evicted.
+        load: loads an encoder by name; called without locks, but once at a time for one name.
+        sizes: name -> bytes that the encoder counts for.
+        limit: limit of the bytes of all encoders; None for no limit. It must be enough for any
+            encoder beside the pinned ones.
+        pinned: names of encoders that are never evicted.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class EncoderCache:
         self._sizes = sizes
         self._limit = limit
         self._pinned = frozenset(pinned)
-        self._entries: dict[str, _Entry] = {}  # by time of the last use
-        self._used = 0  # bytes, those of evicted encoders in use included
-        self._leaving = 0  # bytes of these
-        self._idle: list[_Entry] = []  # evicted and out of use: to be closed
+        self._entries: dict[str, _Entry] = {}  # in the order of their last use
+        self._used = 0  # bytes of all encoders, including evicted ones that are not closed yet
+        self._leaving = 0  # bytes of the evicted ones alone
+        self._idle: list[_Entry] = []  # evicted, not in use any more, to be closed
         self._hits = self._loads = self._evictions = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -81,10 +82,10 @@ class EncoderCache:
 
     @contextlib.contextmanager
     def lease(self, name: str) -> Iterator[Encoder]:
-        """Give the encoder, loaded, which is not closed before the block ends.
+        """Give the loaded encoder to the block; it is not closed before the block ends.
 
         Raises:
-            ClosedError: after `close`.
+            ClosedError: the cache is closed.
         """
         entry = self._acquire(name)
         self._held.count = getattr(self._held, "count", 0) + 1
@@ -96,7 +97,7 @@ class EncoderCache:
             self._release(entry)
 
     def statistics(self) -> CacheStatistics:
-        """What is loaded now, and the counts so far."""
+        """Return which encoders are loaded now, and the counts so far."""
         with self._changed:
             return CacheStatistics(
                 tuple(name for name, entry in self._entries.items() if entry.encoder is not None),
@@ -108,7 +109,7 @@ class EncoderCache:
             )
 
     def close(self) -> None:
-        """Close all encoders, each once no use of it is left; a later use is a ClosedError."""
+        """Close every encoder once it is not in use; every later use raises ClosedError."""
         with self._changed:
             self._closed = True
             for name in list(self._entries):
@@ -138,7 +139,7 @@ class EncoderCache:
         return entry
 
     def _loaded_or_reserved(self, name: str) -> _Entry:
-        """The entry, in use: with its encoder, or without one and for the caller to load."""
+        """Return an entry, marked as in use; if it has no encoder, the caller must load it."""
         while True:
             if self._closed:
                 raise ClosedError("this LanguagePack is closed: load it again")
@@ -147,7 +148,7 @@ class EncoderCache:
                 self._evict_for(size)
                 if self._idle:
                     self._free_idle()
-                    continue  # others may have been here meanwhile
+                    continue  # the lock was released, so other threads may have changed the cache
                 if self._may_take(size):
                     entry = self._entries[name] = _Entry(size, users=1)
                     self._used += size
@@ -164,7 +165,7 @@ class EncoderCache:
         return self._limit is None or self._used + size <= self._limit or holds_one
 
     def _evict_for(self, size: int) -> None:
-        """Evict, the oldest first, until `size` bytes will be free, or nothing is left to evict."""
+        """Evict the least recently used until `size` bytes will be free, as far as possible."""
         if self._limit is None:
             return
         for name, entry in list(self._entries.items()):
@@ -186,12 +187,12 @@ class EncoderCache:
             entry.users -= 1
             if entry.evicted and not entry.users:
                 self._idle.append(entry)
-            self._evict_for(0)  # only a thread that could not wait has gone beyond the limit
+            self._evict_for(0)  # a thread that could not wait may have gone beyond the limit
             self._free_idle()
             self._changed.notify_all()
 
     def _free_idle(self) -> None:
-        """Close what is evicted and not in use; the lock is held, but let go of meanwhile."""
+        """Close evicted encoders that are not in use; the lock is released while they close."""
         while self._idle:
             entry = self._idle.pop()
             self._changed.release()
@@ -199,7 +200,7 @@ class EncoderCache:
                 if entry.encoder is not None:
                     entry.encoder.close()
                 entry.encoder = None
-                give_back_memory()  # of a tokenizer glibc would keep all
+                give_back_memory()  # otherwise glibc would keep all the memory of a tokenizer
             finally:
                 self._changed.acquire()
                 self._used -= entry.size

@@ -1,4 +1,4 @@
-"""Freed memory, given back to the system."""
+"""Give freed memory back to the system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["give_back_memory"]
 
 
 def give_back_memory() -> None:
-    """Let the system have what is free: glibc keeps what many small objects leave."""
+    """Return free memory to the system, because glibc keeps that of many small objects."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
         if trim is not None:

@@ -1,4 +1,4 @@
-"""A language pack in use: many bundles behind one `encode`, in the memory of a few."""
+"""A loaded language pack: many bundles behind one `encode`, few of them in memory at a time."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ __all__ = ["LanguagePack"]
 
 logger = logging.getLogger("mirror_rt")
 
-# A tokenizer in memory, by the bytes of its tokenizer.json: XLM-R's takes 286 MB for 16.8, BERT's
-# 6 MB for 0.7 (tokenizers 0.23.3, glibc).
+# The memory that a tokenizer takes, as a multiple of its tokenizer.json: XLM-R's takes 286 MB for
+# 16.8 MB, BERT's 6 MB for 0.7 MB (tokenizers 0.23.3, glibc).
 _TOKENIZER_GROWTH = 17
 
 
 class LanguagePack:
-    """A pack, loaded: `LanguagePack.load(path).encode(texts, lang="fr")`.
+    """A loaded language pack: `LanguagePack.load(path).encode(texts, lang="fr")`.
 
-    Bundles are loaded when a text needs them. Where there is a limit of memory, the least recently
-    used make room, once no call uses them. Safe to use from several threads at once.
+    Bundles are loaded when a text needs them. If there is a limit of memory, the least recently
+    used ones are closed once no call uses them. A pack is safe to use from several threads.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class LanguagePack:
 
         Args:
             path: a folder written by `mirror-rt export` of several models.
-            memory_limit: bytes for the bundles that are loaded at a time; None for no limit. A
-                bundle counts for the files that its graph needs, and for 17 times its
-                tokenizer.json, which is what that takes in memory.
-            pinned: languages that are loaded now and never make room.
-            detector: what `lang="auto"` asks: texts to a tag each, None where there is none.
-                py3langid (extra `detect`) unless given.
+            memory_limit: most bytes of the bundles that are loaded at a time; None for no limit.
+                The size of a bundle is that of the files that its graph needs, with its
+                tokenizer.json counted 17 times, since it takes so much more memory.
+            pinned: tags of languages that are loaded now and stay loaded.
+            detector: function for `lang="auto"` that maps texts to a tag each, or None if there
+                is none; py3langid (extra `detect`) by default.
             **keywords: the fields of `LoadOptions`, for every bundle. The files of a bundle are
                 verified when it is first loaded.
 
         Raises:
-            BundleError: not a pack, two of its bundles are of one language, or a pinned one
-                cannot be loaded.
+            BundleError: the folder is not a pack, two of its bundles have the same language, or a
+                pinned one cannot be loaded.
             ConfigError: a pinned language is not in the pack, or the limit is too low for a
                 bundle beside the pinned ones.
         """
@@ -104,32 +104,32 @@ class LanguagePack:
 
     @property
     def languages(self) -> list[str]:
-        """Tags of the languages that have a bundle."""
+        """The tags of the languages that have a bundle."""
         return list(self._router.bundles)
 
     @property
     def statistics(self) -> CacheStatistics:
-        """Which bundles are loaded, and how often that was, was not and ceased to be so."""
+        """The bundles that are loaded, and the counts of cache hits, loads and evictions."""
         return self._cache.statistics()
 
     def route(self, lang: str | None = None) -> str:
-        """Name the bundle for a language: its own, a more general one's, else the default.
+        """Return the name of the bundle for a language, or of a more general one, or the default.
 
-        `pt-BR` is looked for as `pt-BR`, then as `pt` (RFC 4647, lookup).
+        `pt-BR` is looked up as `pt-BR`, then as `pt` (RFC 4647, lookup).
 
         Raises:
-            ConfigError: it is not a language tag.
+            ConfigError: `lang` is not a language tag.
         """
         return self._router.route(lang)
 
     @contextlib.contextmanager
     def encoder(self, lang: str | None = None) -> Iterator[Encoder]:
-        """Give the encoder for a language, loaded, for the time of the block.
+        """Give the loaded encoder for a language to the block, and keep it open until the end.
 
         Raises:
             BundleError: its bundle cannot be loaded.
             ConfigError: `lang` is not a language tag.
-            ClosedError: after `close`.
+            ClosedError: the pack is closed.
         """
         with self._cache.lease(self.route(lang)) as encoder:
             yield encoder
@@ -141,20 +141,20 @@ class LanguagePack:
 
         Args:
             inputs: one string, or any iterable of strings.
-            lang: tag of their language, a tag (or None) for each text, `"auto"` to detect it for
-                each, or None for the pack's default.
-            **options: of `Encoder.encode`. With `errors="nan"` a text that cannot be encoded, or
-                whose tag is none, is a row of NaN.
+            lang: tag of their language, a tag (or None) for each text, `"auto"` to detect the
+                language of each text, or None for the pack's default.
+            **options: those of `Encoder.encode`. With `errors="nan"`, a text that cannot be
+                encoded or whose tag is invalid gets a row of NaN.
 
         Returns:
             [n, D] in the order of `inputs`, [D] for a single string.
 
         Raises:
-            InvalidTextError: texts cannot be encoded, each with its position in `inputs`.
-            ConfigError: an option has an unusable value; not one tag for each text; or the bundles
-                that are needed give vectors of different lengths.
+            InvalidTextError: texts cannot be encoded; the error has their positions in `inputs`.
+            ConfigError: an option has an unusable value; the number of tags is not that of the
+                texts; or the bundles needed give vectors of different lengths.
             BundleError: a bundle that is needed cannot be loaded.
-            ClosedError: after `close`.
+            ClosedError: the pack is closed.
         """
         embeddings = self.encode_with_info(inputs, lang, **options).embeddings
         return embeddings[0] if isinstance(inputs, str) else embeddings
@@ -162,7 +162,7 @@ class LanguagePack:
     def encode_with_info(
         self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> EncodedTexts:
-        """Encode texts, and say how many tokens each had and whether it was cut; see `encode`."""
+        """Encode like `encode`, and report each text's number of tokens and whether it was cut."""
         texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
         names, invalid = self._router.route_each(texts, lang)
         if invalid and options.get("errors", "raise") == "raise":
@@ -180,7 +180,7 @@ class LanguagePack:
         return joined
 
     def close(self) -> None:
-        """Free all models, each once no call uses it; encoding is a ClosedError from then on."""
+        """Free every model once no call uses it; encoding raises ClosedError from then on."""
         self._cache.close()
 
     def __enter__(self) -> Self:
@@ -200,7 +200,7 @@ class LanguagePack:
         invalid: dict[int, str],
         options: EncodeKeywords,
     ) -> EncodedTexts:
-        """Encode some rows of the texts, which are checked already, with one bundle."""
+        """Encode the texts `rows`, which have been checked already, with one bundle."""
         own = [texts[row] for row in rows]
         refused = {i: invalid[row] for i, row in enumerate(rows.tolist()) if row in invalid}
         with self._cache.lease(name) as encoder:
@@ -236,7 +236,7 @@ class LanguagePack:
         return self.folder / self.index.bundles[name].path
 
     def _bytes(self, name: str) -> int:
-        """What a bundle counts for: the files that its graph needs, the tokenizer's grown."""
+        """Return the estimated memory of a bundle: its graph's files and its loaded tokenizer."""
         manifest = Manifest.read(self._folder(name))
         files = manifest.files_for([manifest.variant(self._options.variant)])
         tokenizer = files.get(Layout.tokenizer)
@@ -252,7 +252,7 @@ class LanguagePack:
 
 
 def _checked_limit(limit: float, sizes: dict[str, int], pinned: list[str]) -> int:
-    """The limit in bytes; ConfigError where a bundle could never be loaded within it."""
+    """Return the limit in bytes; raise ConfigError if it is too low for one of the bundles."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise ConfigError(f"memory_limit must be a number of bytes above 0, got {limit!r}")
     base = sum(sizes[name] for name in set(pinned))
@@ -270,7 +270,7 @@ def _checked_limit(limit: float, sizes: dict[str, int], pinned: list[str]) -> in
 
 
 def _groups(names: list[str]) -> dict[str, Any]:
-    """Name -> positions of its texts, int64 [k]."""
+    """Group texts by the name of their bundle: name -> positions of the texts, int64 [k]."""
     rows: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         rows.setdefault(name, []).append(i)

@@ -1,4 +1,4 @@
-"""From the language of a text to the bundle of a pack."""
+"""Choose the bundle of a pack by the language of a text."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from mirror_rt.tokens.tokenization import find_invalid
 __all__ = ["AUTO", "Languages", "Router"]
 
 AUTO = "auto"
-# The language of a call, or of each of its texts; None for the pack's default.
+# The language of all texts of a call, or of each text; None for the pack's default.
 Languages = str | Sequence[str | None] | None
 
 logger = logging.getLogger("mirror_rt")
 
 
 class Router:
-    """The languages of a pack.
+    """Finds the bundles of a pack by language.
 
     Args:
-        folder: of the pack.
-        index: of the pack.
-        detector: what `auto` asks; None for py3langid.
+        folder: folder of the pack.
+        index: index of the pack.
+        detector: detects the language where it is `auto`; None for py3langid.
 
     Raises:
-        BundleError: two bundles are of one language, or one of none that is a tag.
+        BundleError: two bundles have the same language, or the language of one is not a tag.
     """
 
     def __init__(self, folder: Path, index: PackIndex, detector: Detector | None = None) -> None:
         self._folder = folder
         self._default = index.default
         self.bundles = _bundles(folder, index)
-        """Language tag -> name of its bundle."""
+        """Maps each language tag to the name of its bundle."""
         self._detector = detector
         self._lock = threading.Lock()
         self._said: set[str] = set()
 
     def find(self, tag: str) -> str | None:
-        """Name the bundle of a language, or of a more general one (RFC 4647, lookup).
+        """Return the name of the bundle of a language or a more general one (RFC 4647, lookup).
 
         Raises:
-            ConfigError: it is not a language tag.
+            ConfigError: `tag` is not a language tag.
         """
         return find_language(tag, self.bundles)
 
     def route(self, lang: str | None) -> str:
-        """Name the bundle for a language: what `find` finds, else the pack's default.
+        """Return the name of the bundle that `find` finds for a language, else of the default.
 
         Raises:
-            ConfigError: it is not a language tag.
+            ConfigError: `lang` is not a language tag.
         """
         if lang is None:
             return self._default
@@ -74,10 +74,13 @@ class Router:
     def route_each(
         self, texts: list[Any], lang: Languages
     ) -> tuple[list[str], list[tuple[int, str]]]:
-        """Name the bundle of each text, and say of which the text or the tag cannot be used.
+        """Return the bundle's name for each text, and (position, reason) of unusable texts.
+
+        A text is unusable if it cannot be encoded, or if its own tag is not a language tag.
 
         Raises:
-            ConfigError: the tag of all texts is none, or there is not one for each.
+            ConfigError: the common tag is not a language tag, or the numbers of tags and texts
+                differ.
         """
         invalid = find_invalid(texts)
         if lang is None or (isinstance(lang, str) and lang != AUTO):
@@ -98,7 +101,7 @@ class Router:
         return names, sorted(invalid.items())
 
     def _detect(self, texts: list[Any], tags: list[Any], invalid: dict[int, str]) -> None:
-        """Put what is detected in the place of `auto`; None for texts that are not valid."""
+        """Replace each tag `auto` by the detected language, or by None for an invalid text."""
         asked = [i for i, tag in enumerate(tags) if tag == AUTO]
         rows = [i for i in asked if i not in invalid]
         for i in asked:

@@ -1,4 +1,4 @@
-"""Language tags: BCP 47 (RFC 5646), as far as choosing a model needs them."""
+"""Language tags by BCP 47 (RFC 5646), as far as they are needed to choose a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["find_language", "lookup_chain", "normalize_tag"]
 T = TypeVar("T")
 
 _TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
-# Deprecated primary subtags and their preferred values, by the IANA registry.
+# Deprecated primary subtags and their preferred values, from the IANA registry.
 _PREFERRED = {"iw": "he", "in": "id", "ji": "yi", "jw": "jv", "mo": "ro"}
 
 
@@ -21,7 +21,7 @@ def normalize_tag(tag: str) -> str:
     """Write a tag as RFC 5646 recommends: `PT_br` becomes `pt-BR`, `zh-hant` `zh-Hant`.
 
     Raises:
-        ConfigError: it has not the form of a tag.
+        ConfigError: it does not have the form of a tag.
     """
     text = tag.strip().replace("_", "-") if isinstance(tag, str) else ""
     if not _TAG.fullmatch(text):
@@ -35,13 +35,13 @@ def normalize_tag(tag: str) -> str:
 
 
 def lookup_chain(tag: str) -> list[str]:
-    """The tag and what to fall back to, by the lookup of RFC 4647, section 3.4.
+    """Return a tag and the tags to fall back to, by the lookup of RFC 4647, section 3.4.
 
-    `zh-Hant-TW` gives `zh-Hant-TW`, `zh-Hant`, `zh`: the last subtag is removed each time, and a
-    single letter before it, too.
+    `zh-Hant-TW` gives `zh-Hant-TW`, `zh-Hant`, `zh`: each time the last subtag is removed, and
+    with it a single letter before it.
 
     Raises:
-        ConfigError: it has not the form of a tag.
+        ConfigError: it does not have the form of a tag.
     """
     parts = normalize_tag(tag).split("-")
     chain = []
@@ -54,14 +54,14 @@ def lookup_chain(tag: str) -> list[str]:
 
 
 def find_language(tag: str, available: Mapping[str, T]) -> T | None:
-    """Find what there is for a language, or for a more general one; None where there is nothing.
+    """Return the value for a language, or for a more general one; None if there is none.
 
     Args:
         tag: a language tag, in any spelling; `iw` means `he`, and `pt-BR` falls back to `pt`.
-        available: by tags as `normalize_tag` writes them.
+        available: values by language tag, spelled as `normalize_tag` does.
 
     Raises:
-        ConfigError: it has not the form of a tag.
+        ConfigError: `tag` does not have the form of a tag.
     """
     return next((available[t] for t in lookup_chain(tag) if t in available), None)
 

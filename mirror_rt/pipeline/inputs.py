@@ -1,4 +1,4 @@
-"""What `encode` and the scheduler take: a text, texts, or token ids."""
+"""The inputs of `encode` and of the scheduler: one text, several texts, or token ids."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mirror_rt.errors import InvalidTextError
 
 __all__ = ["Inputs", "as_list"]
 
-# One text, or many; or the token ids of many, as `BatchEncoder.tokenize` gives them.
+# One text, many texts, or the token ids of many texts as `BatchEncoder.tokenize` returns them.
 Inputs = str | Iterable[str] | Iterable[list[int]]
 
 
 def as_list(inputs: Any) -> list[Any]:
-    """Materialise an iterable of texts; a lone value of another type is one bad text."""
+    """Return an iterable of texts as a list; raise InvalidTextError for anything else."""
     if isinstance(inputs, bytes | Mapping | Set) or not isinstance(inputs, Iterable):
         raise InvalidTextError(
             [(0, f"expected str or an iterable of str, got {type(inputs).__name__}")]

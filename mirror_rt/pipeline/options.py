@@ -1,4 +1,4 @@
-"""The options of `encode`, checked and made ready once a call."""
+"""The options of `encode`, which are checked and prepared once per call."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class EncodeOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelDefaults:
-    """What a model declares, and the options of a call may change.
+    """The defaults that a model declares, and that the options of a call may change.
 
     Attributes:
         dimension: length D of its vectors.
-        normalize: whether they are of unit length unless asked otherwise.
-        prompts: text that it wants before a text.
+        normalize: whether its vectors are of unit length by default.
+        prompts: prompts that it expects before texts.
     """
 
     dimension: int
@@ -92,16 +92,16 @@ class ModelDefaults:
 
 
 class EncodePlan(NamedTuple):
-    """The options of one call, checked and made ready for its model.
+    """The options of one call, checked and prepared for its model.
 
     Attributes:
         token_budget: most padded tokens of a run.
-        normalize: give unit vectors.
-        dimension: kept, of the model's.
-        quantizer: applied last.
-        prompt: put before every text.
-        on_too_long: what becomes of a text of more tokens than the model takes.
-        errors: what becomes of a call with a text that cannot be encoded.
+        normalize: whether to return unit vectors.
+        dimension: number of the model's dimensions that are kept.
+        quantizer: converts the vectors to the requested precision, as the last step.
+        prompt: text to put before every text.
+        on_too_long: how to treat a text of more tokens than the model takes.
+        errors: how to treat a call with a text that cannot be encoded.
     """
 
     token_budget: int
@@ -117,7 +117,7 @@ class EncodePlan(NamedTuple):
         """Check the options of a call for a model.
 
         Raises:
-            ConfigError: naming the option, its value and what was expected.
+            ConfigError: an option has an unusable value; the error says what was expected.
         """
         dimension, normalize = model.dimension, model.normalize
         if _integer("batch_size", options.batch_size) < 1:

@@ -1,4 +1,4 @@
-"""Windows of texts to vectors: tokens, batches, the model, and all in order again."""
+"""The pipeline from texts to vectors: tokenise, batch, run the model, restore the order."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _ONLY_ROW = [np.zeros(1, dtype=np.int64)]
 
 
 class Pipeline:
-    """The way of a window of texts through a model.
+    """Takes texts through a model, window by window.
 
     Args:
-        tokenizer: with the length limit of the model.
+        tokenizer: has the length limit of the model.
         model: makes a vector of each row of tokens.
-        pad_to: pad every text to this many tokens; None for as few as a batch allows.
-        normalize: whether vectors are of unit length unless asked otherwise.
-        prompts: of the model.
+        pad_to: pad every text to this many tokens; None to pad to the longest of a batch.
+        normalize: whether vectors are of unit length by default.
+        prompts: prompts of the model.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Pipeline:
         self._saying = threading.RLock()  # a signal handler may encode, too
 
     def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
-        """Check the options of a call, the fields of `EncodeOptions`.
+        """Check the options of a call, which are the fields of `EncodeOptions`.
 
         Raises:
-            ConfigError: naming the option, its value and what was expected.
+            ConfigError: an option has an unusable value; the error says what was expected.
         """
         try:
             return _plan(self.defaults, **options)  # type: ignore[arg-type]  # or it raises
-        except TypeError:  # one is an array or a list, which no cache can look up
+        except TypeError:  # one of them is an array or a list, which no cache can look up
             return EncodePlan.make(self.defaults, EncodeOptions(**options))
 
     def prepare(
@@ -78,7 +78,7 @@ class Pipeline:
         """Check and tokenise the texts of one call, or take lists of token ids as they are.
 
         Raises:
-            InvalidTextError: a text cannot be encoded, where that is to be an error.
+            InvalidTextError: a text cannot be encoded, and `plan.errors` is `"raise"`.
             ConfigError: the prompt leaves no room for text.
             Stopped: `stop` was set meanwhile.
         """
@@ -100,12 +100,12 @@ class Pipeline:
 
         Args:
             texts: all windows of the call.
-            plan: what is asked of them.
-            show_progress_bar: None shows one where the logger `mirror_rt` is at INFO.
-            stop: set to end with `Stopped` before the next batch.
+            plan: checked options of the call.
+            show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
+            stop: event that, once set, ends the call with `Stopped` before the next batch.
 
         Raises:
-            InvalidTextError: texts cannot be encoded, where that is to be an error.
+            InvalidTextError: texts cannot be encoded, and `plan.errors` is `"raise"`.
         """
         windows = list(texts)
         n = sum([len(window.texts) for window in windows])
@@ -131,14 +131,14 @@ class Pipeline:
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
     ) -> Iterator[EncodedTexts]:
-        """Encode window after window, the next being tokenised while one runs.
+        """Encode window after window; the next one is tokenised while one runs.
 
         Args:
-            stream: of consecutive windows.
-            plan: what is asked of their texts.
-            count: told how many texts more are finished.
-            on_run: told of every batch that has run; from several threads where runs are parallel.
-            stop: set to end with `Stopped` before the next batch.
+            stream: consecutive windows.
+            plan: checked options of the call.
+            count: called with the number of texts that were finished since the last call.
+            on_run: called with every batch that has run, from several threads if runs are parallel.
+            stop: event that, once set, ends the call with `Stopped` before the next batch.
         """
         with closing(one_ahead(partial(self._tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
@@ -146,7 +146,7 @@ class Pipeline:
                 yield part.describe()
 
     def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
-        """Split rows into batches: int64 [b] for each, the numbers of its rows."""
+        """Split rows into batches: int64 [b] for each batch, the indices of its rows."""
         if len(tokens) == 1:
             return _ONLY_ROW
         lengths = tokens.lengths
@@ -155,18 +155,18 @@ class Pipeline:
         return plan_batches(lengths, token_budget=plan.token_budget, run_cost=self.model.run_cost)
 
     def pad(self, tokens: RaggedTokens, rows: Indices) -> PaddedBatch:
-        """Pad the rows of a batch, as far as the model wants."""
+        """Pad the rows of a batch to `pad_to` tokens, or to the longest of them."""
         return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
 
     def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
-        """Run rows as one batch: float32 [rows, D], NaN in a row that has no finite vector."""
+        """Run rows as one batch: float32 [rows, D], NaN in rows without a finite vector."""
         return self._run(tokens, np.arange(len(tokens)), normalize=normalize, on_run=None)[0]
 
     def plan_for_tokens(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
         """Check the options of a call for token vectors, as `plan` does.
 
         Raises:
-            ConfigError: also where the model gives none, or `on_too_long` is `chunk`.
+            ConfigError: also if the model gives no token vectors, or `on_too_long` is `chunk`.
         """
         plan = self.plan(**options)
         self.model.check_token_vectors()
@@ -175,16 +175,16 @@ class Pipeline:
         return plan
 
     def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
-        """Run rows as one batch: float32 [tokens, H] of each row, special tokens included."""
+        """Run rows as one batch: float32 [tokens, H] for each row, special tokens included."""
         output = self.model.token_vectors(self.pad(tokens, np.arange(len(tokens))))
-        # Copies, so that the vectors of a row do not keep those of the whole batch.
+        # Return copies, so that the vectors of a row do not keep those of the whole batch.
         return [
             of_tokens[:length].astype(np.float32)
             for of_tokens, length in zip(output, tokens.lengths.tolist(), strict=True)
         ]
 
     def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> Encoded:
-        """Vectors of texts from float32 [rows, plan.dimension], in unit length where asked for."""
+        """Make embeddings of texts from the vectors of rows, float32 [m, plan.dimension]."""
         pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
         if plan.normalize and plan.dimension < self.model.dimension:
             pooled = normalize_rows(pooled)
@@ -207,9 +207,10 @@ class Pipeline:
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
     ) -> Encoded:
-        """Run the rows of a window, batch after batch, and put their vectors in order."""
+        """Run the rows of a window batch by batch, and put their vectors in order."""
         self._report(rows, plan)
         batches = self.batches(rows.tokens, plan)
+        # The vector of a single row, as in a call with one text, is not copied into an array.
         vectors = (
             np.empty((len(rows.tokens), plan.dimension), np.float32)
             if len(rows.tokens) != 1
@@ -246,7 +247,7 @@ class Pipeline:
         normalize: bool,
         on_run: Callable[[PaddedBatch], object] | None,
     ) -> tuple[Vectors, list[int]]:
-        """Run a batch; give its vectors, and which are NaN for want of a finite one."""
+        """Run a batch; return its vectors, and the indices of those that are NaN."""
         batch = self.pad(tokens, rows)
         vectors, bad = self.model.run_batch(batch, normalize=normalize), list[int]()
         if not_finite := _core.non_finite_rows(vectors):
@@ -258,7 +259,7 @@ class Pipeline:
     def _run_again(
         self, batch: PaddedBatch, vectors: Vectors, rows: list[int], *, normalize: bool
     ) -> list[int]:
-        """Replace rows by what the model gives exactly; return those that are NaN after all."""
+        """Run rows again in full precision; return those that still have no finite vector."""
         exact = self.model.run_exactly(PaddedBatch(*(a[rows] for a in batch)), normalize=normalize)
         vectors[rows] = np.nan if exact is None else exact
         bad = _core.non_finite_rows(vectors)
@@ -266,7 +267,7 @@ class Pipeline:
         return bad
 
     def _report(self, rows: TokenRows, plan: EncodePlan) -> None:
-        """Raise for texts that cannot be encoded, and say what became of long ones."""
+        """Raise an error for texts that cannot be encoded, and log what happened to long ones."""
         if rows.invalid and plan.errors == "raise":
             raise InvalidTextError(list(rows.invalid))
         too_long = "%d of %d texts are longer than %d tokens and were"

@@ -1,4 +1,4 @@
-"""Prompts: text that a model wants before a text, by name."""
+"""Prompts: named pieces of text that a model expects before the texts that it encodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirror_rt.errors import ConfigError
 
 __all__ = ["DOCUMENT_NAMES", "QUERY_NAMES", "Prompts"]
 
-# What models call them, the first that is there preferred.
+# The names that models give to these prompts; the first one that a model has is used.
 QUERY_NAMES = ("query",)
 DOCUMENT_NAMES = ("document", "passage")
 
@@ -20,19 +20,19 @@ class Prompts:
 
     Attributes:
         by_name: name -> text.
-        default_name: which one is used unless told; None for none.
+        default_name: name of the prompt to use by default; None for no prompt.
     """
 
     by_name: Mapping[str, str] = field(default_factory=dict)
     default_name: str | None = None
 
     def choose(self, prompt: str | None, name: str | None) -> str:
-        """The text to put before every text: `prompt`, the one called `name`, or the default.
+        """Return the prompt for every text: `prompt`, the one called `name`, or the default.
 
-        An empty `prompt` is none at all, not even the default.
+        An empty `prompt` means no prompt at all, not even the default.
 
         Raises:
-            ConfigError: both are given, there is none of that name, or `prompt` is not valid text.
+            ConfigError: both are given, no prompt has that name, or `prompt` is not valid text.
         """
         if prompt is not None:
             if name is not None:
@@ -48,7 +48,7 @@ class Prompts:
         return self.by_name[name]
 
     def first_of(self, names: Sequence[str]) -> str | None:
-        """The first of `names` that there is a prompt for, or None."""
+        """Return the first of `names` for which there is a prompt, or None."""
         return next((name for name in names if name in self.by_name), None)
 
 

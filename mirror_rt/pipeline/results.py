@@ -1,4 +1,4 @@
-"""What comes out of a pipeline: embeddings, and what the model made of each text."""
+"""The results of a pipeline: embeddings, and how each text was encoded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Encoded", "EncodedTexts", "describe_texts", "empty_texts", "join", "
 
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
-    """Embeddings of n texts, and what the model made of each.
+    """The embeddings of n texts, and how each text was encoded.
 
     Attributes:
-        embeddings: [n, D], in the precision asked for.
+        embeddings: [n, D], in the requested precision.
         token_counts: int64 [n], tokens that were run, special tokens and prompt included.
-        chunks: int64 [n], rows that were run: more than 1 with `on_too_long="chunk"` alone, 0 for
+        chunks: int64 [n], rows that were run: more than 1 only with `on_too_long="chunk"`, 0 for
             a text that could not be encoded.
-        truncated: bool [n], True where text was cut to fit.
+        truncated: bool [n], True for a text that was cut to fit.
     """
 
     embeddings: Embeddings
@@ -35,19 +35,19 @@ class EncodedTexts:
 
 
 class Encoded(NamedTuple):
-    """Embeddings of the texts of a call, and what says more of them to those who ask."""
+    """The embeddings of a call, and a function that computes the details if they are needed."""
 
     embeddings: Embeddings
     describe: Callable[[], EncodedTexts]
 
 
 def describe_texts(embeddings: Embeddings, rows: TokenRows) -> EncodedTexts:
-    """Say of the texts of a window what their rows tell."""
+    """Combine embeddings with the token counts, chunks and cuts of the texts of a window."""
     return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
 
 
 def empty_texts(n: int, columns: int, dtype: npt.DTypeLike) -> EncodedTexts:
-    """Make room for n texts with embeddings of so many columns."""
+    """Allocate arrays for n texts whose embeddings have `columns` columns."""
     return EncodedTexts(
         np.empty((n, columns), dtype=dtype),
         np.empty(n, dtype=np.int64),
@@ -57,13 +57,13 @@ def empty_texts(n: int, columns: int, dtype: npt.DTypeLike) -> EncodedTexts:
 
 
 def place(part: EncodedTexts, rows: slice | npt.NDArray[np.int64], whole: EncodedTexts) -> None:
-    """Copy a part to its rows of the whole."""
+    """Copy a part into its rows of the whole."""
     for field in fields(EncodedTexts):
         getattr(whole, field.name)[rows] = getattr(part, field.name)
 
 
 def join(parts: Iterable[EncodedTexts], n: int, plan: EncodePlan) -> EncodedTexts:
-    """Put windows of n texts together, each let go of as it comes."""
+    """Join consecutive windows of n texts, without holding more than one window at a time."""
     joined = empty_texts(n, plan.quantizer.width(plan.dimension), plan.quantizer.dtype)
     start = 0
     for part in parts:

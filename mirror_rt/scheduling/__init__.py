@@ -1,4 +1,4 @@
-"""Concurrent callers share a device: see `Scheduler`."""
+"""Let concurrent callers share a device: see `Scheduler`."""
 
 from mirror_rt.scheduling.requests import BatchReport, RequestTimes, SchedulerStatistics
 from mirror_rt.scheduling.scheduler import Scheduler

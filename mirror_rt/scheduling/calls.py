@@ -1,4 +1,4 @@
-"""What a scheduler is asked: by which encoders, with which texts, and who may not ask."""
+"""The calls of a scheduler: their content, and the checks that they must pass."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mirror_rt.scheduling.requests import RequestTimes
 
 __all__ = ["Call", "HasPipeline", "ReentryGuard", "cancel_result", "check_scheduler", "is_short"]
 
-# Of a call from an event loop that is tokenised there, within a fraction of a millisecond:
-# characters, or token ids.
+# Limits of a call that is tokenised in the event loop itself, within a fraction of a millisecond:
+# the number of texts, and the total number of characters or token ids.
 _MOST_INLINE_TEXTS, _MOST_INLINE_SIZE = 8, 1024
 
 
@@ -24,12 +24,12 @@ class HasPipeline(Protocol):
 
     @property
     def pipeline(self) -> Pipeline:
-        """Turns its texts into vectors."""
+        """The pipeline that turns texts into vectors."""
         ...
 
 
 class Call(NamedTuple):
-    """Texts for which there is room."""
+    """An admitted call: the queue has reserved room for its texts."""
 
     texts: list[Any]
     plan: EncodePlan
@@ -40,24 +40,24 @@ class Call(NamedTuple):
 
 
 def is_short(texts: list[Any]) -> bool:
-    """Whether texts are tokenised sooner than another thread has begun to."""
+    """Return whether tokenising texts takes less time than handing them to another thread."""
     if len(texts) > _MOST_INLINE_TEXTS:
         return False
     return sum(len(text) for text in texts if isinstance(text, str | list)) <= _MOST_INLINE_SIZE
 
 
 class ReentryGuard(threading.local):
-    """Refuses a call of a signal handler that interrupted a call of the same thread.
+    """Refuses a call by a signal handler that interrupted a call in the same thread.
 
-    The interrupted code may hold a lock that the handler's call, or the device that is to serve
-    it, would wait for: for ever, because the handler has to return first.
+    The interrupted code may hold a lock that the handler's call needs, or the device that serves
+    it. They would wait forever, because the interrupted code goes on only after the handler.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # one a thread, so whoever finds it locked locked it
+        self._lock = threading.Lock()  # one per thread: if it is locked, this thread locked it
 
     def __call__(self) -> threading.Lock:
-        """Return what a call holds; `with` leaves none locked, wherever Ctrl-C comes.
+        """Return the lock that a call holds in a `with` block, which releases it even on Ctrl-C.
 
         Raises:
             ReentrantCallError: this thread is in the middle of a call.
@@ -71,13 +71,13 @@ class ReentryGuard(threading.local):
 
 
 def cancel_result(accepted: Future[Future[Any]]) -> None:
-    """Cancel what was accepted for a task that is gone; nothing happens to one that is done."""
+    """Cancel the request of a task that has ended; has no effect on a finished request."""
     if not accepted.cancelled() and accepted.exception() is None:
         accepted.result().cancel()
 
 
 def check_scheduler(pipelines: Sequence[Pipeline], limits: dict[str, int]) -> None:
-    """Raise ConfigError for a limit below 1, no model, or models of several dimensions."""
+    """Raise ConfigError if a limit is below 1, there is no model, or the dimensions differ."""
     for name, limit in limits.items():
         if limit < 1:
             raise ConfigError(f"{name} must be at least 1, got {limit}")

@@ -1,4 +1,4 @@
-"""A device's side of the scheduler: it runs batches as long as texts wait."""
+"""The device's side of the scheduler: a thread that runs batches as long as texts wait."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["DeviceThread"]
 
 
 class DeviceThread(threading.Thread):
-    """The thread that runs one model, until the queue is closed and empty.
+    """A thread that runs one model until the queue is closed and empty.
 
-    It is a daemon, because a scheduler that nobody closed must not hang the interpreter at its
-    end. It does not hold that scheduler, so that one which nobody holds any more is freed.
+    It is a daemon thread, so that a scheduler that nobody closed does not keep the interpreter from
+    ending. It holds no strong reference to the scheduler, so that an unused scheduler is freed.
 
     Args:
         pipeline: runs the model.
-        queue: whose texts it runs.
-        on_batch: a method of the scheduler, told of every run as long as there is one.
+        queue: queue of the texts to run.
+        on_batch: method of the scheduler, called after every run while the scheduler exists.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class DeviceThread(threading.Thread):
         _devices.add(self)
 
     def run(self) -> None:
-        """Run what waits, again and again."""
+        """Run batches until the queue is closed and empty."""
         while (work := self.queue.take()) is not None:
             for request in work.expired:
                 request.fail(DeadlineError(request.timeout))
-            for of_tokens in (False, True):  # two outputs of the graph, and so two runs
+            for of_tokens in (False, True):  # they are two outputs of the graph, so two runs
                 self._run_batch([t for t in work.batch if t.request.of_tokens == of_tokens])
-            del work  # its vectors need not wait for the next
+            del work  # frees its vectors before the thread waits for the next batch
 
     def _run_batch(self, batch: list[WaitingText[Request]]) -> None:
-        """Run a batch; where it fails, its halves."""
+        """Run a batch; if it fails, run its halves, down to the text at fault."""
         batch = [text for text in batch if not text.request.over]
         if not batch:
             return
@@ -62,7 +62,7 @@ class DeviceThread(threading.Thread):
         began = time.monotonic()
         try:
             vectors = self._run_model(tokens, of_tokens=batch[0].request.of_tokens)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
+        except Exception as error:  # noqa: BLE001 - the caller gets it, whatever it is
             self._report(batch, began, failed=True)
             if len(batch) > 1:
                 self._run_batch(batch[: len(batch) // 2])
@@ -106,7 +106,7 @@ _devices: weakref.WeakSet[DeviceThread] = weakref.WeakSet()
 
 @atexit.register
 def _end_devices() -> None:
-    """End the devices of schedulers that nobody closed: none may run while the interpreter ends."""
+    """End the threads of schedulers that nobody closed, before the interpreter shuts down."""
     running = [device for device in list(_devices) if device.is_alive()]  # none after a fork
     for device in running:
         device.queue.clear()

@@ -16,20 +16,20 @@ __all__ = ["RequestQueue", "Work"]
 
 
 class Work(NamedTuple):
-    """What a device does next."""
+    """The next work of a device: a batch to run, and requests whose deadline has passed."""
 
     batch: list[WaitingText[Request]]
     expired: list[Request]
 
 
 class RequestQueue:
-    """Requests from `admit` over `put` and `take` to `fill` or `end`.
+    """The queue of requests: they pass `admit`, `put`, `take`, and then `fill` or `end`.
 
     Args:
         max_texts: most texts that may wait.
         max_tokens: most tokens that may wait.
         token_budget: most padded tokens of a batch of more than one text.
-        run_cost: what a run costs besides its tokens, in tokens.
+        run_cost: fixed cost of a run, expressed in tokens.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class RequestQueue:
     ) -> None:
         self._max_texts, self._max_tokens = max_texts, max_tokens
         self._token_budget, self._run_cost = token_budget, run_cost
-        # Reentrant: cancelling a future under the lock comes back to `end`.
+        # Reentrant, because cancelling a future under the lock calls `end` again.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: WaitingTexts[Request] = WaitingTexts()
@@ -46,12 +46,12 @@ class RequestQueue:
         self._statistics = SchedulerStatistics()
 
     def admit(self, texts: int) -> None:
-        """Make room for so many texts, before the work of tokenising them.
+        """Reserve room for a number of texts, before they are tokenised.
 
         Raises:
             ConfigError: they are more than may ever wait.
-            OverloadedError: they are too many now.
-            ClosedError: nothing is accepted any more.
+            OverloadedError: there is no room for them now.
+            ClosedError: the queue is closed.
         """
         with self._lock:
             if self._closed:
@@ -67,18 +67,18 @@ class RequestQueue:
             self._admitted += texts
 
     def release(self, texts: int) -> None:
-        """Give back the room of texts that will not be put."""
+        """Give back the reserved room of texts that will not be put."""
         with self._lock:
             self._admitted -= texts
             if self._closed:
                 self._changed.notify_all()  # devices wait for these last texts
 
     def put(self, request: Request, *, admitted: int) -> None:
-        """Let the texts of a request wait, in the room that was made for so many.
+        """Queue the texts of a request, in the room reserved for `admitted` texts.
 
         Raises:
-            ConfigError, OverloadedError: as `admit`, for their tokens.
-            ClosedError: what waited was taken out meanwhile.
+            ConfigError, OverloadedError: as `admit`, for the limit of tokens.
+            ClosedError: the queue was cleared meanwhile.
         """
         tokens = sum(text.length for text in request.texts)
         with self._lock:
@@ -99,7 +99,7 @@ class RequestQueue:
             self._changed.notify()
 
     def take(self) -> Work | None:
-        """Wait for the next batch; None when the queue is closed and nothing comes any more."""
+        """Wait for the next batch; return None when the queue is closed and nothing more comes."""
         with self._lock:
             while not self._waiting:
                 if self._closed and (self._cleared or not self._admitted):
@@ -114,7 +114,7 @@ class RequestQueue:
             return Work(batch, expired)
 
     def fill(self, batch: list[WaitingText[Request]], vectors: Sequence[Any]) -> list[Request]:
-        """Note the rows of a batch; return the requests that are complete with it."""
+        """Store the vectors of a batch; return the requests that it completes."""
         with self._lock:
             done = []
             for text, vector in zip(batch, vectors, strict=True):
@@ -126,30 +126,30 @@ class RequestQueue:
             return done
 
     def end(self, request: Request) -> bool:
-        """Take what still waits of a request out; whether it was not over before."""
+        """End a request and remove its waiting texts; return False if it was over before."""
         with self._lock:
             if request.over:
                 return False
             request.over = True
             for text in request.texts:
                 self._waiting.remove(text)
-            request.texts.clear()  # they refer to it: let both go
+            request.texts.clear()  # breaks the reference cycle, so that both are freed
             return True
 
     def cancel(self, request: Request) -> None:
-        """Take out what waits of a request that its caller gave up."""
+        """Remove the waiting texts of a request that its caller has cancelled."""
         with self._lock:
             self._statistics.cancelled += sum(text.waits for text in request.texts)
             self.end(request)
 
     def close(self) -> None:
-        """Admit nothing more; devices go on until what was admitted has run."""
+        """Admit no more texts; devices go on until all admitted texts have run."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
 
     def clear(self) -> None:
-        """Admit nothing more, and fail what waits with ClosedError."""
+        """Admit no more texts, and let the waiting ones fail with ClosedError."""
         with self._lock:
             self._closed = self._cleared = True
             self._changed.notify_all()
@@ -158,7 +158,7 @@ class RequestQueue:
             request.fail(ClosedError("the Scheduler was closed before this text ran"))
 
     def count(self, report: BatchReport, batch: list[WaitingText[Request]], began: float) -> None:
-        """Add a run to the statistics, and to the times of the requests that want to know."""
+        """Add a run to the statistics, and to the times of the requests that record them."""
         with self._lock:
             self._statistics.add(report)
             arrived = {text.request: text.arrived for text in batch}
@@ -168,7 +168,7 @@ class RequestQueue:
 
     @property
     def waiting_tokens(self) -> int:
-        """Tokens that wait now."""
+        """The number of tokens that wait now."""
         return self._waiting.tokens
 
     def statistics(self) -> SchedulerStatistics:

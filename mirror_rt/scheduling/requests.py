@@ -1,4 +1,4 @@
-"""What a caller of the scheduler asked for and waits for, and what is counted of it."""
+"""The requests of the scheduler's callers, and the statistics of their runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Finish = Callable[[Vectors, TokenRows, EncodePlan], Encoded]
 
 @dataclass(slots=True)
 class RequestTimes:
-    """When the texts of a call ran, for whoever gives it to the call; see `Scheduler.submit`.
+    """The times at which the texts of a call ran, filled in for the caller of `Scheduler.submit`.
 
     Attributes:
-        began: of the first run, in seconds of `time.monotonic`; None until then.
-        ended: of the last run so far.
-        runs: how many there were.
-        queue_seconds: from the call to the last of its runs.
-        run_seconds: sum over its runs, which others' texts may have shared.
+        began: beginning of the first run, in seconds of `time.monotonic`; None until then.
+        ended: end of the last run so far; None until then.
+        runs: number of runs.
+        queue_seconds: time from the call to the beginning of its last run.
+        run_seconds: total time of its runs, which may have held texts of other calls, too.
     """
 
     began: float | None = None
@@ -40,7 +40,7 @@ class RequestTimes:
     run_seconds: float = 0.0
 
     def add(self, arrived: float, began: float, seconds: float) -> None:
-        """Count a run, of texts that arrived and began to run at these times."""
+        """Count a run of texts that arrived and began to run at the given times."""
         self.began = began if self.began is None else min(self.began, began)
         self.ended = max(self.ended or 0.0, began + seconds)
         self.runs += 1
@@ -53,17 +53,17 @@ class Request:
     """The texts of one call, as rows of tokens.
 
     Attributes:
-        rows: what is to run.
-        plan: what the caller asked for.
-        timeout: seconds that the caller gave, None for no limit.
+        rows: the m rows of tokens to run.
+        plan: the checked options of the call.
+        timeout: seconds that the caller allows; None for no limit.
         of_tokens: whether the caller wants a vector for each token, and not one for each text.
-        vectors: of the rows, unset in those that are not done: float32 [m, D], pooled, or m arrays
-            float32 [tokens, H].
-        times: where to note its runs; None where nobody asked.
-        texts: the rows as they wait.
-        left: how many of them are not done.
-        over: whether it has its result or its error, or was cancelled.
-        future: what the caller holds.
+        vectors: vectors of the rows, unset for rows that are not done: float32 [m, D], pooled, or
+            m arrays float32 [tokens, H].
+        times: where to record its runs; None if the caller does not want them.
+        texts: the rows, as entries of the queue.
+        left: number of rows that are not done.
+        over: whether it has a result or an error, or was cancelled.
+        future: the future that the caller holds.
     """
 
     rows: TokenRows
@@ -78,10 +78,10 @@ class Request:
     future: Future[Any] = field(default_factory=Future)
 
     def succeed(self, finish: Finish) -> None:
-        """Give the caller the vectors as asked for.
+        """Give the caller the vectors, finished as its options say.
 
-        The graph could normalise, too; done here, callers who want it and those who do not share
-        a batch.
+        The graph could normalise them, too. They are normalised here so that callers who want unit
+        vectors and callers who do not can share a batch.
         """
         if not self.future.set_running_or_notify_cancel():
             return
@@ -114,7 +114,7 @@ def make_request(
     times: RequestTimes | None = None,
     of_tokens: bool = False,
 ) -> Request:
-    """Make a request; times are those of `time.monotonic`."""
+    """Make a request; `arrived` is in seconds of `time.monotonic`."""
     vectors: Vectors | list[Vectors] = np.empty((len(rows.tokens), dimension), np.float32)
     if of_tokens:
         vectors = [np.empty((0, 0), np.float32)] * len(rows.tokens)
@@ -132,14 +132,14 @@ def make_request(
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """One run of the model.
+    """A report of one run of the model.
 
     Attributes:
-        tokens: of each text.
-        padded_tokens: that were computed: texts times the longest.
-        queue_seconds: that each text waited.
-        run_seconds: that the run took.
-        failed: whether it raised; its texts run again in halves, or fail where it was one text.
+        tokens: number of tokens of each text.
+        padded_tokens: tokens that were computed: the number of texts times the longest of them.
+        queue_seconds: time that each text waited.
+        run_seconds: time that the run took.
+        failed: whether it raised an error; a single text then fails, several run again in halves.
     """
 
     tokens: Sequence[int]
@@ -151,7 +151,7 @@ class BatchReport:
 
 @dataclass(slots=True)
 class SchedulerStatistics:
-    """Counts since the start, and what waits now.
+    """Counts since the scheduler started, and how much waits now.
 
     Attributes:
         requests: calls accepted.
@@ -162,12 +162,12 @@ class SchedulerStatistics:
         expired: texts whose deadline passed while they waited.
         cancelled: texts cancelled while they waited.
         tokens: real tokens of the texts that ran.
-        padded_tokens: tokens computed for them.
-        queue_seconds: sum over them of the time from the call to the run.
-        longest_queue_seconds: the longest of these.
-        run_seconds: sum over runs.
-        waiting_texts: accepted, and not running yet.
-        waiting_tokens: of those that are tokenised.
+        padded_tokens: tokens computed for these texts, padding included.
+        queue_seconds: sum over these texts of the time from the call to the run.
+        longest_queue_seconds: longest time from a call to a run.
+        run_seconds: total time of the runs.
+        waiting_texts: texts that were accepted and do not run yet.
+        waiting_tokens: tokens of the waiting texts, as far as they are tokenised.
     """
 
     requests: int = 0
@@ -187,17 +187,17 @@ class SchedulerStatistics:
 
     @property
     def padding(self) -> float:
-        """Share of the computed tokens that was padding."""
+        """The share of padding among the computed tokens."""
         return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
 
     @property
     def texts_per_batch(self) -> float:
-        """Mean number of texts of a run."""
+        """The mean number of texts of a run."""
         return self.texts / self.batches if self.batches else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens for each second that the model ran."""
+        """The number of real tokens per second of running the model."""
         return self.tokens / self.run_seconds if self.run_seconds else 0.0
 
     def add(self, report: BatchReport) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler: its callers' side."""
+"""The scheduler, as its callers see it."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ T = TypeVar("T")
 
 
 class Scheduler:
-    """Batches the texts of concurrent callers, threads or asyncio tasks, as the device is free.
+    """Batches the texts of concurrent callers, threads or asyncio tasks, when a device is free.
 
-    There is no timer: what comes while nothing runs, runs at once. While a batch runs, texts
-    wait, sorted by tokens. The next batch is the text that is due first, with those that pad it
-    least, up to the token budget. A text that fails, fails alone: its batch is halved until it
-    is found, and the others get their vectors.
+    There is no timer: a text that comes while nothing runs is run at once. While a batch runs,
+    further texts wait, sorted by length. The next batch is the text that is due first, with those
+    that need the least padding beside it, up to the token budget. If a batch fails, it is halved
+    until the text at fault is found: that one alone fails, and the others get their vectors.
 
         with Scheduler(Encoder.load("bundle")) as scheduler:
             vector = scheduler.encode("one text")            # in any number of threads
             vector = await scheduler.aencode("one text")     # or of tasks
 
-    The encoders stay open when it is closed. One that nobody holds any more runs what waits and
-    closes itself, and its encoders are freed where nobody else holds them.
+    Closing a scheduler leaves its encoders open. A scheduler that is no longer referenced runs
+    the texts that still wait and closes itself; it does not keep its encoders alive after that.
 
-    A signal handler should not call it, but set a flag or use `loop.add_signal_handler`: where the
-    signal interrupted a call of the same scheduler, the handler's own is a `ReentrantCallError`,
-    because waiting for locks that the interrupted code holds would never end. Nor should it wait
-    for a future of `submit`.
+    A signal handler should not call a scheduler, but set a flag or use `loop.add_signal_handler`:
+    if the signal interrupted a call of the same scheduler, the handler's call raises
+    `ReentrantCallError`, because it would wait forever for locks that the interrupted code holds.
+    For the same reason a handler should not wait for a future of `submit`.
 
     Args:
-        encoders: one encoder, or several of the same model; each has a thread for each run that it
-            can have in flight: one a device, two on a CPU.
+        encoders: one encoder, or several of the same model; the scheduler starts one thread for
+            each run that an encoder can have in flight: one per device, or two on a CPU.
         token_budget: most padded tokens of a run; a text longer than that runs alone.
-        max_waiting_texts: where more would wait, a call is an `OverloadedError`.
-        max_waiting_tokens: the same, in tokens.
-        on_batch: called after every run, in the device's thread: for metrics.
+        max_waiting_texts: most texts that may wait; a call beyond that raises `OverloadedError`.
+        max_waiting_tokens: the same limit, in tokens.
+        on_batch: called after every run in the device's thread, for example to collect metrics.
 
     Raises:
-        ConfigError: a limit is below 1, there is no encoder, or they differ in dimension.
+        ConfigError: a limit is below 1, there is no encoder, or the encoders differ in dimension.
     """
 
     def __init__(
@@ -118,28 +118,29 @@ class Scheduler:
         times: RequestTimes | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> Future[EncodedTexts]:
-        """Let texts wait for the device, after tokenising them in the calling thread.
+        """Tokenise texts in the calling thread, and queue them for a device.
 
         Args:
-            inputs: one string, any iterable of strings, or one of lists of token ids, which run as
-                they are: special tokens included, no prompt, and none of more than `max_length`.
+            inputs: one string, any iterable of strings, or an iterable of lists of token ids. Token
+                ids run as they are: with the special tokens that they contain, without a prompt,
+                and no list may be longer than `max_length`.
             timeout: seconds from now after which the vectors are of no use: texts that still
                 wait then do not run.
-            times: where the texts' runs are noted before the future is done.
+            times: where the runs of these texts are recorded before the future is done.
             **options: those of `Encoder.encode`, except `batch_size`.
 
         Returns:
             A future of the embeddings [n, D] in the order of `inputs`, with the number of tokens
             of each text and whether it was cut. Until it is done it can be cancelled: texts that
-            still wait then do not run. It fails with DeadlineError, with ClosedError (closed
-            before it ran), with NonFiniteError, or with what the model raised for it.
+            still wait then do not run. It fails with DeadlineError, with ClosedError (the scheduler
+            was closed before the texts ran), with NonFiniteError, or with the model's own error.
 
         Raises:
             InvalidTextError: a text cannot be encoded.
-            ConfigError: an option has an unusable value, or the call alone is more than may wait.
-            OverloadedError: too much waits.
+            ConfigError: an option has an unusable value, or this call alone exceeds a limit.
+            OverloadedError: too many texts or tokens wait already.
             ClosedError: the scheduler is closed.
-            ReentrantCallError: a signal handler calls it, in the middle of another call.
+            ReentrantCallError: a signal handler makes this call in the middle of another one.
         """
         with self._guard():
             return self._accept(self._admit(inputs, timeout, options, times))
@@ -152,11 +153,11 @@ class Scheduler:
         times: RequestTimes | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
-        """`submit`, and wait.
+        """Submit texts, and wait for the result.
 
         Raises:
-            DeadlineError: the time is over; what waited was taken back.
-            MirrorError: what `submit` raises, or its future.
+            DeadlineError: the time is over; texts that still waited were withdrawn.
+            MirrorError: any error of `submit` or of its future.
         """
         with self._guard():
             future: Future[EncodedTexts] = self._accept(
@@ -167,9 +168,9 @@ class Scheduler:
             except TimeoutError:
                 if future.cancel():
                     raise DeadlineError(timeout) from None
-                return future.result()  # it is done after all, or ended by itself
+                return future.result()  # it is done after all, or failed by itself
             finally:
-                future.cancel()  # Ctrl-C while it waits; nothing happens to one that is done
+                future.cancel()  # for Ctrl-C while it waits; has no effect if it is done
 
     def encode(
         self,
@@ -178,7 +179,7 @@ class Scheduler:
         timeout: float | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> Embeddings:
-        """`encode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
+        """Return only the embeddings of `encode_with_info`: [n, D], or [D] for a single string."""
         embeddings = self.encode_with_info(inputs, timeout=timeout, **options).embeddings
         return embeddings[0] if isinstance(inputs, str) else embeddings
 
@@ -190,13 +191,13 @@ class Scheduler:
         times: RequestTimes | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
-        """`submit`, and await the result; what is long to tokenise is so in another thread.
+        """Submit texts, and await the result; long texts are tokenised in another thread.
 
-        A task that is cancelled takes back the texts that wait.
+        Cancelling the task withdraws the texts that still wait.
 
         Raises:
-            DeadlineError: the time is over; what waited was taken back.
-            MirrorError: what `submit` raises, or its future.
+            DeadlineError: the time is over; texts that still waited were withdrawn.
+            MirrorError: any error of `submit` or of its future.
         """
         with self._guard():
             call = self._admit(inputs, timeout, options, times)
@@ -210,7 +211,7 @@ class Scheduler:
         timeout: float | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> Embeddings:
-        """`aencode_with_info`, the embeddings alone: [n, D], or [D] for a single string."""
+        """Return only the embeddings of `aencode_with_info`: [n, D], or [D] for a single string."""
         encoded = await self.aencode_with_info(inputs, timeout=timeout, **options)
         return encoded.embeddings[0] if isinstance(inputs, str) else encoded.embeddings
 
@@ -222,13 +223,13 @@ class Scheduler:
         times: RequestTimes | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> list[Vectors]:
-        """`Encoder.encode_tokens`, in the queue and the time that `aencode_with_info` has.
+        """Encode like `Encoder.encode_tokens`, with the queue and timeout of `aencode_with_info`.
 
         Returns:
-            float32 [tokens, H] for each text, special tokens included.
+            One array for each text: float32 [tokens, H], special tokens included.
 
         Raises:
-            MirrorError: as `aencode_with_info`; ConfigError where there are no token vectors.
+            MirrorError: as `aencode_with_info`; ConfigError if the model gives no token vectors.
         """
         with self._guard():
             call = self._admit(inputs, timeout, options, times, of_tokens=True)
@@ -236,10 +237,10 @@ class Scheduler:
         return vectors
 
     async def in_tokenizer(self, work: Callable[[], T]) -> T:
-        """Await what `work` returns, run in the thread that tokenises, after what waits for it.
+        """Run `work` in the tokenising thread, after what is queued there, and await its result.
 
-        It cannot be interrupted: let it be short, and several where it is long. What waits when
-        the task is cancelled does not run.
+        `work` cannot be interrupted, so it should be short: split long work into several calls. If
+        the task is cancelled before `work` has begun, it does not run.
 
         Raises:
             ClosedError: the scheduler is closed.
@@ -248,32 +249,32 @@ class Scheduler:
 
         try:
             future = self._tokenizing.submit(work)
-        except RuntimeError:  # it was shut down
+        except RuntimeError:  # the executor was shut down
             raise ClosedError("this Scheduler is closed: make another") from None
         return await asyncio.wrap_future(future)
 
     def statistics(self) -> SchedulerStatistics:
-        """Counts since the start, and what waits now."""
+        """Return the counts since the start, and how much waits now."""
         with self._guard():
             return self._queue.statistics()
 
     @property
     def waiting_tokens(self) -> int:
-        """Tokens that wait now; read without a lock, for whoever asks often."""
+        """The number of tokens that wait now; read without a lock, so it is cheap to ask often."""
         return self._queue.waiting_tokens
 
     @property
     def running(self) -> bool:
-        """Whether every device's thread is there to take texts."""
+        """Whether the thread of every device is alive and takes texts."""
         return os.getpid() == self._process and all(d.is_alive() for d in self._devices)
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
-        """Accept nothing more, and wait until nothing runs.
+        """Accept no more texts, and wait until nothing runs.
 
         Args:
-            drain: run what waits; False fails it with ClosedError.
-            timeout: seconds, after which what still waits fails with ClosedError. A run that has
-                begun is waited for in any case.
+            drain: run the texts that wait; False lets them fail with ClosedError.
+            timeout: seconds after which the texts that still wait fail with ClosedError. A run
+                that has begun is always waited for.
         """
         if os.getpid() != self._process:
             return  # the threads stayed in the parent process
@@ -293,7 +294,7 @@ class Scheduler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close; run what waits only where the block ended well."""
+        """Close; run the texts that wait only if the block ended without an exception."""
         self.close(drain=kind is None)
 
     def _admit(
@@ -305,7 +306,7 @@ class Scheduler:
         *,
         of_tokens: bool = False,
     ) -> Call:
-        """Check a call and make room for its texts."""
+        """Check the arguments of a call, and reserve room in the queue for its texts."""
         arrived = time.monotonic()
         if timeout is not None and not 0 < timeout < math.inf:
             raise ConfigError(f"timeout must be above 0 seconds, or None, got {timeout}")
@@ -326,8 +327,8 @@ class Scheduler:
         return Call(texts, plan, arrived, timeout, times, of_tokens)
 
     async def _await(self, call: Call) -> Any:
-        """The result of an admitted call, within its time."""
-        import asyncio  # 30 ms that a synchronous program does without
+        """Return the result of an admitted call, or raise DeadlineError when its time is over."""
+        import asyncio  # imported here: a synchronous program saves 30 ms
 
         try:
             async with asyncio.timeout(call.timeout):
@@ -343,7 +344,7 @@ class Scheduler:
             raise DeadlineError(call.timeout) from None
 
     def _accept(self, call: Call, stop: threading.Event | None = None) -> Future[Any]:
-        """Tokenise admitted texts and queue them; raise Stopped where `stop` is set meanwhile."""
+        """Tokenise admitted texts and queue them; raise Stopped if `stop` is set meanwhile."""
         try:
             request = make_request(
                 self._pipeline.prepare(call.texts, call.plan, stop),
@@ -358,10 +359,11 @@ class Scheduler:
         except BaseException:
             self._queue.release(len(call.texts))
             raise
-        has_texts = bool(request.texts)  # asked before a device can be done with them
+        # Look now: once the request is queued, a device may finish it and clear its texts.
+        has_texts = bool(request.texts)
         self._queue.put(request, admitted=len(call.texts))
         if has_texts:
-            queue = self._queue  # a call that waits does not hold the scheduler
+            queue = self._queue  # a waiting call must not keep the scheduler alive
             request.future.add_done_callback(
                 lambda future: queue.cancel(request) if future.cancelled() else None
             )
@@ -370,7 +372,7 @@ class Scheduler:
         return request.future
 
     async def _accept_aside(self, call: Call) -> Future[Any]:
-        """`_accept` in another thread, so that the event loop goes on."""
+        """Call `_accept` in the tokenising thread, so that the event loop goes on."""
         import asyncio
 
         stop = threading.Event()
@@ -394,6 +396,6 @@ class Scheduler:
 
 
 def _close_unheld(queue: RequestQueue, process: int) -> None:
-    """Let the devices of a scheduler that is gone run what waits, and end."""
+    """Let the devices of a scheduler that was freed run the texts that wait, and then end."""
     if os.getpid() == process:
         queue.close()

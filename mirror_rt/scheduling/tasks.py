@@ -1,4 +1,4 @@
-"""What `Encoder.aencode` runs on: one scheduler for all tasks, or a thread for a large call."""
+"""The means of `Encoder.aencode`: a scheduler that all tasks share, or a thread for large calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirror_rt.scheduling.scheduler import HasPipeline, Scheduler
 
 __all__ = ["SHARED_TEXTS", "run_in_thread", "scheduler_of"]
 
-# A call of more texts than this fills batches by itself; tokenising them would hold up the others.
+# A call of more texts than this fills batches by itself, and tokenising it would delay others.
 SHARED_TEXTS = 256
 
 T = TypeVar("T")
@@ -22,9 +22,10 @@ _lock = threading.Lock()
 
 
 def scheduler_of(encoder: HasPipeline) -> Scheduler:
-    """The scheduler that concurrent tasks share an encoder by, made on first use.
+    """Return the scheduler through which concurrent tasks share an encoder, made on first use.
 
-    It holds the pipeline alone and ends with the encoder, so that nobody has to close either.
+    It only holds the encoder's pipeline and is closed when the encoder is freed, so that nobody
+    has to close it.
     """
     with _lock:
         scheduler = _schedulers.get(encoder)
@@ -39,7 +40,7 @@ def scheduler_of(encoder: HasPipeline) -> Scheduler:
 
 
 async def run_in_thread(work: Callable[[threading.Event], T]) -> T:
-    """Run `work` in a thread; the event is set where the task is cancelled."""
+    """Run `work` in a thread; its event is set if the task is cancelled."""
     stop = threading.Event()
     try:
         return await asyncio.to_thread(work, stop)

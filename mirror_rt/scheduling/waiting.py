@@ -1,4 +1,4 @@
-"""The texts that wait for a device: what runs next, and what is taken out."""
+"""The texts that wait for a device, and the choice of those that run next."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 __all__ = ["WaitingText", "WaitingTexts", "best_window"]
 
-# A text of no deadline, or of a later one, is due so many seconds after it came: urgent texts
-# overtake it until then, and nothing starves.
+# A text without a deadline, or with a later one, is due this many seconds after it came: more
+# urgent texts may overtake it until then, and no text starves.
 _PATIENCE = 1.0
-# How many texts a batch is chosen from: so many, and enough tokens that what a run costs besides
-# them is small. All of a long queue would pad a little less, and be far less in its order.
+# A batch is chosen among at least 64 texts, and among enough of them that their tokens cost 8 times
+# as much as starting a run. Choosing among all texts of a long queue would save a little padding,
+# but run texts far out of their order.
 _CANDIDATES, _RUNS_OF_COST = 64, 8
 
 RequestT = TypeVar("RequestT")
@@ -28,12 +29,12 @@ class WaitingText(Generic[RequestT]):
     """One text of a request.
 
     Attributes:
-        request: whom it belongs to.
-        row: its position there.
+        request: the request that it belongs to.
+        row: its row in that request.
         ids: int32 [tokens], its token ids.
-        length: tokens that it costs in a batch of its own: those it is padded to.
-        arrived: when, in seconds of `time.monotonic`.
-        deadline: after which it is of no use; None for never.
+        length: tokens that it costs in a batch of its own, padding included.
+        arrived: time of the call, in seconds of `time.monotonic`.
+        deadline: time after which its vector is of no use; None for no deadline.
     """
 
     request: RequestT
@@ -47,19 +48,19 @@ class WaitingText(Generic[RequestT]):
 
     @property
     def due(self) -> float:
-        """When it ought to run."""
+        """The time by which it ought to run."""
         latest = self.arrived + _PATIENCE
         return latest if self.deadline is None else min(self.deadline, latest)
 
 
 class WaitingTexts(Generic[RequestT]):
-    """Texts by length and by due time. Not thread-safe: the scheduler holds its lock."""
+    """Texts, ordered by length and by due time. Not thread-safe: the queue holds its lock."""
 
     def __init__(self) -> None:
         self.tokens = 0
         self._numbers = 0
         self._by_length: list[tuple[int, int, WaitingText[RequestT]]] = []
-        # Heaps from which texts that no longer wait are dropped when they come to the top.
+        # Texts that no longer wait stay in these heaps until they come to the top.
         self._by_due: list[tuple[float, int, WaitingText[RequestT]]] = []
         self._by_deadline: list[tuple[float, int, WaitingText[RequestT]]] = []
 
@@ -67,7 +68,7 @@ class WaitingTexts(Generic[RequestT]):
         return len(self._by_length)
 
     def add(self, text: WaitingText[RequestT]) -> None:
-        """Let a text wait."""
+        """Add a text."""
         text.number = self._numbers = self._numbers + 1
         text.waits = True
         self.tokens += text.length
@@ -78,13 +79,13 @@ class WaitingTexts(Generic[RequestT]):
         self._compact()
 
     def remove(self, text: WaitingText[RequestT]) -> None:
-        """Take one out, if it still waits."""
+        """Take out a text, if it still waits."""
         if text.waits:
             at = bisect_left(self._by_length, (text.length, text.number))
             self._forget(at, at + 1)
 
     def expire(self, now: float) -> list[WaitingText[RequestT]]:
-        """Take out those whose deadline has passed."""
+        """Take out the texts whose deadline has passed."""
         expired = []
         while self._by_deadline and self._by_deadline[0][0] <= now:
             text = heapq.heappop(self._by_deadline)[2]
@@ -94,17 +95,18 @@ class WaitingTexts(Generic[RequestT]):
         return expired
 
     def take(self, *, token_budget: int, run_cost: int) -> list[WaitingText[RequestT]]:
-        """Take out the next batch: the text that is due first, and those that run well with it.
+        """Take out the next batch: the text that is due first, and others that run well with it.
 
-        It is chosen from those that are due first, some dozens on a CPU. All that wait would pad
-        less, and in a long queue texts of a common length would overtake the others for ever.
+        The others are chosen among the texts that are due first, some dozens of them on a CPU. A
+        choice among all waiting texts would need less padding, but in a long queue texts of a
+        common length would overtake the others forever.
 
         Args:
             token_budget: most padded tokens of a batch of more than one text.
-            run_cost: what a run costs besides its tokens, in tokens.
+            run_cost: fixed cost of a run, expressed in tokens.
 
         Returns:
-            Texts, shortest first; none where none waits.
+            Texts, the shortest first; an empty list if no text waits.
         """
         if len(self) == 1:
             return self.take_all()
@@ -124,7 +126,10 @@ class WaitingTexts(Generic[RequestT]):
         return self._forget_rows(rows[start:stop])
 
     def _due_first(self, low: int, high: int, tokens: int) -> Sequence[int]:
-        """Rows between two lengths, ascending: the first that are due, so many texts and tokens."""
+        """Return the rows in `low` .. `high`, ascending, that are due first.
+
+        They are at least `_CANDIDATES` texts and `tokens` tokens, as far as there are so many.
+        """
         if high - low <= _CANDIDATES:
             return range(low, high)
         waiting = [entry[2] for entry in self._by_length[low:high]]
@@ -155,7 +160,7 @@ class WaitingTexts(Generic[RequestT]):
         return texts
 
     def _compact(self) -> None:
-        """Drop what no longer waits, before it is most of a heap."""
+        """Remove texts that no longer wait from a heap, before they are most of it."""
         for heap in (self._by_due, self._by_deadline):
             if len(heap) > 2 * len(self) + 64:
                 heap[:] = [entry for entry in heap if entry[2].waits]
@@ -165,20 +170,21 @@ class WaitingTexts(Generic[RequestT]):
 def best_window(
     lengths: npt.NDArray[np.int64], first: int, *, token_budget: int, run_cost: int
 ) -> tuple[int, int]:
-    """Which neighbours by length run best together with one text.
+    """Find the neighbours by length that run best together with a given text.
 
-    Of all windows that hold it and fit the budget, the one with the most real tokens for each
-    token computed, `run_cost` included: a device does most work in that order. So short texts
-    gather until the budget is full, and an outlier runs alone rather than pad them all.
+    Of all windows that contain the text and fit the budget, this is the one with the most real
+    tokens per computed token, `run_cost` included, since that gives the highest throughput. So
+    short texts fill the budget together, while a much longer text runs alone instead of padding
+    all of them.
 
     Args:
-        lengths: int64 [n], ascending, at least 1.
-        first: index of the text that must be in it.
+        lengths: int64 [n], ascending, each at least 1.
+        first: index of the text that the window must contain.
         token_budget: most padded tokens of a window of more than one text.
-        run_cost: what a run costs besides its tokens, in tokens.
+        run_cost: fixed cost of a run, expressed in tokens.
 
     Returns:
-        start and stop of the window.
+        Start and stop of the window.
     """
     total = np.concatenate([[0], np.cumsum(lengths)])
     stops = np.arange(first + 1, len(lengths) + 1)
@@ -189,11 +195,12 @@ def best_window(
     def padded(starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return (stops - starts) * longest + run_cost
 
-    # To the left texts get shorter. One more pays while its share of real tokens is above that
-    # of the window, and where one does not, no shorter one does: so a bisection finds each start.
+    # To the left, texts get shorter. Adding one more pays as long as its share of real tokens is
+    # above that of the window. If one text does not pay, no shorter one does, so a bisection finds
+    # the best start for each stop.
     low, high = lowest, np.full_like(lowest, first)
     while (low < high).any():
-        middle = (low + high) // 2  # does the window from middle + 1 gain by the text at middle?
+        middle = (low + high) // 2  # does adding this text improve the window from middle + 1?
         real = total[stops] - total[middle + 1]
         gains = lengths[middle] * padded(middle + 1) > real * longest
         low, high = (

@@ -11,7 +11,7 @@ from mirror_rt import _core
 
 __all__ = ["CPU_RUN_COST", "GPU_RUN_COST", "plan_batches"]
 
-# What a run costs besides its tokens, in tokens: benchmarks/batching.py measures it on a CPU. A GPU
+# The fixed cost of a run, expressed in tokens: benchmarks/batching.py measures it on a CPU. A GPU
 # computes some thousand tokens in the time that it takes to start the operators of a model.
 CPU_RUN_COST, GPU_RUN_COST = 16, 2048
 
@@ -21,18 +21,18 @@ def plan_batches(
 ) -> list[npt.NDArray[np.int64]]:
     """Group rows of similar length into the batches that are cheapest to run one by one.
 
-    A batch of r rows of at most L tokens costs r * L + `run_cost`. The split of the sorted rows
-    with the least sum is found by dynamic programming. The longest come first, so that the largest
-    buffers are taken once, at the start.
+    A batch of r rows of at most L tokens costs r * L + `run_cost`. Dynamic programming finds the
+    split of the sorted rows with the smallest total cost. The longest rows come first, so that the
+    largest buffers are allocated once, at the start.
 
     Args:
         lengths: int64 [n], tokens of each row.
         token_budget: most padded tokens (r * L) of a batch, at least 1; a row longer than that
             makes a batch of its own.
-        run_cost: what a run costs besides its tokens, in tokens.
+        run_cost: fixed cost of a run, expressed in tokens.
 
     Returns:
-        int64 [b] for each batch, the indices of its rows; every row comes exactly once.
+        int64 [b] for each batch, the indices of its rows; every row is in exactly one batch.
     """
     order = np.argsort(lengths, kind="stable")
     ends = _core.plan_batches(lengths[order], token_budget=token_budget, run_cost=run_cost)

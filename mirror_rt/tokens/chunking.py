@@ -1,6 +1,6 @@
-"""From texts to rows of tokens, and back from rows to one vector a text.
+"""Turn texts into rows of tokens, and the vectors of rows back into one vector per text.
 
-A text is one row, or in chunks several: rows of at most the length limit, whose vectors are
+A text is one row, or several rows (chunks) of at most the length limit, whose vectors are
 averaged.
 """
 
@@ -35,22 +35,22 @@ Indices = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 OnTooLong = Literal["truncate", "error", "chunk"]
 
-# Bounds time and memory of one text in chunks: about 5,000 rows of 512 tokens.
+# This bounds the time and memory for one text in chunks, at about 5,000 rows of 512 tokens.
 MOST_CHARACTERS = 10_000_000
 
 
 class TokenRows(NamedTuple):
-    """What the model runs for a window of n texts.
+    """The rows that the model runs for a window of n texts.
 
     Attributes:
-        start: number of the first text in the input.
-        n: how many texts there are.
+        start: index of the first text in the input.
+        n: number of texts.
         tokens: m rows, in the order of the texts.
-        cut: the texts (in the window) that were cut.
-        invalid: (number in the input, reason) of the texts that have no row.
-        text: int64 [m], the text (in the window) of each row; None where row i is that of text i.
-        weights: float32 [m], tokens of the row that are the text's own; 1 for an only row. None
-            where no text was cut into chunks.
+        cut: indices (in the window) of the texts that were cut.
+        invalid: (index in the input, reason) of each text that has no row.
+        text: int64 [m], index (in the window) of the text of each row; None if row i is text i.
+        weights: float32 [m], number of the row's tokens that belong to the text itself; 1 for the
+            only row of a text. None if no text was split into chunks.
     """
 
     start: int
@@ -62,7 +62,7 @@ class TokenRows(NamedTuple):
     weights: npt.NDArray[np.float32] | None = None
 
     def text_of_rows(self) -> Indices:
-        """Give the text (in the window) of each row: int64 [m]."""
+        """Return the index (in the window) of the text of each row: int64 [m]."""
         return np.arange(self.n) if self.text is None else self.text
 
     @property
@@ -72,14 +72,14 @@ class TokenRows(NamedTuple):
 
     @property
     def chunks(self) -> Indices:
-        """Rows of each text: int64 [n]."""
+        """The number of rows of each text: int64 [n]."""
         if self.text is None:
             return np.ones(self.n, dtype=np.int64)
         return np.bincount(self.text, minlength=self.n)
 
     @property
     def token_counts(self) -> Indices:
-        """Tokens of each text, over all its rows: int64 [n]."""
+        """The number of tokens of each text, over all its rows: int64 [n]."""
         if self.text is None:
             return self.tokens.lengths
         counts = np.zeros(self.n, dtype=np.int64)
@@ -88,7 +88,7 @@ class TokenRows(NamedTuple):
 
     @property
     def truncated(self) -> npt.NDArray[np.bool_]:
-        """Whether a text was cut: bool [n]."""
+        """Whether each text was cut: bool [n]."""
         truncated = np.zeros(self.n, dtype=np.bool_)
         truncated[list(self.cut)] = True
         return truncated
@@ -105,11 +105,11 @@ def token_rows(
     """Tokenise the texts of a window.
 
     Args:
-        tokenizer: of the model.
-        window: of texts, checked.
-        prompt: put before each text.
-        on_too_long: what becomes of a text of more tokens than the model takes.
-        stop: set to end with `Stopped` while a text is cut into chunks.
+        tokenizer: tokenizer of the model.
+        window: window of checked texts.
+        prompt: text to put before each text.
+        on_too_long: how to treat a text of more tokens than the model takes.
+        stop: event that, once set, ends with `Stopped` while a text is split into chunks.
 
     Raises:
         ConfigError: the prompt leaves no room for text.
@@ -143,7 +143,7 @@ def token_rows(
 
 
 def _without(rows: TokenRows, refused: dict[int, str]) -> TokenRows:
-    """Leave out the rows of texts that cannot be encoded, and note these."""
+    """Remove the rows of texts that cannot be encoded, and list these texts as invalid."""
     text = rows.text_of_rows()
     kept = np.flatnonzero([i not in refused for i in text.tolist()])
     return rows._replace(
@@ -155,7 +155,7 @@ def _without(rows: TokenRows, refused: dict[int, str]) -> TokenRows:
 
 
 def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
-    """Check token ids, as `BatchEncoder.tokenize` gives them: they are run as they are."""
+    """Check lists of token ids, such as `BatchEncoder.tokenize` returns, and run them unchanged."""
     invalid = {i: why for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))}
     kept = [i for i in range(len(sequences)) if i not in invalid]
     tokens = RaggedTokens.from_lists([sequences[i] for i in kept])
@@ -178,7 +178,7 @@ def _unusable(tokenizer: TextTokenizer, ids: Any) -> str | None:
 
 
 def check_prompt(tokenizer: TextTokenizer, prompt: str) -> int:
-    """Tokens of the prompt; ConfigError where it leaves no room for text."""
+    """Return the number of tokens of a prompt; raise ConfigError if it leaves no room for text."""
     if not prompt:
         return 0
     framed = tokenizer.framed([prompt])
@@ -194,16 +194,16 @@ def check_prompt(tokenizer: TextTokenizer, prompt: str) -> int:
 def chunk_text(
     tokenizer: TextTokenizer, text: str, prompt: str, stop: threading.Event | None = None
 ) -> list[tuple[Ids, int]]:
-    """Rows of a text of any length: (token ids, how many of them are the text's own).
+    """Split a text of any length into rows: (token ids, number of them that are the text's own).
 
-    Every row is as long as the limit allows, the last one as long as it must be; each has the
-    special tokens and the prompt.
+    Every row has the special tokens and the prompt, and is as long as the limit allows, except
+    for the last one.
     """
     parts = list(_parts(text, tokenizer.clip_characters))
     before, content, after = tokenizer.framed([prompt + parts[0], *parts[1:]], stop)
     shared = 0
     if prompt:
-        # Its tokens, but for those that it shares with the text.
+        # The prompt's own tokens are those before the first one that the text changes.
         alone = tokenizer.framed([prompt]).content[: len(content)]
         differs = np.flatnonzero(alone != content[: len(alone)])
         shared = int(differs[0]) if len(differs) else len(alone)
@@ -217,12 +217,12 @@ def chunk_text(
 
 
 def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vectors:
-    """One vector a text from one a row: the mean weighted by length; NaN for a text of no row.
+    """Average the vectors of each text's rows, weighted by length; NaN for a text without rows.
 
     Args:
-        vectors: float32 [m, D].
-        rows: what they were computed from.
-        normalize: give the means unit length again.
+        vectors: float32 [m, D], one vector for each row.
+        rows: the rows that the vectors were computed from.
+        normalize: whether to give the means unit length again.
 
     Returns:
         float32 [n, D].
@@ -244,7 +244,7 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
 
 
 def _insert_chunks(rows: TokenRows, chunks: dict[int, list[tuple[Ids, int]]]) -> TokenRows:
-    """Replace the rows of the texts in `chunks` by theirs."""
+    """Replace the row of each text in `chunks` by its chunks."""
     made: list[tuple[int, Ids, int]] = []
     for i, (begin, end) in zip(rows.text_of_rows().tolist(), rows.tokens.spans(), strict=True):
         own = chunks.get(i, [(rows.tokens.ids[begin:end], 1)])
@@ -257,7 +257,7 @@ def _insert_chunks(rows: TokenRows, chunks: dict[int, list[tuple[Ids, int]]]) ->
 
 
 def _parts(text: str, size: int) -> Iterator[str]:
-    """Cut at white space where there is some, so that hardly a word is cut."""
+    """Cut a text into parts of at most `size` characters, at white space if there is some."""
     begin = 0
     while len(text) - begin > size:
         end = begin + size
@@ -269,7 +269,7 @@ def _parts(text: str, size: int) -> Iterator[str]:
 
 
 def too_long_reason(limit: int) -> str:
-    """Why a text of more than `limit` tokens is refused."""
+    """Return the reason why a text of more than `limit` tokens is refused."""
     return f"it is longer than {limit} tokens (on_too_long='truncate' cuts it, 'chunk' splits it)"
 
 

@@ -1,4 +1,4 @@
-"""Ragged token ids, and their right-padding into a batch (in C++, csrc/tokens/padding.cpp)."""
+"""Ragged token ids, which are right-padded to batches in C++ (csrc/tokens/padding.cpp)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PaddedBatch", "RaggedTokens"]
 
 
 class PaddedBatch(NamedTuple):
-    """A right-padded batch; each member int64 [rows, length]."""
+    """A right-padded batch; each member is int64 [rows, length]."""
 
     input_ids: npt.NDArray[np.int64]
     attention_mask: npt.NDArray[np.int64]
@@ -49,12 +49,12 @@ class RaggedTokens:
         return cls(np.concatenate([np.empty(0, np.int32), *sequences]), offsets)
 
     def take(self, rows: npt.NDArray[np.int64]) -> RaggedTokens:
-        """The sequences `rows` alone."""
+        """Return only the sequences `rows`, int64 [b], in that order."""
         spans = self.spans()
         return self.from_arrays([self.ids[slice(*spans[row])] for row in rows.tolist()])
 
     def spans(self) -> list[tuple[int, int]]:
-        """Begin and end of each sequence in `ids`."""
+        """Return begin and end of each sequence in `ids`."""
         return list(pairwise(self.offsets.tolist()))
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class RaggedTokens:
 
     @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each sequence, int64 [n]."""
+        """The number of tokens of each sequence, int64 [n]."""
         return self.offsets[1:] - self.offsets[:-1]
 
     def pad(

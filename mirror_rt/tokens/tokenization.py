@@ -1,4 +1,4 @@
-"""Text to token ids with the `tokenizers` library: checked, and never cut in silence."""
+"""Turn texts into token ids with the `tokenizers` library: checked, and never silently cut."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ __all__ = [
     "why_invalid",
 ]
 
-# Real text has 1 to 6 characters a token; only runs of white space and the like have more.
+# Real text has 1 to 6 characters per token; only runs of white space and the like have more.
 _CLIP_CHARACTERS_PER_TOKEN = 64
-# What a text that has more gets. Beyond that it counts as cut, whatever the rest is.
+# The second limit, for texts with even more characters per token. A text beyond it counts as cut,
+# whatever the rest of it is.
 _SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
 
 Ids = npt.NDArray[np.int32]
 _MOST_ID = 2**31 - 1
-# In a tokenizer.json: listing a vocabulary to find a larger id takes as long as loading it.
+# Finds numbers of ten or more digits in a tokenizer.json. Only if there are any, the vocabulary is
+# searched for ids above `_MOST_ID`, because listing it takes as long as loading it.
 _PERHAPS_LARGER_ID = re.compile(rb'"\s*:\s*[0-9]{10}')
 _IDS, _OVERFLOWING = attrgetter("ids"), attrgetter("overflowing")
 
 
-class Stopped(Exception):  # noqa: N818  # no error: it was asked for
-    """The caller has lost interest."""
+class Stopped(Exception):  # noqa: N818  # not an error, since the caller asked for it
+    """Raised where the caller does not need the result any more."""
 
 
 def why_invalid(text: object) -> str | None:
-    """Say why `text` cannot be encoded, or None if it can be."""
+    """Return the reason why `text` cannot be encoded, or None if it can."""
     if not isinstance(text, str):
         return f"expected str, got {type(text).__name__}"
     if not text or text.isspace():
@@ -63,16 +65,16 @@ def why_invalid(text: object) -> str | None:
 
 
 def find_invalid(texts: Iterable[object]) -> dict[int, str]:
-    """Give the position of each text that cannot be encoded, and why."""
+    """Return index -> reason for each text that cannot be encoded."""
     return {i: reason for i, text in enumerate(texts) if (reason := why_invalid(text))}
 
 
 class TokenizedTexts(NamedTuple):
-    """Token ids with special tokens, and which texts were cut.
+    """The token ids of n texts with special tokens, and which texts were cut.
 
     Attributes:
         tokens: n ragged sequences of at most `max_length` ids.
-        truncated: for each text, True where it was cut to fit.
+        truncated: for each text, whether it was cut to fit.
         any_empty: whether a text has no tokens at all.
     """
 
@@ -82,7 +84,7 @@ class TokenizedTexts(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """Token ids of a text of any length, int32, and the special tokens around it."""
+    """The token ids of a text of any length, int32, and of the special tokens around it."""
 
     before: Ids
     content: Ids
@@ -90,7 +92,7 @@ class Framed(NamedTuple):
 
 
 class TokenPiece(NamedTuple):
-    """A token, and the characters `start` .. `stop` that it stands for; None of a special one."""
+    """A token, and the characters `start` .. `stop` that it stands for; None if it is special."""
 
     id: int
     text: str
@@ -100,14 +102,14 @@ class TokenPiece(NamedTuple):
 
 
 class TextTokenizer:
-    """A `tokenizers.Tokenizer` with a length limit and no settings of its own hidden in a file.
+    """A `tokenizers.Tokenizer` with an explicit length limit instead of the one in its file.
 
     Args:
-        tokenizer: truncation and padding found in it are dropped, because many tokenizer.json
-            files cap texts in silence.
+        tokenizer: tokenizer whose own truncation and padding are dropped, because many
+            tokenizer.json files silently cut texts.
         max_length: most tokens of a text, special tokens included.
         pad_id: token id to pad with.
-        copy: leave `tokenizer` as it is, and work on a copy (280 MB for a vocabulary of 250,000).
+        copy: leave `tokenizer` unchanged, and use a copy (280 MB for a vocabulary of 250,000).
 
     Raises:
         ConfigError: `max_length` leaves no room for a token beside the special ones.
@@ -129,24 +131,24 @@ class TextTokenizer:
         self.max_length = max_length
         self.pad_id = pad_id
         self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
-        """Characters that are tokenised at once: 64 a token of the limit."""
+        """Most characters that are tokenised at once: 64 per token of the limit."""
 
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
-        """Read a tokenizer.json, and try it.
+        """Read a tokenizer.json, and check that it works.
 
         Args:
-            path: the file.
+            path: path of the file.
             max_length: most tokens of a text, special tokens included.
             pad_id: token id to pad with.
 
         Raises:
-            BundleError: it is not one, fails on every text, gives ids outside 0 .. 2^31 - 1, or
-                does not go with `max_length` or `pad_id`.
+            BundleError: the file is not a tokenizer, fails on every text, gives ids outside
+                0 .. 2^31 - 1, or does not fit `max_length` or `pad_id`.
         """
-        from tokenizers import Tokenizer  # a quarter of the time of importing mirror_rt
+        from tokenizers import Tokenizer  # takes a quarter of the time of importing mirror_rt
 
-        if not path.is_file():  # reading a pipe would wait for ever
+        if not path.is_file():  # reading a pipe would wait forever
             raise BundleError(f"{path} is not a regular file")
         content = path.read_bytes()
         with _library_errors(f"{path} is not a tokenizer file"):
@@ -160,7 +162,7 @@ class TextTokenizer:
         return made
 
     def _fault(self, *, may_have_larger_ids: bool) -> str | None:
-        """Say what the library does not check in a file until a text comes; None where nothing."""
+        """Return a fault that the library would only notice with a text, or None."""
         if self._tokenizer.id_to_token(self.pad_id) is None:
             return f"it has no token {self.pad_id}, the pad_id of the manifest"
         vocabulary = self._tokenizer.get_vocab() if may_have_larger_ids else {}
@@ -172,7 +174,10 @@ class TextTokenizer:
         return None if self._obeys_its_limit() else "its post_processor repeats the text"
 
     def _obeys_its_limit(self) -> bool:
-        """Whether a text is cut: it is so before the post-processor, which may take it twice."""
+        """Return whether encodings keep to the limit of tokens.
+
+        The library cuts a text before the post-processor, which may then repeat the text.
+        """
         least = self._tokenizer.num_special_tokens_to_add(is_pair=False) + 1
         self._tokenizer.enable_truncation(least)
         try:
@@ -181,11 +186,12 @@ class TextTokenizer:
             self._tokenizer.enable_truncation(self.max_length)
 
     def __call__(self, texts: Sequence[str], *, prompt: str = "") -> TokenizedTexts:
-        """Tokenise valid texts (see `why_invalid`), `prompt` before each, in parallel.
+        """Tokenise valid texts (see `why_invalid`) in parallel, with `prompt` before each.
 
-        A text of more than 64 characters a token of the limit is cut there first, so one of
-        10 MB costs no more than a long one; where that gives too few tokens (runs of white space),
-        it is cut at 1,024. A text that was cut counts as truncated.
+        Only the first 64 characters per token of the limit are tokenised, so that a text of 10 MB
+        costs no more than one that just reaches the limit. If they give too few tokens (because of
+        runs of white space), the first 1,024 characters per token are. A text that is longer than
+        what was tokenised counts as truncated.
         """
         clip, second = self.clip_characters, _SECOND_CLIP * self.max_length
         encodings = self._encode([prompt + text[:clip] for text in texts])
@@ -200,13 +206,13 @@ class TextTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many token ids there are; they begin at 0."""
+        """The number of token ids, which begin at 0."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def pieces(self, text: str, *, special_tokens: bool) -> list[TokenPiece]:
-        """All tokens of a text of any length, with their places in it."""
+        """Return all tokens of a text of any length, with their positions in it."""
         with _library_errors("the tokenizer failed"):
-            # A batch of one, because `encode` would hold the interpreter's lock meanwhile.
+            # Encode a batch of one, because `encode` would hold the global interpreter lock.
             first = self._tokenizer.encode_batch([text])[0]
         parts = [first, *first.overflowing]
         found = [
@@ -235,7 +241,7 @@ class TextTokenizer:
         """
         before = after = np.empty(0, np.int32)
         content: list[Ids] = []
-        for part in parts:  # one at a time: a part of a long text is many encodings
+        for part in parts:  # one at a time, since a part gives many encodings
             if stop is not None and stop.is_set():
                 raise Stopped
             first = self._encode([part])[0]
@@ -256,9 +262,9 @@ class TextTokenizer:
 
 @contextlib.contextmanager
 def _library_errors(what: str) -> Iterator[None]:
-    """Turn what `tokenizers` raises where its own file is inconsistent into a BundleError.
+    """Turn errors that `tokenizers` raises because of an inconsistent file into a BundleError.
 
-    It raises bare Exception; and where its Rust code panics, a class that is no Exception.
+    It raises bare Exception, and if its Rust code panics, a class not derived from Exception.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A stream of texts in windows, the next one prepared in a thread while one is computed."""
+"""Cut a stream of texts into windows, and prepare the next one in a thread while one runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirror_rt.tokens.tokenization import find_invalid, why_invalid
 
 __all__ = ["WINDOW_TEXTS", "TextWindow", "in_parallel", "one_ahead", "text_windows"]
 
-# Texts sorted together: enough for little padding, few enough for a flat memory.
+# Texts that are sorted together: enough for little padding, few enough for constant memory.
 WINDOW_TEXTS = 8192
 _WINDOW_CHARACTERS = 1 << 24
 
@@ -19,12 +19,12 @@ R = TypeVar("R")
 
 
 class TextWindow(NamedTuple):
-    """Consecutive texts of the input, checked.
+    """A window of consecutive texts of the input, which have been checked.
 
     Attributes:
-        start: number of the first text in the input.
-        texts: as they came.
-        invalid: position in the window and reason of each text that cannot be encoded.
+        start: index of the first text in the input.
+        texts: the texts, unchanged.
+        invalid: index in the window -> reason, for each text that cannot be encoded.
     """
 
     start: int
@@ -37,7 +37,7 @@ class TextWindow(NamedTuple):
         return cls(start, texts, find_invalid(texts))
 
     def numbered(self) -> list[tuple[int, str]]:
-        """Give number in the input and reason of each text that cannot be encoded."""
+        """Return index in the input and reason of each text that cannot be encoded."""
         return [(self.start + i, reason) for i, reason in self.invalid.items()]
 
 
@@ -47,12 +47,12 @@ def text_windows(
     *,
     invalid: Mapping[int, str] | None = None,
 ) -> Iterator[TextWindow]:
-    """Cut a stream into windows of `size` texts, fewer where they hold 16 million characters.
+    """Cut a stream into windows of `size` texts, or fewer if they reach 16 million characters.
 
     Args:
-        texts: any iterable of them.
+        texts: any iterable of texts.
         size: most texts of a window.
-        invalid: what `find_invalid` says of them; None where nobody has asked it yet.
+        invalid: result of `find_invalid` for these texts; None to check them here.
     """
     start, held, refused, characters = 0, list[Any](), dict[int, str](), 0
     for number, text in enumerate(texts):
@@ -69,17 +69,17 @@ def text_windows(
 
 
 def one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Generator[R, None, None]:
-    """Yield `function(item)` for every item, the next one being computed in a thread meanwhile.
+    """Yield `function(item)` for every item, and compute the next one in a thread meanwhile.
 
-    Items are drawn in the caller's thread, because an iterable may belong to it (a database
-    cursor does). For a single item no thread is started.
+    Items are drawn in the caller's thread, because some iterables (a database cursor, for example)
+    work in one thread only. For a single item no thread is started.
     """
     stream = iter(items)
     first = list(islice(stream, 2))
     if len(first) < 2:
         yield from map(function, first)
         return
-    from concurrent.futures import ThreadPoolExecutor  # 10 ms that a single text does without
+    from concurrent.futures import ThreadPoolExecutor  # here, so that one text saves 10 ms
 
     with ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-tokenize") as pool:
         pending = pool.submit(function, first[0])
@@ -93,10 +93,10 @@ def one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Generator[R, No
 def in_parallel(
     function: Callable[[T], R], items: Sequence[T], workers: int
 ) -> Generator[R, None, None]:
-    """Yield `function(item)` for every item, in order, `workers` of them computed at a time.
+    """Yield `function(item)` for every item, in order; compute `workers` of them at a time.
 
-    With one worker, and for a single item, no thread is started. Where one fails, those that have
-    not begun are left out.
+    With one worker, or for a single item, no thread is started. If one item fails, those that have
+    not begun are cancelled.
     """
     if workers == 1 or len(items) < 2:
         return (function(item) for item in items)
@@ -114,7 +114,7 @@ def _in_threads(
         try:
             for item in items:
                 pending.append(pool.submit(function, item))
-                # Twice as many as run: while the oldest goes on, the others find more to do.
+                # Submit twice as many as can run, so that no worker idles while the oldest runs.
                 if len(pending) > 2 * workers:
                     yield pending.popleft().result()
             while pending:

@@ -1,7 +1,7 @@
-"""Texts to the inputs of a graph: a model of Triton's Python backend.
+"""Turn texts into the inputs of a graph, as a model of Triton's Python backend.
 
-`mirror-rt triton` copies this file into a model repository, as model.py. There it needs numpy and
-tokenizers alone, and gives the tokens that `Encoder.encode` would.
+`mirror-rt triton` copies this file into a model repository as model.py. There it only needs numpy
+and tokenizers, and gives the same tokens as `Encoder.encode`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils  # which Triton has
 from tokenizers import Tokenizer
 
-# Dynamic batching joins requests of one shape alone: lengths are rounded up to a multiple.
+# Dynamic batching only joins requests of the same shape, so lengths are rounded up to a multiple.
 _MULTIPLE = 16
-# Characters a token of the limit that are looked at; what is longer counts as cut.
+# Characters per token of the limit that are tokenised; a longer text counts as cut.
 _CLIP = 1024
 
 
 class TritonPythonModel:
-    """What the backend looks for."""
+    """The model class, whose name the backend expects."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read config.pbtxt and the tokenizer beside this file."""
@@ -40,21 +40,21 @@ class TritonPythonModel:
         self._tokenizer.enable_truncation(self._max_length)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request: its tokens, or why there are none."""
+        """Answer each request with its tokens, or with the reason why there are none."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
         rows = pb_utils.get_input_tensor_by_name(request, "text").as_numpy().reshape(-1)
         try:
             inputs = self._tokenize([row.decode("utf-8") for row in rows.tolist()])
-        except ValueError as error:  # UnicodeDecodeError, too
+        except ValueError as error:  # UnicodeDecodeError is a ValueError, too
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor(name, inputs[name]) for name in self._outputs]
         )
 
     def _tokenize(self, texts: list[str]) -> dict[str, npt.NDArray[np.int64]]:
-        """All inputs that a graph may have, int64 [texts, length]; ValueError for a bad text."""
+        """Return all inputs that a graph may have, int64 [texts, length]; check the texts."""
         for i, text in enumerate(texts):
             if not text or text.isspace():
                 raise ValueError(f"text {i} is empty")

@@ -1,4 +1,4 @@
-"""A bundle as a model repository of NVIDIA Triton: the graph, a tokenizer, and both as one."""
+"""Write a bundle as a model repository of NVIDIA Triton: graph, tokenizer, and their ensemble."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _UNIT, _POOLED = "sentence_embedding", "pooled_embedding"
 
 
 class _Symbol(str):
-    """A word of the configuration language, written without quotes."""
+    """A keyword of the configuration language, which is written without quotes."""
 
 
 class _Map(dict[str, Any]):
-    """A field of type map, whose entries are written one by one."""
+    """A field of type map, whose entries are written as one block each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryConfig:
-    """How a repository is written.
+    """The options for writing a repository.
 
     Attributes:
         name: of the model that takes texts; the folder's name where None. Of a pack, what comes
@@ -73,17 +73,17 @@ def write_repository(
     backend, dynamic batching).
 
     Args:
-        source: a bundle, or a pack of them.
+        source: folder of a bundle or of a pack.
         out: folder to write.
-        config: names, graph, limits; None for the defaults.
-        overwrite: replace `out` where it exists.
+        config: names, graph and limits; None for the defaults.
+        overwrite: replace `out` if it exists.
 
     Returns:
         The names of the models that take texts.
 
     Raises:
-        BundleError: it is neither, is damaged, or has no such variant.
-        ConfigError: it has graphs for NVIDIA cards alone, whose inputs cannot be read here.
+        BundleError: `source` is neither a bundle nor a pack, is damaged, or has no such variant.
+        ConfigError: it only has graphs for NVIDIA cards, whose inputs cannot be read here.
         OutputExistsError: `out` exists and `overwrite` is False.
     """
     config = config or RepositoryConfig()
@@ -115,7 +115,7 @@ def _write_models(repository: Path, name: str, folder: Path, config: RepositoryC
 
 
 def _new_model(repository: Path, name: str, files: list[Path]) -> Path:
-    """Make the folder of a model, with its version 1."""
+    """Make the folder of a model, with the files of its version 1."""
     folder = repository / name
     (folder / "1").mkdir(parents=True)
     for file in files:
@@ -204,9 +204,10 @@ def _tensor(name: str, kind: str, dims: list[int]) -> dict[str, Any]:
 def _signature(
     folder: Path, manifest: Manifest
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Inputs and outputs of the graphs of a bundle, which are the same in all; without the batch.
+    """Return the inputs and outputs of a bundle's graphs, without the dimension of the batch.
 
-    A graph for NVIDIA cards cannot be opened without one, so any of the others is looked at.
+    They are the same for all graphs. A graph for NVIDIA cards cannot be opened without a card, so
+    one of the others is read.
     """
     graphs = [folder / v.file for v in manifest.variants.values() if v.target == "cpu"]
     graph = next((path for path in graphs if path.is_file()), None)
@@ -238,7 +239,7 @@ def _write(folder: Path, values: dict[str, Any]) -> None:
 
 
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:
-    """The text format of Protocol Buffers."""
+    """Yield the lines of values in the text format of Protocol Buffers."""
     for name, value in values.items():
         if isinstance(value, _Map):
             for key, entry in value.items():

@@ -1,1 +1,1 @@
-"""Quantise vectors, compare them, and search among them."""
+"""Normalise, quantise, compare and search vectors."""

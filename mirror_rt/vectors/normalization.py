@@ -1,4 +1,4 @@
-"""Rows of unit length."""
+"""Normalise rows to unit length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 __all__ = ["normalize_rows"]
 
-# A row shorter than this is divided by it instead, so that a row of zeros stays one.
+# A row shorter than this is divided by this number instead, so that a row of zeros stays so.
 _SHORTEST = 1e-12
 
 

@@ -1,7 +1,7 @@
 """Store embeddings in fewer bytes: float16, 8-bit codes, packed bits (csrc/vector_ops/).
 
-The codes are those of sentence-transformers' `quantize_embeddings` for the same ranges. They differ
-in what happens without ranges: see `unit_ranges`.
+For the same ranges, the codes are those of sentence-transformers' `quantize_embeddings`. Without
+ranges the two differ: see `unit_ranges`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ _PRECISIONS = get_args(EmbeddingPrecision)
 Embeddings = npt.NDArray[Any]
 Ranges = npt.NDArray[np.float32]
 
-# Of 1 / sqrt(D), the root mean square of a component of a unit vector. Over English words and
-# sentences the largest of any was 6.4 (all-MiniLM-L6-v2, multilingual-e5-small, one tuned model).
+# In multiples of 1 / sqrt(D), the root mean square of the components of a unit vector. The largest
+# component over English words and sentences was 6.4 times that (all-MiniLM-L6-v2,
+# multilingual-e5-small, one tuned model).
 _UNIT_RANGE = 8.0
 
 
 def unit_ranges(dimension: int) -> Ranges:
-    """Ranges for unit vectors without calibration: one, around zero, for every dimension.
+    """Return ranges for unit vectors without calibration: the same for every dimension.
 
-    It is 8 root mean squares wide to each side (8 / sqrt(D), at most 1), so that clipping is rare.
-    As all dimensions have one scale, dot products of codes keep the order of the cosines; and as
-    the range depends on nothing, so does the code of a text on the texts beside it.
+    The range extends 8 root mean squares to each side of zero (8 / sqrt(D), at most 1), so that
+    values are rarely clipped. As all dimensions have the same scale, dot products of codes keep the
+    order of the cosines. As the range is fixed, the code of a text does not depend on other texts.
 
     Returns:
         float32 [2, D], lower and upper bounds.
@@ -51,10 +52,10 @@ def unit_ranges(dimension: int) -> Ranges:
 
 
 def calibration_ranges(embeddings: npt.ArrayLike) -> Ranges:
-    """Least and largest value of every dimension of sample embeddings [n, D]: float32 [2, D].
+    """Return smallest and largest value of every dimension of sample embeddings: float32 [2, D].
 
     Raises:
-        ConfigError: fewer than two rows, or a value that is not finite.
+        ConfigError: the sample is not [n, D] of at least two rows, or has a non-finite value.
     """
     sample = _as_floats(embeddings, "calibration_embeddings")
     if sample.ndim != 2 or len(sample) < 2:
@@ -66,10 +67,10 @@ def calibration_ranges(embeddings: npt.ArrayLike) -> Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Quantizer:
-    """float32 rows to rows of a precision.
+    """Converts float32 rows to a precision.
 
     Attributes:
-        precision: of the result.
+        precision: precision of the result.
         ranges: float32 [2, D] for `int8` and `uint8`, else None.
     """
 
@@ -85,16 +86,16 @@ class Quantizer:
         *,
         unit: bool,
     ) -> Quantizer:
-        """Check the options.
+        """Check the options, and make a quantizer of them.
 
         Args:
             precision: one of `EmbeddingPrecision`.
-            dimension: D, of the vectors before they are quantised.
+            dimension: length D of the vectors before they are quantised.
             ranges: [2, D], or None.
-            unit: whether the vectors are unit vectors, so that ranges are known.
+            unit: whether the vectors have unit length, so that `unit_ranges` can be used.
 
         Raises:
-            ConfigError: an unknown precision; ranges missing, of a wrong shape or not needed.
+            ConfigError: the precision is unknown, or ranges are missing, wrong or not needed.
         """
         if precision not in _PRECISIONS:
             names = ", ".join(_PRECISIONS)
@@ -113,12 +114,12 @@ class Quantizer:
         return cls(precision, unit_ranges(dimension))
 
     def width(self, dimension: int) -> int:
-        """Columns of the result: a byte holds eight dimensions of the binary precisions."""
+        """Return the columns of the result; binary precisions have eight dimensions per byte."""
         return -(-dimension // 8) if self.precision in ("binary", "ubinary") else dimension
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the result."""
+        """The data type of the result."""
         names = {"binary": "int8", "ubinary": "uint8"}
         return np.dtype(names.get(self.precision, self.precision))
 
@@ -146,8 +147,8 @@ class Quantizer:
         return codes.view(self.dtype)
 
     def _pack(self, vectors: npt.NDArray[np.float32]) -> Embeddings:
-        # In numpy: its comparison and packbits together cost no more than a copy of the vectors
-        # (benchmarks/vector_ops.py).
+        # This needs no C++: numpy's comparison and packbits together cost no more than a copy of
+        # the vectors (benchmarks/vector_ops.py).
         bits = np.packbits(vectors > 0, axis=-1)
         if (missing := np.flatnonzero(np.isnan(vectors).any(axis=1))).size:
             raise ConfigError(f"no {self.precision} code for NaN: row {missing[0]} holds NaN")
@@ -160,7 +161,7 @@ def quantize_embeddings(
     ranges: npt.ArrayLike | None = None,
     calibration_embeddings: npt.ArrayLike | None = None,
 ) -> Embeddings:
-    """Embeddings in another precision.
+    """Convert embeddings to another precision.
 
     `int8` and `uint8` divide the range of every dimension into 255 steps; values outside get the
     nearest code. `binary` and `ubinary` keep the sign of every dimension, eight to a byte, the
@@ -168,13 +169,13 @@ def quantize_embeddings(
 
     Args:
         embeddings: float [n, D] or [D].
-        precision: of the result.
+        precision: precision of the result.
         ranges: [2, D], lower and upper bound of every dimension, for `int8` and `uint8`.
-        calibration_embeddings: [n, D], to take the ranges from (`calibration_ranges`). Without
-            either, embeddings must be unit vectors and `unit_ranges` are used.
+        calibration_embeddings: [n, D], sample to take the ranges from (`calibration_ranges`). If
+            neither is given, embeddings must be unit vectors, and `unit_ranges` are used.
 
     Returns:
-        [n, D], or [n, D / 8 rounded up] for the binary precisions; without n for a [D].
+        [n, D], or [n, D / 8 rounded up] for the binary precisions; without n for embeddings [D].
 
     Raises:
         ConfigError: an argument has an unusable type, shape or value.
@@ -205,7 +206,7 @@ def _as_floats(values: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
 
 
 def checked_ranges(values: npt.ArrayLike, dimension: int) -> Ranges:
-    """Ranges as float32 [2, D]; ConfigError where they are not."""
+    """Return ranges as float32 [2, D]; raise ConfigError if they are unusable."""
     ranges = _as_floats(values, "ranges")
     if ranges.shape != (2, dimension):
         raise ConfigError(f"ranges must be [2, {dimension}], got {list(ranges.shape)}")

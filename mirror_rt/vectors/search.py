@@ -1,4 +1,4 @@
-"""Similarity of embeddings, and the nearest rows of a matrix (csrc/vector_ops/vector_ops.cpp)."""
+"""Compare embeddings, and find the nearest rows of a matrix (csrc/vector_ops/vector_ops.cpp)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["SearchResult", "cosine_similarity", "search"]
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 
-# Scores in memory at once, and rows of the corpus at once: a few MB.
+# Limits of the scores, corpus rows and queries in memory at once, so that they take a few MB.
 _BLOCK_SCORES, _BLOCK_ROWS, _BLOCK_QUERIES = 1 << 21, 1 << 14, 256
-# Products (or bytes of bits) under which a second thread costs more than it brings.
+# With fewer products (or bytes of bits) than this, a second thread costs more than it saves.
 _WORK_PER_THREAD = 1 << 22
 
 
 class SearchResult(NamedTuple):
-    """The best rows of every query, best first; of equal ones the first of the corpus.
+    """The best rows for every query, best first; rows of equal score in the order of the corpus.
 
     Attributes:
         scores: float32 [q, k], dot products.
-        indices: int64 [q, k], rows of the corpus. -1 (and a score of -inf) where fewer than k
-            rows have a score: a row of NaN has none.
+        indices: int64 [q, k], rows of the corpus; -1 (with a score of -inf) if fewer than k rows
+            have a score, since a row of NaN has none.
     """
 
     scores: Floats
@@ -38,17 +38,18 @@ class SearchResult(NamedTuple):
 
 
 def cosine_similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
-    """Cosine of every row of `a` with every row of `b`.
+    """Return the cosine of every row of `a` with every row of `b`.
 
     Args:
         a: float [n, D] or [D].
         b: float [m, D] or [D].
 
     Returns:
-        float32 [n, m]; n or m is 1 for a [D]. A zero vector has cosine 0 with everything.
+        float32 [n, m]; an argument [D] counts as one row. A zero vector has cosine 0 with all rows.
 
     Raises:
-        ConfigError: not floating-point (`search` takes quantised rows), or of unequal D.
+        ConfigError: an argument is not floating-point (`search` takes quantised rows), or the
+            dimensions differ.
     """
     left, right = _matrix(a, "a"), _matrix(b, "b")
     _check_dimensions(left.shape[1], right.shape[1])
@@ -63,10 +64,10 @@ def search(
     ranges: npt.ArrayLike | None = None,
     rescore: int = 4,
 ) -> SearchResult:
-    """The k rows of `corpus` of largest dot product with each query (of unit vectors: cosine).
+    """Find the k rows of `corpus` with the largest dot product (the cosine, for unit vectors).
 
-    The corpus is compared whole and never copied whole; it may be a `numpy.memmap`. Queries stay
-    float, so a quantised corpus costs the accuracy of its own codes alone:
+    Every row of the corpus is compared, but the corpus is never copied as a whole, so it may be a
+    `numpy.memmap`. Queries stay float, so only the corpus loses accuracy by quantisation:
 
     - float32, float16 [n, D]: exact (float16 in the precision of its values).
     - `int8`, `uint8` codes [n, D]: the dot product with the middle of each code's step.
@@ -75,13 +76,14 @@ def search(
 
     Args:
         queries: float [q, D] or [D].
-        corpus: any precision of `quantize_embeddings`.
-        k: rows a query, at least 1; all rows where the corpus has fewer.
-        ranges: [2, D], with which `int8` or `uint8` codes were made; None for `unit_ranges`.
-        rescore: see above; at least 1.
+        corpus: rows in any precision of `quantize_embeddings`.
+        k: number of rows to find for each query, at least 1; all rows if the corpus has fewer.
+        ranges: [2, D], ranges that the `int8` or `uint8` codes were made with; None for
+            `unit_ranges`.
+        rescore: factor of the candidates of binary precisions (see above), at least 1.
 
     Returns:
-        Scores and indices [q, k]; [k] for a query of one dimension.
+        Scores and indices [q, k]; [k] for a single query [D].
 
     Raises:
         ConfigError: an argument has an unusable type, shape or value.
@@ -117,8 +119,8 @@ def search(
 
 
 def _search_floats(queries: Floats, corpus: npt.NDArray[Any], k: int) -> SearchResult:
-    # The products are numpy's: its BLAS is as fast as the machine. What it lacks is taking the
-    # best of them without a pass that costs a quarter as much again (benchmarks/vector_ops.py).
+    # numpy computes the products, since its BLAS is as fast as the machine allows. C++ picks the
+    # best of them, which in numpy would take a quarter longer (benchmarks/vector_ops.py).
     best = _empty(len(queries), k)
     for q in range(0, len(queries), _BLOCK_QUERIES):
         some = queries[q : q + _BLOCK_QUERIES]
@@ -134,10 +136,11 @@ def _search_floats(queries: Floats, corpus: npt.NDArray[Any], k: int) -> SearchR
 def _search_codes(
     queries: Floats, corpus: npt.NDArray[Any], k: int, ranges: Ranges
 ) -> SearchResult:
-    """With codes u >= 0 the row is starts + (u + 1/2) steps, so scores are q steps u + constant.
+    """Search 8-bit codes with integer products.
 
-    `q steps` is rounded to as many bits as a 32-bit sum leaves it (15 for 384 dimensions of int8),
-    far finer than the codes.
+    With codes u >= 0, a row is starts + (u + 1/2) steps, so its score is q steps u + constant. The
+    weights `q steps` are rounded to as many bits as a 32-bit sum allows (15 for 384 dimensions of
+    int8), which is far finer than the codes.
     """
     signed = corpus.dtype == np.int8
     starts, steps = ranges[0], (ranges[1] - ranges[0]) / np.float32(255)
@@ -160,7 +163,7 @@ def _search_codes(
 
 def _search_bits(queries: Floats, corpus: npt.NDArray[Any], k: int, rescore: int) -> SearchResult:
     dimension, bits = queries.shape[1], np.ascontiguousarray(corpus).view(np.uint8)
-    # `binary` has the highest bit of each byte turned.
+    # In `binary`, the highest bit of each byte is flipped.
     turned = 0x80 if corpus.dtype == np.int8 else 0
     candidates = min(len(corpus), k * rescore)
     found = _core.search_bits(
@@ -180,7 +183,7 @@ def _search_bits(queries: Floats, corpus: npt.NDArray[Any], k: int, rescore: int
 
 
 def _merge(scores: npt.NDArray[np.int32], indices: Indices, k: int) -> SearchResult:
-    """Heaps [parts, q, k] of parts of the corpus to the best k of the whole."""
+    """Merge the heaps [parts, q, k] of parts of the corpus into the best k rows of all."""
     queries = scores.shape[1]
     best = _sorted(
         np.moveaxis(scores, 0, 1).reshape(queries, -1).astype(np.float64),

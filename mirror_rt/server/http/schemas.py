@@ -25,9 +25,10 @@ Name = Annotated[str, Meta(max_length=256)]
 
 
 class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
-    """The body of OpenAI's protocol; the fields from `lang` on go beyond it: see `BatchEncoder.encode`.
+    """A request of OpenAI's protocol. The fields from `lang` on go beyond that protocol.
 
-    `input_type` takes the model's own prompt for it, as `encode_query` and `encode_document` do.
+    They are arguments of `BatchEncoder.encode`. `input_type` chooses the model's own prompt, as
+    `encode_query` and `encode_document` do.
     """
 
     input: Inputs
