@@ -64,7 +64,7 @@ def train_peer(words, out, seed):
 
 
 def run(contender, words, out, seed):
-    """Train in a process of its own; return the seconds of both, and the model."""
+    """Train in a process of its own; return seconds of training and process, and the model."""
     began = time.perf_counter()
     if contender == PEER:
         line = [sys.executable, __file__, "--peer", "--words", words, "--work", out]

@@ -116,7 +116,7 @@ def _has_large(node: ir.Node) -> bool:
 def _compute_in_half(
     graph: ir.Graph, node: ir.Node, *, only: tuple[int, ...] | None = None
 ) -> None:
-    """Give a node its float32 inputs as float16; of these, only those at the positions `only`."""
+    """Give a node its float32 inputs as float16: all, or those at the positions `only`."""
     for i, value in enumerate(node.inputs):
         if value is not None and value.dtype == _SINGLE and (only is None or i in only):
             half = (

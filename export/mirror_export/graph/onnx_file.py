@@ -61,7 +61,7 @@ def write_onnx(model: ir.Model, path: Path) -> None:
 
 
 def source(path: Path) -> Path:
-    """Return where `write_onnx` puts a graph equal to `path` that reads its large weights."""
+    """Return where `write_onnx` puts a copy of the graph `path` that reads its large weights."""
     return path.with_suffix(".source")
 
 
@@ -72,7 +72,7 @@ def remove_sources(folder: Path) -> None:
 
 
 def _split_skip_norms(graph: onnx.GraphProto) -> None:
-    """Replace SkipLayerNormalization by Add and LayerNormalization, unless padding-free."""
+    """Replace SkipLayerNormalization by Add and LayerNormalization, except on a GPU."""
     nodes = list(graph.node)
     if any(node.op_type.startswith("Packed") for node in nodes):
         return  # these run on a GPU
