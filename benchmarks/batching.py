@@ -1,11 +1,12 @@
-"""Batches: what a run costs besides its tokens, which budget is fastest, how much is padded.
+"""Measure batches: the fixed cost of a run, the fastest token budget, the share of padding.
 
     python benchmarks/batching.py [--model BUNDLE] [--data DIR] [--threads T] [--json FILE]
 
-1. A line through the time of small runs: its intercept, in tokens, is `CPU_RUN_COST`.
-2. Texts a second by token budget over the same mixed texts, all budgets in turn.
-3. Padding and runs of the planned batches against filling the budget, by number of texts.
-4. The planner in C++ against the same dynamic program in numpy.
+1. It fits a line through the times of small runs; the intercept, in tokens, is `CPU_RUN_COST`.
+2. It measures texts a second by token budget over the same mixed texts, all budgets in turn.
+3. It compares the padding and the runs of planned batches with filling the budget, by number of
+   texts.
+4. It compares the planner in C++ with the same dynamic program in numpy.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BUDGETS = [256, 512, 1024, 2048, 4096, 8192]
 
 
 def mixed_texts(folder, count):
-    """Words, sentences and paragraphs of real text."""
+    """Return words, sentences and paragraphs of real text."""
     rng = np.random.default_rng(0)
     sentences = (folder / "sentences" / "en.txt").read_text("utf-8").splitlines()
     words = (folder / "words" / "en.txt").read_text("utf-8").split()
@@ -37,7 +38,7 @@ def mixed_texts(folder, count):
 
 
 def run_cost(encoder, repeats):
-    """Milliseconds of a run and of a token, and their ratio."""
+    """Return the milliseconds of a run and of a token, and their ratio."""
     shapes = [
         (rows, length) for length in (8, 16, 32, 64) for rows in (1, 2, 4) if rows * length < 97
     ]
@@ -55,7 +56,7 @@ def run_cost(encoder, repeats):
 
 
 def budgets(encoder, texts, repeats):
-    """Median texts a second of every budget."""
+    """Return the median texts a second of every budget."""
     times = {budget: [] for budget in BUDGETS}
     encoder.encode(texts)
     for _ in range(repeats):
@@ -67,7 +68,7 @@ def budgets(encoder, texts, repeats):
 
 
 def filled(lengths, budget):
-    """The baseline: sorted rows, each batch filled to the budget."""
+    """Yield the batches of the baseline: sorted rows, each batch filled to the budget."""
     order, start = np.argsort(-lengths, kind="stable"), 0
     while start < len(order):
         rows = max(1, budget // int(lengths[order[start]]))
@@ -80,14 +81,14 @@ def planned(lengths, budget):
 
 
 def padding(lengths, plan, budget):
-    """Share of the padded tokens that is padding, and the runs."""
+    """Return the share of padding in the padded tokens, and the number of runs."""
     batches = list(plan(lengths, budget))
     tokens = sum(len(rows) * int(lengths[rows].max()) for rows in batches)
     return {"padding": 1 - int(lengths.sum()) / tokens, "runs": len(batches)}
 
 
 def ends_with_numpy(lengths, budget, cost):
-    """The dynamic program with a numpy step a row."""
+    """Compute the dynamic program with one numpy step per row."""
     n = len(lengths)
     best, begin = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     for j in range(1, n + 1):
@@ -105,7 +106,7 @@ def ends_with_numpy(lengths, budget, cost):
 
 
 def planner(lengths):
-    """Milliseconds for a window of 8,192 texts."""
+    """Return each planner's milliseconds for a window of 8,192 texts."""
     window = np.sort(np.resize(lengths, 8192))
     result = {}
     for name, function in [

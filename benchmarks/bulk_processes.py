@@ -1,10 +1,10 @@
-"""Several processes of few threads against one of many, in bulk encoding.
+"""Compare several processes of few threads with one process of many, in bulk encoding.
 
     python benchmarks/bulk_processes.py BUNDLE TEXTS.txt [--rounds N]
 
-Splits the processors of this machine in every even way, and runs the splits in turn on the same
-windows of the texts. A rate counts what comes after the first window of each process, so that
-loading is left out; memory is the sum of what the processes keep for themselves (USS), at the end.
+The script splits the processors of this machine in every even way, and runs the splits in turn on
+the same windows of the texts. A rate counts only what follows the first window of each process, so
+that loading is left out; memory is the sum of the private memory (USS) of the processes at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def private_mb(pid):
 
 
 def run(arguments, stream, processes, threads):
-    """Texts a second, and megabytes."""
+    """Return texts a second, and megabytes."""
     import multiprocessing
 
     spec = EncoderSpec(arguments.bundle, arguments.variant, threads, {})

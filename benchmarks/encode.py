@@ -1,19 +1,18 @@
-"""This project's encoder against the others, in one run on one machine.
+"""Compare this project's encoder with others, in one run on one machine.
 
     python benchmarks/encode.py --data DATA [--bundle BUNDLE] [--quick] [--docs]
 
-Contenders: this project in fp32 and int8; sentence-transformers with PyTorch and with its ONNX
-backend; fastembed; light-embed; and forty lines of onnxruntime on this project's graph. Each runs
-in a process and an environment of its own, which the script makes in --cache and keeps. All have
-the model all-MiniLM-L6-v2, the same texts and the same processors.
+The contenders are this project in fp32 and int8; sentence-transformers with PyTorch and with its
+ONNX backend; fastembed; light-embed; and forty lines of onnxruntime on this project's graph. Each
+runs in a process and an environment of its own, which the script makes in --cache and keeps. All
+have the model all-MiniLM-L6-v2, the same texts and the same processors.
 
-First all vectors are compared: a contender whose vectors are others' is left out, with the reason.
-Then each gets the batch size that is best for it, and they take turns: the whole of the mixed
-texts, the whole of the short ones, one text at a time. Cold starts and memory are of fresh
-processes. Medians over the rounds are printed, and ratios as medians of the ratios in each round.
-
-A run that was interrupted goes on where it was (--fresh forgets it). Writes
-benchmarks/results/encode-DATE-MACHINE .json, .md and .png; --docs puts the table into
+First all vectors are compared; a contender whose vectors disagree is left out, with the reason.
+Then each gets the batch size that is best for it, and they take turns: all mixed texts, all short
+texts, one text at a time. Cold starts and memory are measured on fresh processes. The script prints
+medians over the rounds, and ratios as medians of the ratios in each round. An interrupted run
+continues where it stopped, unless --fresh is given. The results are written to
+benchmarks/results/encode-DATE-MACHINE .json, .md and .png; --docs also puts the table into
 docs/guides/benchmarks.md.
 """
 
@@ -54,10 +53,10 @@ class Worker:
             "TOKENIZERS_PARALLELISM": "true",
             "HF_HUB_OFFLINE": "1",
             "PYTHONWARNINGS": "ignore",
-            "PYTHONPATH": "",  # of each environment its own packages
+            "PYTHONPATH": "",  # each environment must use its own packages
         }
         began = time.perf_counter()
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # for as long as the process
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # open as long as the process
         self.process = subprocess.Popen(
             line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
             env=os.environ | variables, cwd="/",
@@ -90,7 +89,7 @@ class Worker:
 
 
 class Benchmark:
-    """The steps, each of which puts what it found into `state` and is not done again."""
+    """The steps of the benchmark; each stores its results in `state`, and is then not repeated."""
 
     def __init__(self, arguments):
         self.a = arguments
@@ -161,7 +160,7 @@ class Benchmark:
         return self.workers[name]("encode", texts=file, batch=batch, **order)
 
     def compare_vectors(self):
-        """With the reference, text by text; this is everybody's warm-up, too."""
+        """Compare all vectors with the reference's; this also warms every contender up."""
         print("vectors", flush=True)
         reference = next(name for name in REFERENCES if name in self.workers)
         expected = self.vectors(reference)
@@ -242,7 +241,7 @@ class Benchmark:
         return found
 
     def call_concurrently(self):
-        """64 callers of one text each, of ours alone: the others have no scheduler."""
+        """Measure 64 concurrent callers of one text each, ours only: others have no scheduler."""
         name = "mirror-rt fp32"
         if name not in self.workers or self.state["callers"]:
             return
@@ -269,7 +268,7 @@ class Benchmark:
         self.save()
 
     def start_cold(self):
-        """From the start of a process to its first vector; files are in the page cache."""
+        """Measure from the start of a process to its first vector, with files in the page cache."""
         print("cold starts", flush=True)
         for _ in range(2 if self.a.quick else 7):
             for name in list(self.workers):
@@ -280,7 +279,7 @@ class Benchmark:
         self.save()
 
     def measure_memory(self):
-        """Peak of a fresh process that encodes the mixed texts at its best batch size."""
+        """Measure the peak of a fresh process that encodes mixed texts at its best batch size."""
         print("memory", flush=True)
         for name in list(self.workers):
             with self.or_left_out(name):
@@ -292,7 +291,7 @@ class Benchmark:
 
 
 def confine(threads):
-    """Run on the first so many processors, children included."""
+    """Confine this process and its children to the first `threads` processors."""
     allowed = sorted(os.sched_getaffinity(0))
     if threads > len(allowed):
         sys.exit(f"--threads {threads}: this process may use {len(allowed)} processors")

@@ -1,4 +1,4 @@
-"""Tables and plot of what benchmarks/encode.py measured."""
+"""Make the tables and the plot of what benchmarks/encode.py measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from encode_setup import ENVIRONMENTS
 
 OURS, INT8 = "mirror-rt fp32", "mirror-rt int8"
 TORCH, FASTEMBED, SKETCH = "sentence-transformers torch", "fastembed", "onnxruntime sketch"
-# what, figure, ours, whose, goal of the ratio, and whether it is a least or a most.
+# Label, figure, our contender, the other contender, goal of the ratio, and whether the goal is the
+# least or the most that the ratio may be.
 GOALS = [
     ("mixed texts", "mixed", OURS, FASTEMBED, 2.2, "least"),
     ("mixed texts", "mixed", OURS, TORCH, 1.45, "least"),
@@ -25,7 +26,7 @@ BEGIN, END = "<!-- benchmarks/encode.py: begin -->", "<!-- benchmarks/encode.py:
 
 
 def medians(state):
-    """name -> figure -> median; only of what was measured."""
+    """Return name -> figure -> median, of the figures that were measured."""
     names = [name for name in state["plan"]["contenders"] if name not in state["left_out"]]
     figures = {}
     for name in names:
@@ -42,7 +43,7 @@ def medians(state):
 
 
 def ratio(state, figures, figure, ours, theirs):
-    """Median of the ratios in each round, where there are rounds; None where one is absent."""
+    """Return the median of the ratios in each round; None if a contender has no such figure."""
     if figure not in figures.get(ours, {}) or figure not in figures.get(theirs, {}):
         return None
     if figure in ("cold", "memory"):
@@ -121,7 +122,7 @@ def versions(state):
 
 
 def write_report(folder, about, state, docs):
-    """Write encode-DATE-MACHINE .json, .md and .png to `folder`; the tables into `docs`, too."""
+    """Write encode-DATE-MACHINE .json, .md and .png to `folder`, and the tables into `docs`."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = medians(state)
     slug = re.sub(r"[^a-z0-9]+", "-", about["machine"].lower()).strip("-")

@@ -1,4 +1,4 @@
-"""The environments and the models of benchmarks/encode.py, made once and kept."""
+"""Make the environments and the models of benchmarks/encode.py once, and keep them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKER = Path(__file__).with_name("encode_worker.py")
 
 ORT = "onnxruntime==1.31.1"
-# What each environment holds; PROJECT stands for the wheel of this clone.
+# The packages of each environment; PROJECT stands for the wheel of this clone.
 ENVIRONMENTS = {
     "mirror-rt": ["PROJECT", "numpy==2.4.6", "tokenizers==0.23.3", ORT],
     "sketch": ["numpy==2.4.6", "tokenizers==0.23.3", ORT],
     "st-torch": ["sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0"],
-    # The last one that its ONNX backend can be installed with.
+    # The last version with which its ONNX backend can be installed.
     "st-onnx": ["sentence-transformers[onnx]==5.7.0", "torch==2.13.0", ORT],
     "fastembed": ["fastembed==0.9.1", ORT],
     "light-embed": ["light-embed==1.0.9", ORT],
@@ -37,7 +37,7 @@ CONTENDERS = {
 
 
 class LeftOutError(Exception):
-    """Why a contender cannot take part."""
+    """A contender cannot take part; the message says why."""
 
 
 def call(line, **options):
@@ -49,7 +49,7 @@ def call(line, **options):
 
 
 def python_of(cache, name):
-    """The Python of an environment, made if its stamp is another one."""
+    """Return the Python of an environment, which is made anew if its packages have changed."""
     folder = cache / "environments" / name
     python, stamp = folder / "bin" / "python", folder / "packages.txt"
     packages = list(ENVIRONMENTS[name])
@@ -68,7 +68,7 @@ def python_of(cache, name):
 
 
 def fingerprint():
-    """Of the files that the wheel is built of."""
+    """Return a fingerprint of the files that the wheel is built from."""
     digest = hashlib.sha256()
     for folder in ("mirror_rt", "csrc", "train", "export"):
         for path in sorted((ROOT / folder).rglob("*")):
@@ -78,7 +78,7 @@ def fingerprint():
 
 
 def model_of(cache, kind, bundle):
-    """The folder of a model: `bundle`, `transformers`, or `onnx` with token vectors as output."""
+    """Return a model's folder: `bundle`, `transformers`, or `onnx` with token vectors as output."""
     if kind == "bundle":
         return bundle or make_bundle(cache)
     from mirror_train.model.model_folder import default_model_folder
@@ -97,13 +97,13 @@ def make_bundle(cache):
 
 
 def export_options():
-    """Ask for the int8 graph, where this version can export one."""
+    """Return the options for an int8 graph, if this version can export one."""
     help_text = call([sys.executable, "-m", "mirror_rt.cli", "export", "--help"])
     return ["--precision", "fp32,int8"] if "--precision" in help_text else []
 
 
 def make_onnx(cache, source):
-    """The graph that sentence-transformers exports; its tokenizer cuts at 512 tokens, as ours."""
+    """Make the graph that sentence-transformers exports; its limit is 512 tokens, like ours."""
     folder = cache / "onnx"
     if folder.is_dir():
         return folder

@@ -1,4 +1,4 @@
-"""The texts of benchmarks/encode.py, out of the evaluation data: the same ones every time.
+"""Select the texts of benchmarks/encode.py from the evaluation data, the same ones every time.
 
 python benchmarks/encode_texts.py DATA short > texts.txt     # one a line
 """
@@ -9,7 +9,7 @@ import random
 import sys
 from pathlib import Path
 
-# Tab-separated, with a header; the column of sentences.
+# Tab-separated files with a header, and the column of their sentences.
 SHORT = [
     ("pairs/quora-dev.csv", "sentence1"),
     ("pairs/snli-dev.tsv", "premise"),
@@ -17,12 +17,12 @@ SHORT = [
     ("sts/sick-r-all.tsv", "sentence1"),
 ]
 REVIEWS = ("pairs/ids-sst-train.csv", "sentence")
-# Sentences of a text: nine in ten are of one to four, some are long.
+# The numbers of sentences of a text: most are small, some texts are long.
 LENGTHS = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 5, 16)
 
 
 def column(path, name):
-    """Different sentences of a column, sorted."""
+    """Return the distinct sentences of a column, sorted."""
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
     index = rows[0].index(name)
     cells = {row[index].strip() for row in rows[1:] if len(row) == len(rows[0])}
@@ -30,7 +30,7 @@ def column(path, name):
 
 
 def select_texts(data: Path, count: int) -> dict[str, list[str]]:
-    """`short`: sentences (questions, captions, headlines); `mixed`: one to sixteen of them."""
+    """Return `short`, sentences (questions, captions, headlines), and `mixed`, 1 to 16 of them."""
     generator = random.Random(2026)
     sentences = [text for file, name in SHORT for text in column(data / file, name)]
     generator.shuffle(sentences)

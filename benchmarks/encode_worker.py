@@ -1,8 +1,8 @@
-"""One contender of benchmarks/encode.py or gpu_encode.py, told what to do line by line.
+"""Run one contender of benchmarks/encode.py or gpu_encode.py, which takes its orders by line.
 
 It runs in an environment of its own, on the device that MIRROR_RT_BENCHMARK_DEVICE names. It knows
-nothing of the others, and times only the calls that a user would make. Every line on standard input
-is a JSON object; so is every answer.
+nothing about the others, and times only the calls that a user would make. Every line on standard
+input is a JSON object, and so is every answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ON_CARD = (32, 128, 512, 2048)  # batch sizes
 
 
 class MirrorRt:
-    """This project; `batch` is its batch_size, in texts of 64 tokens."""
+    """This project; `batch` is its batch_size, counted in texts of 64 tokens."""
 
     batches = ON_CARD if DEVICE == "cuda" else (4, 8, 16, 32, 64)
     variant = "fp32"
@@ -39,7 +39,7 @@ class MirrorRt:
         return self.encoder.encode(texts, batch_size=batch, show_progress_bar=False)
 
     def scheduled(self):
-        """One text a call, for concurrent callers."""
+        """Return a function that encodes one text per call, for concurrent callers."""
         from mirror_rt.scheduling import Scheduler
 
         return Scheduler(self.encoder).encode
@@ -62,7 +62,7 @@ class MirrorRtGraphs(MirrorRtHalf):
 
 
 class Sketch:
-    """Plain onnxruntime on the pooled graph: sorted by tokens, up to `batch` tokens a run."""
+    """Plain onnxruntime on the pooled graph, with texts sorted by length, `batch` tokens a run."""
 
     batches = (512, 1024, 2048, 4096, 8192)
 
@@ -149,7 +149,7 @@ class SentenceTransformersHalf(SentenceTransformersTorch):
 
 
 class SentenceTransformersFlash(SentenceTransformersHalf):
-    """Without padding: it joins the texts of a batch where flash attention is installed."""
+    """Without padding: it joins the texts of a batch if flash attention is installed."""
 
     attention = "flash_attention_2"
 
@@ -162,7 +162,7 @@ class SentenceTransformersO4(SentenceTransformersOnnx):
 
         kwargs = {"file_name": "onnx/model_O4.onnx", "provider": "CPUExecutionProvider"}
         if DEVICE == "cuda":
-            # Without them onnxruntime would fall back to the CPU, and say so in its log alone.
+            # Without them onnxruntime would fall back to the CPU, and only its log would tell.
             onnxruntime.preload_dlls()
             kwargs["provider"] = "CUDAExecutionProvider"
         return {"model_kwargs": kwargs}
@@ -192,7 +192,7 @@ class Fastembed:
 
 
 class LightEmbed:
-    """Takes no number of threads: as many as processors, to which the driver confines all."""
+    """Takes no number of threads, but uses all processors, to which the driver confines it."""
 
     batches = (1, 8, 16, 32, 64, 128)
 
@@ -228,7 +228,7 @@ CONTENDERS = {
 
 
 def peak_mb():
-    """Not ru_maxrss: that starts at the size of the process that forked."""
+    """Return the peak memory; ru_maxrss would start at the size of the process that forked."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -259,7 +259,7 @@ def latency(contender, order):
 
 
 def callers(contender, order):
-    """Threads that each take the next text as soon as they have the vector of the last."""
+    """Run threads that each take the next text as soon as they have the vector of the last."""
     import threading
 
     left = iter(read_texts(order))
@@ -305,11 +305,11 @@ ORDERS = {
 
 def main():
     name, folder, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    # Libraries may print: answers go where nothing else goes.
+    # Libraries may print, so answers get a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     contender = CONTENDERS[name](folder, threads)
-    if len(sys.argv) > 4:  # the first vector, for a cold process
+    if len(sys.argv) > 4:  # time to the first vector of a cold process
         contender.encode([sys.argv[4]], contender.batches[0])
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:

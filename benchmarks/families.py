@@ -1,7 +1,7 @@
-"""The table of encoder families in docs/reference/bundle.md: parity, operators, precisions.
+"""Make the table of encoder families in docs/reference/bundle.md: parity, operators, precisions.
 
-Each family's real code at tiny size (tests/support/tiny_models.py), exported in every precision and
-for every target. --write puts the table into the document, between its markers.
+Each family's real code, at tiny size (tests/support/tiny_models.py), is exported in every precision
+and for every target. --write puts the table into the document, between its markers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FUSED = (
 
 
 def operators(manifest: Manifest) -> list[str]:
-    """Counts of the fused operators, and whether there is a padding-free graph."""
+    """Return the counts of the fused operators, and whether there is a padding-free graph."""
     fused = manifest.variant("fp32").graph["fused"]
     counts = [sum(fused.get(name, 0) for name in names) for names in FUSED]
     packed = "PackedAttention" in manifest.variant("fp32-cuda").graph["fused"]
@@ -63,7 +63,7 @@ def operators(manifest: Manifest) -> list[str]:
 
 
 def row(family: str, manifest: Manifest) -> list[str]:
-    """A line of the table, from a bundle that has every variant."""
+    """Return a row of the table, from a bundle that has every variant."""
     fp32, fp16, int8 = (manifest.variant(name).parity or {} for name in ("fp32", "fp16", "int8"))
     return [
         LABELS[family],
@@ -75,13 +75,13 @@ def row(family: str, manifest: Manifest) -> list[str]:
 
 
 def markdown(rows: list[list[str]]) -> str:
-    """The table."""
+    """Return the table in Markdown."""
     lines = [HEADER, ["---"] * len(HEADER), *rows]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
 
 
 def export(family: str, folder: Path) -> Manifest:
-    """Make a tiny model and export it whole."""
+    """Make a tiny model and export it in all variants."""
     model = make_model(family, folder / "model", SENTENCES)
     return export_bundle(
         ExportConfig(

@@ -1,4 +1,4 @@
-"""Encodes texts of several lengths on a card, for onnxruntime to print which attention kernels run.
+"""Encode texts of several lengths on a GPU, so that onnxruntime prints its attention kernels.
 
 ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO=1 python benchmarks/gpu_attention.py BUNDLE VARIANT
 """

@@ -1,18 +1,18 @@
-"""The encoder on an NVIDIA card: its vectors, its rate and its latency, beside others.
+"""Compare the encoder on an NVIDIA GPU with others: vectors, throughput and latency.
 
     python benchmarks/gpu_encode.py BUNDLE --model FOLDER [--o4 FOLDER] [--rival-python PATH]
                                     [--texts 20000] [--seconds 165] [--device cpu] [--json FILE]
 
-Every contender is a process of its own (benchmarks/encode_worker.py). First its vectors are
-compared with those of fp32 on the CPU, in batches and alone: one that disagrees, or does not
-start, is left out alone, with the reason. Then each gets the batch size that is best for it, and
-they take turns, so many rounds as the time allows: texts a second of all texts in one call, and the
-time of a call of one short text. The file is written after every step of this.
+Every contender is a process of its own (benchmarks/encode_worker.py). First its vectors, in batches
+and alone, are compared with those of fp32 on the CPU; a contender that disagrees or does not start
+is left out, with the reason. Then each gets the batch size that is best for it, and they take
+turns, for as many rounds as the time allows: texts a second of all texts in one call, and the time
+of a call with one short text. The file is written after every one of these steps.
 
-Contenders: this project's graphs (fp16-cuda computes no padding) and its CUDA graphs;
-sentence-transformers on --model in half precision, with PyTorch's attention and, where flash_attn
-is installed, without padding; and its ONNX backend on --o4, the graph that optimum optimised at
-level O4, in the environment of --rival-python.
+The contenders are this project's graphs (fp16-cuda computes no padding) and its CUDA graphs;
+sentence-transformers on --model in half precision, with PyTorch's attention and, if flash_attn is
+installed, without padding; and its ONNX backend on --o4, the graph that optimum optimised at level
+O4, in the environment of --rival-python.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from mirror_rt.diagnostics.benchmarking import synthetic_texts
 
 LENGTHS = (4, 8, 8, 12, 16, 16, 24, 32, 48, 64, 96, 128, 256, 500)
 SHORT = 12
-# Least cosine to fp32 on the CPU.
+# The least cosine to fp32 on the CPU that counts as agreement.
 AGREES = 0.999
 OURS = ("fp16-cuda", "fp16", "fp16, CUDA graphs")
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "torch", "transformers", "sentence-transformers")
 
 
 class Benchmark:
-    """The steps, and what they have found so far."""
+    """The steps of the benchmark, and their results so far."""
 
     def __init__(self, arguments):
         self.a, self.began = arguments, time.monotonic()
@@ -77,7 +77,7 @@ class Benchmark:
         part.replace(self.a.json)
 
     def make_texts(self):
-        """Texts of many lengths, in no order; short ones on the CPU."""
+        """Make texts of many lengths, shuffled; on the CPU only short ones."""
         lengths = LENGTHS if self.a.device == "cuda" else LENGTHS[:7]
         each = -(-self.a.texts // len(lengths))
         texts = [
@@ -107,12 +107,12 @@ class Benchmark:
             worker.close()
 
     def seconds_left(self):
-        """Until the last round begins; each may take as long as those before."""
+        """Return the seconds until a last round may begin, if it takes as long as earlier ones."""
         spent = time.monotonic() - self.began
         return self.a.seconds - spent * (1 + 1 / (len(self.found["rounds"]) + 4))
 
     def contenders(self):
-        """Name -> the Python it runs in, and its model."""
+        """Return name -> the contender's Python, and its model."""
         here, bundle, model = sys.executable, self.a.bundle, self.a.model
         found = {f"mirror-rt {variant}": (here, bundle) for variant in OURS}
         found["sentence-transformers fp16"] = (here, model)
@@ -121,7 +121,7 @@ class Benchmark:
         return found
 
     def attempt(self, name, do, *arguments):
-        """Do it, or leave the contender out from here on."""
+        """Call `do` for a contender, or leave it out from now on if that fails."""
         if name in self.found["left_out"]:
             return
         try:
@@ -138,7 +138,7 @@ class Benchmark:
         self.workers[name] = Worker(name, python, folder, os.cpu_count())
 
     def compare(self, name, expected):
-        """Text by text, in batches and alone."""
+        """Compare vectors text by text, in batches and alone."""
         in_batches = self.vectors(name, "sample", 32)
         alone = self.vectors(name, "sample", 1, every=14)
         cosines = [cosine(in_batches, expected), cosine(alone, expected[::14])]
@@ -161,7 +161,7 @@ class Benchmark:
     def search_batch(self, name):
         seconds = {}
         for batch in self.workers[name]("batches")["batches"]:
-            self.encode(name, "some", batch)  # memory is taken, kernels are chosen
+            self.encode(name, "some", batch)  # a warm-up: takes memory, chooses kernels
             seconds[batch] = self.encode(name, "some", batch)
         self.found["batch"][name] = min(seconds, key=seconds.get)
 
@@ -183,7 +183,7 @@ def synthetic_texts_of(bundle, tokens, count):
 
 
 def cosine(found, expected):
-    """The least of all texts."""
+    """Return the least cosine over all texts."""
     return float((found * expected).sum(axis=1).min())
 
 
@@ -205,7 +205,7 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--json", type=Path, default=Path("gpu_encode.json"))
     arguments = parser.parse_args()
-    os.environ["MIRROR_RT_BENCHMARK_DEVICE"] = arguments.device  # to the workers
+    os.environ["MIRROR_RT_BENCHMARK_DEVICE"] = arguments.device  # read by the workers
     benchmark = Benchmark(arguments)
     benchmark.run()
     return int(not any(name.startswith("mirror-rt") for name in benchmark.workers))

@@ -1,17 +1,18 @@
-"""What benchmarks/gpu.sh installs, without a network and without a change to the machine's Python.
+"""Install the packages of benchmarks/gpu.sh, without a network, beside the machine's Python.
 
     python benchmarks/gpu_install.py build PARTS WORK [--device cpu] [--seconds 180]
     python benchmarks/gpu_install.py environment NAME PARTS WORK [--device cpu]
 
-Wheels are unpacked into WORK/site-NAME. An environment, WORK/NAME, holds links alone: to these
-packages, and to whatever else the machine's own Python has, such as torch and its NVIDIA
-libraries, which so lie beside onnxruntime-gpu, where it looks for them. Where onnxruntime-gpu came
-with the parts, the machine's onnxruntime is not linked: their wheels overwrite each other.
+Wheels are unpacked into WORK/site-NAME. An environment, WORK/NAME, holds only links: to these
+packages, and to everything else that the machine's own Python has, such as torch and its NVIDIA
+libraries. So these lie beside onnxruntime-gpu, which looks for them there. If onnxruntime-gpu came
+with the parts, the machine's onnxruntime is not linked, because the two overwrite each other's
+files.
 
-`build` compiles this project for the card that is here, without isolation and without dependencies.
-Where that fails or takes longer than --seconds, it takes the wheel that came with the parts if that
-is of the same sources, and says so. With --device cpu the machine's onnxruntime is used: that for
-cards refuses to run without.
+`build` compiles this project for the GPU of this machine, without isolation and without
+dependencies. If that fails or takes longer than --seconds, it uses the wheel that came with the
+parts, provided that it was built from the same sources, and says so. With --device cpu the
+machine's onnxruntime is used, since onnxruntime-gpu does not run without a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 from encode_setup import ROOT, fingerprint
 from gpu_parts import join
 
-# Environment -> the groups of wheels in it; the first has a package that several have.
+# Environment -> the groups of wheels in it; of a package in several groups, the first is used.
 GROUPS = {"env": ("product", "tools", "gpu"), "rival": ("rival", "gpu")}
 
 
@@ -74,7 +75,7 @@ def succeeds(command: list[str], environment: dict[str, str], seconds: float) ->
 
 
 def architecture() -> str:
-    """Compute capability of the first card, such as 90."""
+    """Return the compute capability of the first GPU, such as 90."""
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
@@ -111,12 +112,12 @@ def environment_of(name: str, parts: Path, work: Path, device: str) -> None:
 
 
 def project(name: str) -> str:
-    """What an entry of site-packages belongs to: `NAME-1.2.dist-info` to NAME, as `NAME` does."""
+    """Return the package that an entry of site-packages belongs to: `x-1.2.dist-info` to `x`."""
     return re.sub(r"[-.].*", "", name).lower()
 
 
 def unpack(files: Path, group: str, work: Path) -> Path:
-    """The folder of a group's packages, with whatever has arrived since the last time."""
+    """Return the folder of a group's packages, unpacked anew if more wheels have arrived."""
     target, stamp = work / f"site-{group}", work / f"site-{group}.txt"
     wheels = sorted((files / group).glob("*.whl"))
     if wheels and (not stamp.is_file() or stamp.read_text() != str(wheels)):
@@ -144,7 +145,7 @@ def main() -> None:
         command.add_argument("work", type=Path)
         command.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
-    arguments.work = arguments.work.resolve()  # links must not depend on where they are read
+    arguments.work = arguments.work.resolve()  # links must not depend on the working directory
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.do == "build":
         build(arguments.parts, arguments.work, arguments.device, arguments.seconds)

@@ -1,8 +1,8 @@
-"""What this machine has: its NVIDIA card, driver, compiler and packages.
+"""Describe this machine: its NVIDIA GPU, driver, compiler and packages.
 
     python benchmarks/gpu_machine.py [--json FILE]
 
-The exit status is 1 where there is no card that torch can use.
+The exit status is 1 if there is no GPU that torch can use.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The models of benchmarks/gpu.sh: those that came with the parts, and one of base size.
+"""Prepare the models of benchmarks/gpu.sh: those that came with the parts, and one of base size.
 
     python benchmarks/gpu_model.py PARTS MODELS
 
-unpacks models/NAME.tar.xz of the parts as MODELS/NAME, and makes MODELS/base out of MODELS/minilm:
-the size of BERT-base (12 layers, 768 dimensions, 12 heads of 64) by repeating every layer and every
-neuron of all-MiniLM-L6-v2, so that nothing of its size has to travel. Its weights are dense and
-its activations those of a trained model; what it is good for is measuring speed and agreement.
+This unpacks models/NAME.tar.xz of the parts as MODELS/NAME, and makes MODELS/base from
+MODELS/minilm: it repeats every layer and every neuron of all-MiniLM-L6-v2 to get the size of
+BERT-base (12 layers, 768 dimensions, 12 heads of 64), so that no file of that size has to be
+transferred. Its weights are dense and its activations are those of a trained model, which is enough
+to measure speed and agreement.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ import torch
 from gpu_parts import join
 from safetensors.torch import load_file, save_file
 
-# Layers whose outputs, and whose inputs, are divided among the heads of attention.
+# Layers whose outputs (first) or whose inputs (second) are divided among the attention heads.
 _BY_HEAD_OUT = ("attention.self.query", "attention.self.key", "attention.self.value")
 _BY_HEAD_IN = ("attention.output.dense",)
 
 
 def repeated(tensor: torch.Tensor, dim: int, heads: int = 1) -> torch.Tensor:
-    """Every block of `heads` along a dimension twice: [h0, h0, h1, h1, ...]."""
+    """Repeat each of the `heads` blocks along a dimension: [h0, h0, h1, h1, ...]."""
     blocks = tensor.chunk(heads, dim)
     return torch.cat([block for block in blocks for _ in range(2)], dim)
 
 
 def widened(name: str, tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """A tensor of twice the width that computes the same of an input that is there twice."""
+    """Return a tensor of twice the width that computes the same from a repeated input."""
     heads_in = heads if any(part in name for part in _BY_HEAD_IN) else 1
     heads_out = heads if any(part in name for part in _BY_HEAD_OUT) else 1
     if "embeddings." in name and tensor.ndim == 2:
@@ -41,12 +42,12 @@ def widened(name: str, tensor: torch.Tensor, heads: int) -> torch.Tensor:
     wide = repeated(tensor, 0, heads_out)
     if tensor.ndim == 2:
         wide = repeated(wide, 1, heads_in) / 2
-    # Scores of heads twice as wide are twice as large, and divided by sqrt(2) more.
+    # The scores of heads twice as wide are twice as large, but divided by sqrt(2) times as much.
     return wide / 2**0.5 if "attention.self.query" in name else wide
 
 
 def make_base(source: Path, target: Path) -> None:
-    """Write a model of base size, made of the BERT in `source`."""
+    """Write a model of base size, made from the BERT in `source`."""
     making = target.with_name(f"{target.name}.making")
     shutil.rmtree(making, ignore_errors=True)
     shutil.copytree(source, making)

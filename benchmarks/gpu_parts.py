@@ -1,12 +1,12 @@
-"""Files cut into boxes that travel one at a time, and joined again where they arrive.
+"""Cut files into boxes that can be transferred one at a time, and join them where they arrive.
 
     python benchmarks/gpu_parts.py cut SOURCE PARTS [--megabytes 56]
     python benchmarks/gpu_parts.py join PARTS TARGET
 
-`cut` puts the files of SOURCE into numbered folders of PARTS, none larger than so many megabytes;
-what does not fit into one goes into several, in pieces. What is needed first is in the first.
-`join` puts together what has arrived: files of which a piece is missing are listed and wait; a file
-with another hash than it had is an error.
+`cut` puts the files of SOURCE into numbered folders of PARTS, the boxes, none larger than so many
+megabytes; a file that does not fit into a box is split over several. Files needed first come first.
+`join` assembles the files that have arrived, and lists those of which a piece is still missing. A
+file whose hash has changed is an error.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def sha256(path: Path) -> str:
 
 
 def cut(source: Path, parts: Path, megabytes: float) -> int:
-    """Fill `parts` with boxes of at most so many megabytes; how many there are."""
+    """Fill `parts` with boxes of at most `megabytes`; return their number."""
     limit, box, room = int(megabytes * 1e6), 1, int(megabytes * 1e6)
     manifest = []
     paths = [path for group in ORDER for path in sorted((source / group).rglob("*"))]
     for path in filter(Path.is_file, paths):
         name, size, pieces, start = path.relative_to(source), path.stat().st_size, [], 0
         while start < size or not pieces:
-            if room < min(size - start, limit // 20):  # no crumbs
+            if room < min(size - start, limit // 20):  # avoid tiny pieces
                 box, room = box + 1, limit
             length = min(room, size - start)
             piece = Path(str(box), f"{name}.{len(pieces):02}")
@@ -49,10 +49,10 @@ def cut(source: Path, parts: Path, megabytes: float) -> int:
 
 
 def join(parts: Path, target: Path) -> Iterator[str]:
-    """Put together in `target` what is whole; the names of files that are not.
+    """Assemble the complete files in `target`; yield the names of the incomplete ones.
 
     Raises:
-        ValueError: a file that is whole has another hash than before it was cut.
+        ValueError: an assembled file has another hash than before it was cut.
     """
     manifest = parts / "1" / MANIFEST
     if not manifest.is_file():

@@ -1,10 +1,10 @@
-"""Where the loss on an NVIDIA card spends its time: on the host, and in which kernels.
+"""Measure where the loss on an NVIDIA GPU spends its time: on the host, and in which kernels.
 
     python benchmarks/gpu_profile.py [--rows 65536] [--dim 768] [--json FILE]
 
-Prints, for 400 rows, the host's microseconds for queueing a forward and a forward and backward
-pass, and how many kernels they launch; then, for --rows, the milliseconds of every kernel of this
-project, a core at a time. Times of kernels are torch.profiler's.
+For 400 rows it prints the microseconds that the host takes to queue a forward pass, and a forward
+and backward pass, and how many kernels they launch. Then, for --rows and one core at a time, it
+prints the milliseconds of every kernel of this project, as torch.profiler measures them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLS = 200
 
 
 def host_microseconds(contender, views, *, backward):
-    """Median time for queueing one pass; the device is idle before each."""
+    """Return the median time to queue one pass; the device is idle before each."""
     times = []
     for _ in range(CALLS):
         torch.cuda.synchronize()
@@ -37,7 +37,7 @@ def host_microseconds(contender, views, *, backward):
 
 
 def kernels(contender, views):
-    """Name -> (launches, milliseconds) of this project's kernels in one forward and backward."""
+    """Return name -> (launches, milliseconds) of our kernels in one forward and backward pass."""
     contender(*views).backward()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -77,7 +77,7 @@ def main():
     for core in CORES:
         try:
             found[core] = profile_core(core, arguments.rows, arguments.dim)
-        except RuntimeError as error:  # a core that this card does not have
+        except RuntimeError as error:  # a core that this GPU does not have
             found[core] = {"left_out": (str(error).splitlines() or [""])[0][:200]}
         print(core, json.dumps(found[core], indent=1), flush=True)
         if arguments.json is not None:

@@ -1,9 +1,9 @@
-"""pytest on a machine with other versions of everything; exit status 1 where no test ran.
+"""Run pytest on a machine with other versions of everything; the exit status is 1 if no test ran.
 
     python benchmarks/gpu_pytest.py --json FILE TEST ... [further arguments of pytest]
 
-Warnings of foreign versions are no errors here, and the file names every test that failed and the
-reason of every one that was skipped, after each test anew.
+Warnings of other versions are no errors here. After each test the file is written anew, with the
+names of all tests that failed, and the reasons why others were skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Recorder:
-    """What became of every test."""
+    """Records the outcome of every test."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.passed = path, 0
@@ -44,7 +44,7 @@ def main() -> int:
     if flag != "--json":
         sys.exit(__doc__)
     recorder = Recorder(Path(path))
-    # The installed packages are tested, not the folders of this clone.
+    # The installed packages must be tested, not the folders of this clone.
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
     options = ["-q", "-rs", "-m", "gpu", "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
     options += ["-o", "filterwarnings=default", "-o", "addopts=--import-mode=importlib"]

@@ -1,4 +1,4 @@
-"""The report of benchmarks/gpu.sh: goals met and missed, steps, tables of figures."""
+"""Make the report of benchmarks/gpu.sh: goals met and missed, steps, tables of figures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ RIVALS = (
 )
 PACKED, GRAPHS = "mirror-rt fp16-cuda", "mirror-rt fp16, CUDA graphs"
 
-# What is asked; what was measured, and whether that meets it. None: not measured.
+# The label, the requirement, and the measured value with whether it meets the requirement; None if
+# it was not measured.
 Goal = tuple[str, str, tuple[str, bool] | None]
 
 
 def summarize(state: State) -> str:
-    """The report in Markdown."""
+    """Return the report in Markdown."""
     results = {name: step["result"] for name, step in state["steps"].items() if "result" in step}
     sections = [
         header(state, results),
@@ -164,7 +165,7 @@ def encoder_goals(model: str, result: Mapping[str, Any] | None) -> Iterator[Goal
 def ratio(
     what: str, found: Mapping[str, Any], key: str, names: tuple[str, str], limit: float
 ) -> Goal:
-    """The median over the rounds of the ratio within a round: of rates at least, else at most."""
+    """Return the goal for the median ratio over the rounds: at least for rates, else at most."""
     ours, theirs = names
     least = key.endswith("per_second")
     text, asked = f"{what}: {ours} / {theirs}", f"at {'least' if least else 'most'} {limit}"

@@ -1,17 +1,17 @@
-"""Runs the steps of benchmarks/gpu.sh, keeps what each of them found, and sums it up.
+"""Run the steps of benchmarks/gpu.sh, keep the findings of each, and sum them up.
 
     bash benchmarks/gpu.sh OUT [--stage N ...] [--parts FOLDER] [--work FOLDER] [--again]
                                [--patience FACTOR] [--device cpu] [--list]
 
-A step is a command in a process of its own. It has a time limit, it never stops the next one, and
-its verdict, its figures and its log are written as soon as it ends:
+A step is a command in a process of its own. It has a time limit, its failure does not stop the
+next step, and its verdict, figures and log are written as soon as it ends:
 
     OUT/gpu.json   every step: verdict, seconds, figures
     OUT/gpu.md     the goals (measured, met or missed), the steps and the tables of figures
     OUT/log.txt    what the steps printed
 
-A second run with the same OUT repeats only the steps that have not passed (--again repeats all),
-unless the sources have changed in between: then it begins anew.
+A second run with the same OUT repeats only the steps that have not passed (--again repeats all).
+If the sources have changed in between, it starts from the beginning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 PASSED, FAILED, OVERRAN, LEFT_OUT = "passed", "failed", "over time", "left out"
-# A step that has less time than this is not begun.
+# A step with less time left than this is not started.
 _LEAST_SECONDS = 5.0
 _TAIL_LINES = 12
 
@@ -49,7 +49,7 @@ class Step:
             for the JSON file to which the step writes its figures.
         limit: seconds after which the process and its children are killed.
         environment: variables on top of the runner's own.
-        needs: steps without which this one cannot run.
+        needs: names of steps that must have passed before this one can run.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps in order; together they may take `budget` seconds."""
+    """Steps that run in order; together they may take `budget` seconds."""
 
     title: str
     budget: float
@@ -72,10 +72,10 @@ class Runner:
     """Runs stages and keeps their state in a folder.
 
     Args:
-        out: folder of the report; made if it is not there.
-        work: folder of what steps leave for one another.
-        about: what the report says of the run; `sources` names the version of the code.
-        summarize: the report in Markdown, from the state.
+        out: folder of the report; made if it does not exist.
+        work: folder of the files that steps leave for one another.
+        about: description of the run for the report; `sources` names the version of the code.
+        summarize: makes the report in Markdown from the state.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Runner:
         if record["verdict"] != PASSED:
             record["tail"] = lines[1:][-_TAIL_LINES:]
         if result.is_file():
-            with contextlib.suppress(json.JSONDecodeError):  # killed while it wrote
+            with contextlib.suppress(json.JSONDecodeError):  # it was killed while writing
                 record["result"] = json.loads(result.read_text())
         return record
 
@@ -174,7 +174,7 @@ def _run_process(
     except subprocess.TimeoutExpired:
         return {"verdict": OVERRAN, "why": f"killed after {seconds:.0f} s"}
     finally:
-        # Also children that outlive the command; they may hold memory of the card.
+        # Kill also children that outlive the command, as they may hold memory of the GPU.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -184,13 +184,13 @@ def _run_process(
 
 
 def said(record: Record) -> str:
-    """Why a step did not pass, with the last line of what it printed."""
+    """Return why a step did not pass, with the last line that it printed."""
     tail = [line for line in record.get("tail", []) if line.strip()][-1:]
     return "".join(f": {text}" for text in [record.get("why"), *tail] if text)
 
 
 def patient(stage: Stage, factor: float) -> Stage:
-    """The same stage with `factor` times the time."""
+    """Return the stage with `factor` times the time."""
     steps = [replace(step, limit=factor * step.limit) for step in stage.steps]
     return replace(stage, budget=factor * stage.budget, steps=steps)
 

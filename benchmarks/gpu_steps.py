@@ -1,6 +1,6 @@
-"""The stages of benchmarks/gpu.sh: what runs on a machine with an NVIDIA card, in which order.
+"""Define the stages of benchmarks/gpu.sh: what runs on a machine with an NVIDIA GPU, and in order.
 
-What is needed most comes first. A stage fits into ten minutes, all of them into half an hour.
+The most important steps come first. A stage fits into ten minutes, all of them into half an hour.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRAINING_TESTS = (
     "tests/train/training/test_tune.py",
 )
 ENCODER_TESTS = ("tests/inference/test_devices.py", "tests/export/test_variants.py")
-# Kernels of others (cuBLAS, torch) would take most of the time, and are not ours to check.
+# Only our kernels are checked; those of others (cuBLAS, torch) would take most of the time.
 SANITIZER = ("compute-sanitizer", "--error-exitcode", "1", "--kernel-name", "kns=mirror_train")
 
 
@@ -47,7 +47,7 @@ def make_stages(arguments: argparse.Namespace) -> dict[int, Stage]:
 
 
 class Steps:
-    """Makes the steps of every stage."""
+    """Makes the steps of all stages."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.a = arguments
@@ -56,11 +56,11 @@ class Steps:
         self.on_card = arguments.device == "cuda"
 
     def script(self, name: str, *words: object) -> list[str]:
-        """A command of this folder in the environment with this project."""
+        """Return the command for a script of this folder, in the environment with this project."""
         return [self.python, f"{BENCHMARKS}/{name}", *map(str, words)]
 
     def machine_script(self, name: str, *words: object) -> list[str]:
-        """The same with the machine's own Python, before there is an environment."""
+        """Return the same with the machine's Python, for use before there is an environment."""
         return [sys.executable, f"{BENCHMARKS}/{name}", *map(str, words)]
 
     def install(self, *words: object) -> list[str]:
@@ -94,11 +94,11 @@ class Steps:
         rivals = self.infonce(*self.sizes("400 8192 65536", "768"), "--cell-seconds", "3")
         yield Step("rivals", [*rivals, "--max-seconds", "3"], 180, needs=["build"])
         for tool, core in [("memcheck", core) for core in CORES] + [
-            ("racecheck", "mma"),  # of wgmma it knows no asynchronous reads
+            ("racecheck", "mma"),  # it does not know wgmma's asynchronous reads
             *(("synccheck", core) for core in CORES),
         ]:
             check = [*SANITIZER, "--tool", tool, *self.one_pass(core, 600, 192, "float32")]
-            # Every tensor an allocation of its own, whose ends are watched.
+            # Every tensor gets an allocation of its own, so that accesses past its end show.
             alone = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
             yield Step(f"{tool}-{core}", check, 90, alone, needs=["build"])
         for core in CORES:

@@ -1,11 +1,11 @@
-"""Do the heads of a bundle predict what PyTorch does, on real rows?
+"""Check on real rows whether the heads of a bundle predict the same as PyTorch.
 
     mirror-rt multitask --data ../shared/data/pairs --out tuned --steps 150 --learning-rate 5e-5
     mirror-rt export tuned --out bundle
     python benchmarks/heads.py tuned bundle --data ../shared/data/pairs
 
-Rows are those that training held out. Labels are those of PyTorch's encoder and layers in float32,
-of numpy's heads on PyTorch's vectors, and of the bundle.
+The rows are those that training held out. Three kinds of labels are compared: those of PyTorch's
+encoder and layers in float32, those of numpy's heads on PyTorch's vectors, and the bundle's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirror_train.pairs import load_multitask_data
 
 
 def torch_scores(head: TaskHead, u: np.ndarray, v: np.ndarray | None) -> np.ndarray:
-    """The head as PyTorch computes it in training: probabilities, similarities or values."""
+    """Compute a head as PyTorch does in training: probabilities, similarities or values."""
     weight, bias = torch.from_numpy(head.weight), torch.from_numpy(head.bias)
     first = functional.linear(torch.from_numpy(u), weight, bias)
     if v is None:

@@ -1,14 +1,14 @@
-"""Which server answers HTTP rightly, and what it costs: the tests' corpus, and time a request.
+"""Compare HTTP servers: their correctness on the tests' corpus, and their time per request.
 
     pip install uvicorn httptools zttp hypercorn granian
     python benchmarks/http_servers.py BUNDLE
 
-The same application under every server that is installed, in a process of its own: `mirror-rt` is
-uvicorn with the connection of mirror_rt/server/http/connection.py, as `mirror-rt serve` has it.
-Each is played tests/support/http_corpus: how many of its connections had other answers than the
-corpus says, and of these how many another number of answers. Then GET /health is asked by 32
-connections, in turns with the other servers: the processor's time of the server a request, least of
---rounds. Prints Markdown.
+The same application runs under every server that is installed, in a process of its own;
+`mirror-rt` is uvicorn with the connection of mirror_rt/server/http/connection.py, as in `mirror-rt
+serve`. Each server is played the cases of tests/support/http_corpus; the script counts connections
+with other answers than the corpus demands, and among these the ones with another number of answers.
+Then 32 connections ask for GET /health, the servers taking turns; the figure is the server's
+processor time per request, the least of --rounds. The results are printed in Markdown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS = ("mirror-rt", *_UVICORN, "hypercorn", "granian")
 
 
 def serve(kind: str, bundle: str, port: int) -> None:
-    """Serve until killed, with the limits that the corpus expects where there are such."""
+    """Serve until killed, with the limits that the corpus expects if the server has them."""
     from mirror_rt.server import ServerConfig, create_app
 
     config = ServerConfig(api_keys=(KEY,), body_timeout=1, max_body_bytes=1_000_000, threads=1)
@@ -88,7 +88,7 @@ def _serve_granian(app: Any, port: int) -> None:
 
 @contextlib.contextmanager
 def running(kind: str, bundle: str) -> Iterator[tuple[int, int]]:
-    """The port and the process of a server that is ready."""
+    """Yield the port and the process id of a server that is ready."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -108,7 +108,7 @@ def running(kind: str, bundle: str) -> Iterator[tuple[int, int]]:
 
 
 def differences(port: int, cases: list[Case]) -> tuple[int, int]:
-    """Cases that were answered otherwise, and of these those with another number of answers."""
+    """Count the cases with wrong answers, and those with a wrong number of answers."""
 
     def outcome(case: Case) -> tuple[bool, bool]:
         expected = case.statuses if case.closes else (*case.statuses, 200)
@@ -124,7 +124,7 @@ def differences(port: int, cases: list[Case]) -> tuple[int, int]:
 
 
 async def ask(port: int) -> int:
-    """GET /health on all connections for a while; how many answers came."""
+    """Request GET /health on all connections for a while; return the number of answers."""
     until, count = time.monotonic() + SECONDS, 0
 
     async def one() -> None:
@@ -141,7 +141,7 @@ async def ask(port: int) -> int:
 
 
 def microseconds(port: int, process: int) -> float:
-    """The processor's time that a server takes for a request."""
+    """Return the processor time of a server for one request, in microseconds."""
 
     def spent() -> float:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

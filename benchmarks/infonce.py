@@ -1,13 +1,13 @@
-"""Time and memory of the loss against unfused PyTorch and the libraries people use.
+"""Compare time and memory of the loss with unfused PyTorch and with common libraries.
 
     python benchmarks/infonce.py [--device cpu|cuda] [--out DIR]
 
-All contenders of a size run in turn on the same embeddings, between them one rows x rows x dim
-matrix product in the same dtype, and medians are printed, also as multiples of that product.
-Memory is the peak of one pass, on the CPU in a process of its own. A contender that is not
-installed, gives another loss or gradient, or would take longer than --max-seconds or more memory
-than there is, is left out alone and the table says why. With --json, what has been measured is
-written there after every size; with --out, infonce-DATE-MACHINE .json, .md and .png at the end.
+For each size all contenders take turns on the same embeddings, and with them a rows x rows x dim
+matrix product in the same dtype; medians are printed, also as multiples of that product. Memory is
+the peak of one pass, on the CPU in a process of its own. A contender that is not installed, gives
+another loss or gradient, or would need more than --max-seconds or the available memory is left out,
+and the table says why. With --json, the results so far are written there after every size; with
+--out, infonce-DATE-MACHINE .json, .md and .png are written at the end.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ DIMS = (384, 768, 1_024)
 
 def available_bytes(device):
     if device == "cuda":
-        torch.cuda.empty_cache()  # what torch keeps for itself is free, too
+        torch.cuda.empty_cache()  # memory that torch has cached is free, too
         return torch.cuda.mem_get_info()[0]
     text = Path("/proc/meminfo").read_text()
     return 1024 * int(re.search(r"MemAvailable:\s+(\d+)", text)[1])
 
 
 def timed(device, function):
-    """(result, seconds) of a call, to the end of its work on the device."""
+    """Return (result, seconds) of a call, including its work on the device."""
     if device == "cpu":
         began = time.perf_counter()
         result = function()
@@ -62,7 +62,7 @@ def timed(device, function):
 
 
 def one_pass(device, name, views):
-    """(forward, backward) seconds."""
+    """Return the seconds of (forward, backward)."""
     with core_of(name):
         loss, forward = timed(device, lambda: CONTENDERS[name](*views))
         _, backward = timed(device, loss.backward)
@@ -72,7 +72,7 @@ def one_pass(device, name, views):
 
 
 def product(unit):
-    """One rows x rows x dim matrix product; of many rows a part at a time, into one buffer."""
+    """Return a function for one rows x rows x dim matrix product, in parts for many rows."""
     rows = len(unit)
     part = min(rows, max(1_024, (1 << 30) // rows))
     out = torch.empty(part, rows, dtype=unit.dtype, device=unit.device)
@@ -86,7 +86,7 @@ def product(unit):
 
 
 class Cell:
-    """One size: which contenders run, and their times."""
+    """One size: the contenders that run, and their times."""
 
     def __init__(self, arguments, rows, dim, slowest):
         self.a, self.rows, self.dim = arguments, rows, dim
@@ -96,7 +96,7 @@ class Cell:
         self.runners = [name for name in names if self._may_run(name, slowest)]
 
     def _may_run(self, name, slowest):
-        """Not where the last size it ran, `slowest` (rows, seconds), foretells too long a pass."""
+        """Return whether a contender may run; `slowest` (rows, seconds) predicts its time."""
         reason = why_not(name, self.a.device, self.rows, self.dim, available_bytes(self.a.device))
         rows, seconds = slowest.get(name, (self.rows, 0))
         expected = seconds * (self.rows / rows) ** (3 if "metric" in name else 2)
@@ -109,7 +109,7 @@ class Cell:
         return reason is None
 
     def measure(self):
-        """Medians by name, in seconds, and peak memory."""
+        """Return the medians by name, in seconds, and the peak memory."""
         if not self.runners:
             return self._result([], {})
         unit = torch.nn.functional.normalize(torch.cat(self.views).detach(), dim=1)
@@ -123,7 +123,7 @@ class Cell:
                 gc.collect()
                 try:
                     times[name].append(one_pass(self.a.device, name, self.views))
-                except RuntimeError as error:  # of it alone: out of memory, a failed launch
+                except RuntimeError as error:  # it alone fails: out of memory, a failed launch
                     self.left_out[name] = first_line(error)
                     self.runners.remove(name)
                     del times[name]
@@ -155,7 +155,7 @@ class Cell:
         }
 
     def _peak(self, name):
-        if self.a.device == "cuda":  # torch's allocator counts tensors alone
+        if self.a.device == "cuda":  # torch's allocator counts only tensors
             with core_of(name):
                 peak = peak_bytes_on_card(CONTENDERS[name], self.views) / 1e6
             for view in self.views:

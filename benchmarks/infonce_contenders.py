@@ -1,8 +1,8 @@
-"""Implementations of one loss, NT-Xent over cosines: ours, and the ways people compute it today.
+"""Implement one loss, NT-Xent over cosines, by our kernels and by the usual alternatives.
 
     python benchmarks/infonce_contenders.py NAME --device cpu --dtype float32 --rows 8192 --dim 768
 
-prints the peak memory of one forward and backward pass in MB, beside what holds the input.
+This prints the peak memory of one forward and backward pass in MB, without that of the input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn import functional
 from mirror_train import infonce
 
 TEMPERATURE = 0.04
-# Of the gradient, against float64. What computes its cosines in a 16-bit type is no better.
+# The allowed error of the gradient against float64; 16-bit cosines give no better.
 _AGREES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.03}
 
 
@@ -30,7 +30,7 @@ def ours(z1, z2, **options):
 
 
 def unfused(z1, z2):
-    """A matrix of all cosines, self masked, into cross-entropy: the usual few lines of PyTorch."""
+    """Compute cross-entropy over a matrix of all cosines, itself masked: the usual few lines."""
     n = len(z1)
     unit = functional.normalize(torch.cat([z1, z2]), dim=1)
     logits = (unit @ unit.T / TEMPERATURE).fill_diagonal_(float("-inf"))
@@ -44,7 +44,7 @@ def compiled():
 
 
 def metric_learning(z1, z2):
-    """The library that the code of the Mirror-BERT paper uses; memory O(N^3)."""
+    """Use the library that the code of the Mirror-BERT paper uses; its memory is O(N^3)."""
     from pytorch_metric_learning.losses import NTXentLoss
 
     labels = torch.arange(len(z1), device=z1.device).repeat(2)
@@ -52,7 +52,7 @@ def metric_learning(z1, z2):
 
 
 def liger(z1, z2):
-    """Liger's fused linear cross-entropy, as `one_way`: view 1 classified among rows of view 2."""
+    """Use Liger's fused linear cross-entropy, as `one_way`: view 1 classified among view 2."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     queries, keys = functional.normalize(z1, dim=1) / TEMPERATURE, functional.normalize(z2, dim=1)
@@ -61,7 +61,7 @@ def liger(z1, z2):
 
 
 def cut_cross_entropy(z1, z2):
-    """Apple's Cut Cross-Entropy, as `one_way`."""
+    """Use Apple's Cut Cross-Entropy, as `one_way`."""
     from cut_cross_entropy import linear_cross_entropy
 
     queries, keys = functional.normalize(z1, dim=1) / TEMPERATURE, functional.normalize(z2, dim=1)
@@ -69,7 +69,7 @@ def cut_cross_entropy(z1, z2):
 
 
 def inf_cl(z1, z2):
-    """The Triton kernels of Inf-CL (Cheng et al., 2024), as `one_way`; they compute in float32."""
+    """Use the float32 Triton kernels of Inf-CL (Cheng et al., 2024), as `one_way`."""
     from inf_cl import cal_flash_loss
 
     queries, keys = functional.normalize(z1, dim=1), functional.normalize(z2, dim=1)
@@ -99,7 +99,7 @@ _PACKAGES = {
 
 @contextlib.contextmanager
 def core_of(name):
-    """Within it the kernels use the core that a contender's name names."""
+    """Let the kernels use the core that a contender's name contains, within this context."""
     core = name.partition(", core ")[2]
     before = os.environ.get(VARIABLE)
     if core:
@@ -114,8 +114,8 @@ def core_of(name):
 
 @functools.cache
 def disagreement(name, device, dtype, dim):
-    """Why a contender's loss is another one, or fails, on a few rows; None where it agrees."""
-    # Positives that are hardly the nearest, or the gradient would be next to nothing.
+    """Return how a contender's gradient differs, or fails, on a few rows; None if it agrees."""
+    # The positives are hardly the nearest rows; otherwise the gradient would be almost 0.
     views = make_views(device, getattr(torch, dtype), 512, dim, likeness=0.2)
     exact = [view.detach().double().requires_grad_() for view in views]
     variant = "one_way" if "one_way" in name else "ntxent"
@@ -131,7 +131,7 @@ def disagreement(name, device, dtype, dim):
 
 
 def why_not(name, device, rows, dim, available):
-    """Why a contender cannot run; None if it can. `available` bytes of memory."""
+    """Return why a contender cannot run in `available` bytes of memory; None if it can."""
     package = _PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
         return "not installed"
@@ -139,14 +139,14 @@ def why_not(name, device, rows, dim, available):
         return "GPU only"
     if name == "mirror_rt, one_way" and device == "cpu":
         return "for comparison with GPU kernels"
-    # float32 values alive at once: copies of the cosines, or triples of rows.
+    # The number of float32 values alive at once: copies of the cosines, or triples of rows.
     copies = {"PyTorch": 5, "torch.compile": 4, "pytorch-metric-learning": 3 * rows}
     needed = 4 * rows * rows * copies.get(name, 0)
     return f"needs {needed / 1e9:.0f} GB" if needed > 0.8 * available else None
 
 
 def make_views(device, dtype, rows, dim, likeness=1.0):
-    """Two leaves [rows / 2, dim]; a view, and `likeness` of it with noise."""
+    """Return two leaf tensors [rows / 2, dim]: a view, and `likeness` times it plus noise."""
     generator = torch.Generator(device).manual_seed(0)
     z1, noise = (torch.randn(rows // 2, dim, generator=generator, device=device) for _ in range(2))
     z2 = likeness * z1 + noise
@@ -159,7 +159,7 @@ def _resident(field):
 
 
 def peak_bytes(name, device, dtype, rows, dim):
-    """Peak memory of forward and backward beyond what was held before, gradients included."""
+    """Return the peak memory of forward and backward beyond that before, gradients included."""
     contender = CONTENDERS[name]
     with core_of(name):
         if not (name == "torch.compile" and rows > 256):  # compiling is not what is measured
@@ -174,7 +174,7 @@ def peak_bytes(name, device, dtype, rows, dim):
 
 
 def peak_bytes_on_card(contender, views):
-    """The same, of torch's allocator on a card."""
+    """Return the same on a GPU, as torch's allocator counts it."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -1,4 +1,4 @@
-"""The CUDA kernels' ways of multiplying; the environment variable chooses one."""
+"""Name the cores of the CUDA kernels, and the environment variable that chooses one."""
 
 CORES = ("mma", "wgmma")
 VARIABLE = "MIRROR_RT_CUDA_CORE"

@@ -1,4 +1,4 @@
-"""Table and plot of what benchmarks/infonce.py measured."""
+"""Make the table and the plot of what benchmarks/infonce.py measured."""
 
 from __future__ import annotations
 

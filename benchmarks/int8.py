@@ -1,6 +1,6 @@
-"""A bundle's int8 graph beside onnxruntime's own dynamic quantization: accuracy and speed.
+"""Compare a bundle's int8 graph with onnxruntime's dynamic quantization: accuracy and speed.
 
-python benchmarks/int8.py BUNDLE, exported with --precision fp32,int8.
+Call `python benchmarks/int8.py BUNDLE` with a bundle that was exported with --precision fp32,int8.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROVIDERS = ["CPUExecutionProvider"]
 
 
 def load(folder: Path, file: Path, threads: int | None) -> Encoder:
-    """The bundle with another graph."""
+    """Load the bundle with another graph."""
     manifest = Manifest.read(folder)
     graph = dataclasses.replace(manifest.variant("fp32"), file=str(file.resolve()))
     return Encoder(
@@ -35,7 +35,7 @@ def load(folder: Path, file: Path, threads: int | None) -> Encoder:
 
 
 def contenders(folder: Path, scratch: Path) -> dict[str, Path]:
-    """Name -> graph."""
+    """Return name -> graph."""
     manifest = Manifest.read(folder)
     fp32 = folder / manifest.variant("fp32").file
     graphs = {"fp32": fp32}
@@ -53,7 +53,7 @@ def contenders(folder: Path, scratch: Path) -> dict[str, Path]:
 
 
 def fastest(run, repeats: int) -> float:
-    """Seconds of the fastest of some runs."""
+    """Return the seconds of the fastest of some runs."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()

@@ -1,11 +1,11 @@
-"""One multilingual base, tuned for several languages, exported as one pack, scored at every step.
+"""Tune one multilingual base for several languages, export a pack, and score every step.
 
     python benchmarks/languages.py --base MODEL --data DIR --work FOLDER [--langs fr,ru] \
         [--recipe word] [--precision fp32]
 
 DIR holds words/LANG.txt (strings to tune on) and multisimlex/LANG.tsv (scored pairs). The commands
-of the product do the work: `tune` for each language (what FOLDER/tuned already has is
-kept, so the run can be repeated), one `export --all` for all of them. The table compares Spearman's
+of the product do the work: `tune` for each language (models that FOLDER/tuned already has are kept,
+so the run can be repeated), and one `export --all` for all of them. The table compares Spearman's
 correlation of the base and the tuned model in PyTorch with that of every variant of the bundle.
 """
 
@@ -23,19 +23,19 @@ from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
 from mirror_train import TorchEncoder
 
-# The difference that is allowed between PyTorch's correlation and that of a variant.
+# The allowed difference between PyTorch's correlation and that of a variant.
 ALLOWED = {"fp32": 0.002, "int8": 0.01}
 
 
 def command(*arguments):
-    """Run `mirror-rt`; return seconds."""
+    """Run `mirror-rt`; return the seconds it took."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "mirror_rt.cli", *map(str, arguments)], check=True)
     return round(time.perf_counter() - began, 1)
 
 
 def tune(base, language, recipe, data, tuned):
-    """Tune for one language, unless that was done before; return seconds, None where it was."""
+    """Tune for one language and return the seconds; None if it was tuned before."""
     out = tuned / language
     if out.exists():
         return None
@@ -46,7 +46,7 @@ def tune(base, language, recipe, data, tuned):
 
 
 def score(base, language, data, tuned, pack, variants):
-    """Spearman's correlation of every stage for one language."""
+    """Return Spearman's correlation of every stage for one language."""
     pairs = read_scored_pairs(data / "multisimlex" / f"{language}.tsv")
     scores = {
         "base": evaluate_similarity(TorchEncoder.load(base, pooling="mean"), pairs),
@@ -59,7 +59,7 @@ def score(base, language, data, tuned, pack, variants):
 
 
 def verdict(scores):
-    """What of the promise a row does not keep."""
+    """Return which of the promises a row of the table does not keep."""
     faults = [
         name
         for name, limit in ALLOWED.items()

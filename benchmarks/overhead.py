@@ -1,11 +1,12 @@
-"""What `Encoder.encode` costs beyond six lines of tokenizers and onnxruntime, for one short text.
+"""Measure the overhead of `Encoder.encode` over six lines of tokenizers and onnxruntime.
 
     python benchmarks/overhead.py [BUNDLE] [--repeats N] [--threads N] [--json FILE]
 
-Without a bundle the default model is exported first, to a temporary folder. Both sides run in one
-process, in turn, on one session: two sessions of the same graph differ by up to a tenth, by where
-their weights lie in memory. Wall time and the processor time of the calling thread are printed,
-least and median, and the differences, which are the overhead.
+Both sides encode one short text. Without a bundle the default model is exported first, to a
+temporary folder. Both sides run in one process, in turn, on one session, because two sessions of
+the same graph differ by up to a tenth, depending on where their weights lie in memory. The least
+and the median of the wall time and of the processor time of the calling thread are printed, and the
+differences, which are the overhead.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLOCKS = {"wall": time.perf_counter, "thread": time.thread_time}
 
 
 def bare(encoder):
-    """The six lines, on the encoder's own session."""
+    """Return the six lines as a function, on the encoder's own session."""
     graph = encoder.pipeline.model.runner
     session, inputs = graph.session(), graph.inputs
     tokenizer = Tokenizer.from_file(str(encoder.folder / Layout.tokenizer))
@@ -49,7 +50,7 @@ def bare(encoder):
 
 
 def measure(encoder, repeats):
-    """Microseconds of each side by clock and statistic, and of the difference."""
+    """Return the microseconds of each side and of the difference, by clock and statistic."""
     sides = {"encoder": encoder.encode, "bare": bare(encoder)}
     np.testing.assert_allclose(*(encode(TEXT) for encode in sides.values()), atol=1e-6)
     times = {(side, clock): [] for side in sides for clock in CLOCKS}

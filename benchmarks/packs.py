@@ -1,13 +1,13 @@
-"""Twelve languages served in the memory of three.
+"""Check that twelve languages can be served in the memory of three.
 
     python benchmarks/packs.py --bundle BUNDLE --work FOLDER [--requests 400] [--threads 2]
 
-Makes a pack of twelve copies of a bundle, each with files of its own, and serves the same requests
-from it in a process each time: three of the languages, all twelve, and all twelve within what
-three count for. A request is one text in one language; the languages are drawn by Zipf's law, as
-uneven as traffic is, from several threads. Memory is that of the whole process at its peak (VmHWM)
-and at the end, as its proportional share (PSS); the growth is of the latter since before the
-pack was loaded.
+The script makes a pack of twelve copies of a bundle, each with files of its own, and serves the
+same requests from it three times, in a new process each: for three of the languages, for all
+twelve, and for all twelve with the memory limit of three. A request is one text in one language,
+from one of several threads; the languages are drawn by Zipf's law, as traffic is uneven. Memory is
+that of the whole process, at its peak (VmHWM), and at the end as proportional share (PSS); the
+growth is that of the PSS since before the pack was loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TEXT = "All human beings are born free and equal in dignity and rights."
 
 
 def make_pack(bundle, folder):
-    """Copies, not links: nothing of a language is shared with another, in memory either."""
+    """Make copies, not links, so that languages share nothing, not even in memory."""
     if folder.exists():
         return
     partial = folder.with_name(folder.name + ".partial")
@@ -100,7 +100,7 @@ def serve(folder, languages, limited, requests, threads):
 
 
 def measure(folder, languages, limited, arguments):
-    """The same in a process of its own."""
+    """Call `serve` in a process of its own and return its figures."""
     line = [sys.executable, __file__, "--serve", ",".join(languages), "--work", folder.parent,
             "--requests", arguments.requests, "--threads", arguments.threads]  # fmt: skip
     line += ["--limited"] if limited else []

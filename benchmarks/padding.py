@@ -1,9 +1,9 @@
-"""Ragged token ids to a right-padded batch: the native extension against numpy.
+"""Compare the native extension with numpy in right-padding ragged token ids to a batch.
 
     python benchmarks/padding.py [--json FILE]
 
-Both get what the tokenizer gives (one list of ids a text) and make the three arrays that the
-session takes. They run alternately, best numpy version first; medians and ratios are printed.
+Both get the output of the tokenizer (one list of ids per text) and make the three input arrays of
+the session. They run alternately, the best numpy version first; medians and ratios are printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirror_rt.tokens.padding import RaggedTokens
 
 
 def pad_with_numpy(sequences, pad_id):
-    """Vectorised numpy: one concatenation, one boolean scatter."""
+    """Pad with vectorised numpy: one concatenation and one boolean scatter."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     mask = np.arange(lengths.max()) < lengths[:, None]
     ids = np.full(mask.shape, pad_id, dtype=np.int64)
@@ -30,7 +30,7 @@ def pad_with_numpy(sequences, pad_id):
 
 
 def pad_row_by_row(sequences, pad_id):
-    """Plain numpy: a slice assignment a row."""
+    """Pad with plain numpy: a slice assignment for each row."""
     length = max(map(len, sequences))
     ids = np.full((len(sequences), length), pad_id, dtype=np.int64)
     mask = np.zeros_like(ids)
@@ -49,7 +49,7 @@ CONTENDERS = {"native": pad_natively, "numpy": pad_with_numpy, "numpy by row": p
 
 
 def measure(sequences, repeats):
-    """Median microseconds of each contender, run in turn."""
+    """Return the median microseconds of each contender, run in turn."""
     expected = pad_with_numpy(sequences, 0)
     for contender in CONTENDERS.values():
         for got, want in zip(contender(sequences, 0), expected, strict=True):

@@ -1,8 +1,8 @@
-"""The scheduler's cost when idle, and its rate with many callers against the offline path.
+"""Measure the scheduler's cost when idle, and its rate with many callers against one call.
 
 python benchmarks/scheduler.py BUNDLE --texts FILE [--callers 64] [--rounds 5]
 
-Rounds alternate between the two sides; medians are printed. FILE has one text a line.
+Rounds alternate between the two sides; medians are printed. FILE holds one text per line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def idle(encoder: Encoder, scheduler: Scheduler, rounds: int) -> None:
-    """One caller, one short text: what a call through the scheduler takes longer."""
+    """Measure how much longer one caller with one short text waits through the scheduler."""
     direct, scheduled = [], []
     for _ in range(rounds * 100):
         for call, seconds in ((encoder.encode, direct), (scheduler.encode, scheduled)):
@@ -53,7 +53,7 @@ def idle(encoder: Encoder, scheduler: Scheduler, rounds: int) -> None:
 def loaded(
     encoder: Encoder, scheduler: Scheduler, texts: list[str], callers: int, rounds: int
 ) -> None:
-    """The same texts: all in one call, one call each in turn, and from many callers."""
+    """Measure the same texts all in one call, in one call each, and from many callers."""
     sides = {
         "offline, one call": lambda: encoder.encode(texts),
         "one at a time": lambda: [encoder.encode(text) for text in texts],
@@ -75,7 +75,7 @@ def loaded(
 
 
 def from_threads(scheduler: Scheduler, texts: list[str], callers: int) -> None:
-    """Each thread encodes its share, a text a call."""
+    """Encode the texts from threads; each encodes its share, one text per call."""
 
     def work(start: int) -> None:
         for text in texts[start::callers]:
@@ -89,7 +89,7 @@ def from_threads(scheduler: Scheduler, texts: list[str], callers: int) -> None:
 
 
 async def from_tasks(scheduler: Scheduler, texts: list[str], callers: int) -> None:
-    """Each task encodes its share, a text a call."""
+    """Encode the texts from tasks; each encodes its share, one text per call."""
 
     async def work(start: int) -> None:
         for text in texts[start::callers]:

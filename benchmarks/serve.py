@@ -1,19 +1,19 @@
-"""The server against the encoder it serves: throughput, latency, overload; figures are ratios.
+"""Compare the server with the encoder it serves: throughput, latency, overload, as ratios.
 
 python benchmarks/serve.py BUNDLE --texts FILE [--variant int8] [--seconds 10] [--rounds 3] [--docs]
 
-FILE has one text a line (the first 512 are used). The server is `mirror-rt serve BUNDLE` in a
-process of its own, as a user runs it; the clients are connections that are kept alive, in another
-process, written on sockets so that they cost the machine as little as can be (their share of the
-processors is in the figures: on a machine of two, count them as part of what is measured).
+FILE holds one text per line (the first 512 are used). The server is `mirror-rt serve BUNDLE` in a
+process of its own, as a user runs it. The clients are connections that are kept alive, in another
+process; they use plain sockets, to take as little processor time as possible. Their share of it is
+contained in the figures, which counts on a machine with two processors.
 
-1. offline: `Encoder.encode` of all texts in one call, and one short text alone, p50.
-2. one connection, one short text: p50 and p99, and what HTTP adds to p50 of 1.
-3. 64 connections, one text each: requests a second against 1.
-4. open loop: 70 % of that rate (p99 against p50 of 2), and 4 times it (accepted, refused, p99).
+1. offline: `Encoder.encode` of all texts in one call, and p50 of one short text alone.
+2. one connection, one short text: p50 and p99, and what HTTP adds to the p50 of step 1.
+3. 64 connections, one text each: requests a second against step 1.
+4. open loop: 70 % of that rate (p99 against p50 of step 2), 4 times it (accepted, refused, p99).
 
-Writes benchmarks/results/serve-VARIANT-DATE-MACHINE .json and .md; --docs puts the table into
-docs/guides/serving.md.
+The results are written to benchmarks/results/serve-VARIANT-DATE-MACHINE .json and .md; --docs also
+puts the table into docs/guides/serving.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SHORT = "a short text of a few words"
 
 @dataclass
 class Load:
-    """What clients saw."""
+    """What the clients observed."""
 
     latencies: list[float] = field(default_factory=list)
     refused: int = 0
@@ -57,7 +57,7 @@ class Load:
         return ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))] * 1000
 
     def figures(self) -> dict[str, float]:
-        """For a report: requests a second, milliseconds, and what was not answered well."""
+        """Return requests a second, milliseconds and the requests without a good answer."""
         return {
             "rate": round(self.rate, 2),
             "p50_ms": round(self.percentile(50), 3),
@@ -77,7 +77,7 @@ class Connection:
         return self
 
     async def post(self, request: bytes) -> int:
-        if self.reader.at_eof():  # closed meanwhile, as one that was idle
+        if self.reader.at_eof():  # the server has closed it because it was idle
             await self.open(self.port)
         self.writer.write(request)
         head = await self.reader.readuntil(b"\r\n\r\n")
@@ -98,7 +98,7 @@ async def closed_loop(
     port: int, texts: list[str], connections: int, seconds: float,
     make: Callable[[str], bytes] = request,
 ) -> Load:  # fmt: skip
-    """Each connection sends its next request when it has the answer to the last."""
+    """Send requests; each connection sends the next when it has the answer to the last."""
     load = Load()
     requests = [make(text) for text in texts]
     until = time.perf_counter() + seconds
@@ -117,7 +117,7 @@ async def closed_loop(
 
 
 async def open_loop(port: int, texts: list[str], rate: float, seconds: float) -> Load:
-    """Requests come at a rate, whatever becomes of those before; at most 512 are open."""
+    """Send requests at a rate, regardless of answers to earlier ones; at most 512 are open."""
     load = Load()
     requests = [request(text) for text in texts]
     idle = [await Connection().open(port) for _ in range(512)]
@@ -157,7 +157,7 @@ def count(load: Load, status: int, began: float) -> None:
 
 
 def offline(bundle: str, variant: str | None, texts: list[str], rounds: int) -> tuple[float, float]:
-    """Texts a second in one call; p50 of one short text, ms."""
+    """Return texts a second in one call, and p50 of one short text in milliseconds."""
     from mirror_rt import Encoder
 
     with Encoder.load(bundle, variant=variant) as encoder:
@@ -195,7 +195,7 @@ class Server:
         drain.start()
 
     def memory(self) -> float:
-        """Resident, in MB."""
+        """Return the resident memory in MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
 
@@ -284,7 +284,7 @@ def saturate(server: Server, arguments: argparse.Namespace, texts: list[str], ra
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """What is found beside the goals."""
+    """Return the table of findings beside their goals."""
     offline, idle, at_70, flood = (found[k] for k in ("offline", "idle", "at_70", "overload"))
     rate, p99 = (statistics.median(load[k] for load in found["saturated"]) for k in
                  ("rate", "p99_ms"))  # fmt: skip

@@ -1,4 +1,4 @@
-"""FastAPI around fastembed, as most people write it: $MODEL is the folder.
+"""Serve fastembed by FastAPI, as most people write it; $MODEL is the folder of the model.
 
 MODEL=FOLDER uvicorn serve_fastembed:app
 """
@@ -10,7 +10,7 @@ from fastembed import TextEmbedding
 from fastembed.common.model_description import ModelSource, PoolingType
 from pydantic import BaseModel
 
-# Its own all-MiniLM-L6-v2 comes from a hub: this is how a local folder is told to it.
+# Its own all-MiniLM-L6-v2 comes from a hub; a local folder has to be added as a custom model.
 TextEmbedding.add_custom_model(
     model="local/model",
     pooling=PoolingType.MEAN,

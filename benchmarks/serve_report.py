@@ -1,4 +1,4 @@
-"""Write what benchmarks/serve*.py find: JSON, and tables that docs/guides/serving.md shows."""
+"""Write the results of benchmarks/serve*.py: JSON, and the tables of docs/guides/serving.md."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DOCS = ROOT / "docs/guides/serving.md"
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure and what it should be.
+    """A figure and its goal.
 
     Attributes:
-        what: is measured.
-        goal: the least that it should be, or the most.
-        found: the figure; None where it was not measured.
-        of: what it is made of.
-        most: whether the goal is a most.
+        what: description of the figure.
+        goal: the least value that the figure should have, or the most.
+        found: the figure; None if it was not measured.
+        of: the numbers from which the figure is computed.
+        most: whether the goal is an upper limit.
     """
 
     what: str
@@ -64,10 +64,10 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 def write_report(
     kind: str, found: dict[str, Any], lines: list[str], arguments: argparse.Namespace
 ) -> Path:
-    """Write KIND-DATE-MACHINE .json and .md to `--out`, and with `--docs` the table into its place.
+    """Write KIND-DATE-MACHINE .json and .md to `--out`, and with `--docs` the table into the guide.
 
     Returns:
-        Path of the two without what follows the dot.
+        The path of both files, without the suffix.
     """
     machine, date = machine_name(), datetime.datetime.now(datetime.UTC).date().isoformat()
     command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])

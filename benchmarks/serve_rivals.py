@@ -1,18 +1,19 @@
-"""The server against what most people write: FastAPI around a library; figures are ratios.
+"""Compare the server with what most people write, FastAPI around a library, by ratios.
 
     python benchmarks/serve_rivals.py --texts FILE [--cache FOLDER] [--bundle BUNDLE] [--docs]
 
-Contenders: `mirror-rt serve` in fp32 and int8; FastAPI with sentence-transformers, and with
-fastembed (serve_sentence_transformers.py, serve_fastembed.py: a model, a `def` endpoint, uvicorn
-with httptools and uvloop). Each is a process in an environment of its own, which the script makes
-in --cache and keeps. All have the model all-MiniLM-L6-v2, the default settings of their libraries,
-and their logs in a file. The answers are numbers in JSON.
+The contenders are `mirror-rt serve` in fp32 and int8, and FastAPI with sentence-transformers and
+with fastembed (serve_sentence_transformers.py, serve_fastembed.py: a model, a `def` endpoint,
+uvicorn with httptools and uvloop). Each is a process in an environment of its own, which the script
+makes in --cache and keeps. All have the model all-MiniLM-L6-v2, the default settings of their
+libraries, and their logs in a file. The answers are numbers in JSON.
 
-FILE has one text a line (the first 512 are used). First the vectors are compared: a contender whose
-vectors are others' is left out, with the reason. Then they take turns, under the same load
-generator: one connection, and 64, one text a request, each for --seconds. Ratios are medians of the
-ratios in each round. Writes benchmarks/results/serve-rivals-DATE-MACHINE .json and .md; --docs puts
-the tables into docs/guides/serving.md.
+FILE holds one text per line (the first 512 are used). First the vectors are compared; a contender
+whose vectors disagree is left out, with the reason. Then they take turns under the same load
+generator: 1 and 64 connections, one text per request, each for --seconds. Ratios are medians of the
+ratios in each round. The results are written to
+benchmarks/results/serve-rivals-DATE-MACHINE .json and .md; --docs also puts the tables into
+docs/guides/serving.md.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class RivalServer:
             try:
                 self.embed(["ready"])
                 return
-            except (OSError, LeftOutError) as error:  # not yet
+            except (OSError, LeftOutError) as error:  # not ready yet
                 why = error
             time.sleep(0.2)
         raise LeftOutError(f"it did not answer within {START_SECONDS} s: {why}")
@@ -119,7 +120,7 @@ def request(text: str) -> bytes:
 
 @contextlib.contextmanager
 def servers(arguments: argparse.Namespace, left_out: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """All that start and give the vectors that they should."""
+    """Return the servers that start and give correct vectors."""
     running: dict[str, RivalServer] = {}
     with contextlib.ExitStack() as stack:
         for name in arguments.only or CONTENDERS:
@@ -135,7 +136,7 @@ def servers(arguments: argparse.Namespace, left_out: dict[str, str]) -> Iterator
 def compare_vectors(
     running: dict[str, RivalServer], texts: list[str], left_out: dict[str, str]
 ) -> dict[str, float]:
-    """Mean cosines with the first that is there of sentence-transformers, fastembed and ours."""
+    """Return mean cosines to the reference: sentence-transformers, else fastembed, else ours."""
     reference = next(name for name in (ST, FASTEMBED, OURS, INT8) if name in running)
     expected = running[reference].embed(texts[:64])
     means = {}
@@ -151,7 +152,7 @@ def compare_vectors(
 def take_turns(
     running: dict[str, RivalServer], texts: list[str], arguments: argparse.Namespace
 ) -> list[dict[str, dict[str, dict[str, float]]]]:
-    """Rounds: name -> connections -> figures."""
+    """Return for each round: name -> connections -> figures."""
     for server in running.values():
         server.load(texts, 8, 2.0)
     rounds: list[dict[str, dict[str, dict[str, float]]]] = []
@@ -174,7 +175,7 @@ def take_turns(
 def ratio(
     rounds: list[dict[str, Any]], figure: str, connections: int, ours: str, *theirs: str
 ) -> float | None:
-    """Median of the ratios in each round, to the least of `theirs`; None where one is absent."""
+    """Return the median ratio over the rounds, to the least of `theirs`; None if one is absent."""
     if any(name not in rounds[0] for name in (ours, *theirs)):
         return None
 
@@ -187,7 +188,7 @@ def ratio(
 
 
 def tables(found: dict[str, Any]) -> list[str]:
-    """The figures, and their ratios beside the goals."""
+    """Return the tables: the figures, and their ratios beside the goals."""
     rounds = found["rounds"]
     head = " | ".join(f"{n} conn.: {label}" for n in CONNECTIONS for _, label, _ in FIGURES)
     lines = [f"| | {head} |", "|---|" + "--:|" * len(FIGURES) * len(CONNECTIONS)]

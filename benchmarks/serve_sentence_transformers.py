@@ -1,4 +1,4 @@
-"""FastAPI around sentence-transformers, as most people write it: $MODEL is the folder.
+"""Serve sentence-transformers by FastAPI, as most people write it; $MODEL is the model's folder.
 
 MODEL=FOLDER uvicorn serve_sentence_transformers:app
 """

@@ -1,7 +1,7 @@
-"""The environments and the command lines of benchmarks/serve_rivals.py.
+"""Make the environments and the command lines of benchmarks/serve_rivals.py.
 
-An environment here is one of benchmarks/encode_setup.py, which has the library, with a web
-framework put on top: the library is installed once for both benchmarks.
+An environment here adds a web framework to one of benchmarks/encode_setup.py, which has the
+library; so the library is installed once for both benchmarks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from encode_setup import call, model_of, python_of
 
 HERE = Path(__file__).resolve().parent
 WEB = ("fastapi==0.163.2", "uvicorn[standard]==0.54.0")
-# name -> (environment below it, packages)
+# name -> (the environment that it extends, its packages)
 ENVIRONMENTS = {
     "serve-mirror-rt": (
         "mirror-rt",
@@ -30,12 +30,12 @@ ENVIRONMENTS = {
 
 @dataclass(frozen=True)
 class Contender:
-    """A server.
+    """A server that takes part.
 
     Attributes:
-        environment: of `ENVIRONMENTS`.
-        kind: of model, as `encode_setup.model_of` knows it.
-        arguments: of Python; {model} and {port} are put in.
+        environment: key of `ENVIRONMENTS`.
+        kind: kind of model, as `encode_setup.model_of` knows it.
+        arguments: arguments of Python; {model}, {port} and {here} are filled in.
     """
 
     environment: str
@@ -43,7 +43,7 @@ class Contender:
     arguments: tuple[str, ...]
 
     def line(self, cache: Path, bundle: Path | None, port: int) -> tuple[list[str], Path]:
-        """The command line, and the folder of the model."""
+        """Return the command line, and the folder of the model."""
         model = Path(model_of(cache, self.kind, bundle))
         values = {"model": model, "port": port, "here": HERE}
         python = server_python(cache, self.environment)
@@ -71,7 +71,7 @@ CONTENDERS = {
 
 
 def server_python(cache: Path, name: str) -> Path:
-    """The Python of an environment, made if its stamp is another one."""
+    """Return the Python of an environment, which is made anew if its packages have changed."""
     base, packages = ENVIRONMENTS[name]
     below = python_of(cache, base)
     folder = cache / "environments" / name
@@ -89,6 +89,6 @@ def server_python(cache: Path, name: str) -> Path:
 
 
 def _site(environment: Path) -> Path:
-    """Where its packages are."""
+    """Return the folder of an environment's packages."""
     places = {"base": str(environment), "platbase": str(environment)}
     return Path(sysconfig.get_path("purelib", "venv", places))

@@ -1,15 +1,15 @@
-"""The server under load for a long time: memory must stay flat, and nothing may fail.
+"""Check the server under load for a long time: memory must stay flat, and nothing may fail.
 
     python benchmarks/serve_soak.py BUNDLE --texts FILE [--minutes 20] [--load 0.7] [--docs]
 
-`mirror-rt serve BUNDLE` in a process of its own; FILE has one text a line (the first 512 are used).
-First its saturation is measured, with 64 connections of one text each. Then requests come at --load
-of that, whatever becomes of those before, every minute on new connections. The resident memory is
-sampled twice a second; after a third of the time, which is for warming up, a line is fitted through
-the samples by least squares, and the growth along it must stay below --limit megabytes. Writes
-benchmarks/results/serve-soak-DATE-MACHINE .json, .md and, with matplotlib, .png; --docs puts the
-table into docs/guides/serving.md. The exit status is 1 where memory grows, or a request is not
-answered.
+`mirror-rt serve BUNDLE` runs in a process of its own; FILE holds one text per line (the first 512
+are used). First the rate at saturation is measured, with 64 connections of one text each. Then
+requests come at --load times this rate, regardless of the answers to earlier ones, and every minute
+on new connections. The resident memory is sampled twice a second. After a third of the time, the
+warm-up, a line is fitted through the samples by least squares, and the growth along it must stay
+below --limit megabytes. The results are written to benchmarks/results/serve-soak-DATE-MACHINE
+.json, .md and, with matplotlib, .png; --docs also puts the table into docs/guides/serving.md. The
+exit status is 1 if memory grows or a request is not answered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PERIOD = 0.5
 
 
 class Sampler(threading.Thread):
-    """The memory of a server, until `stop` is set."""
+    """Samples the memory of a server until `stop` is set."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
@@ -47,7 +47,7 @@ class Sampler(threading.Thread):
 
 
 def soak(server: Server, texts: list[str], rate: float, minutes: float) -> list[Load]:
-    """What each minute's clients saw."""
+    """Send requests, and return what the clients of each minute observed."""
     loads = []
     seconds = minutes * 60
     slices = max(4, math.ceil(minutes))

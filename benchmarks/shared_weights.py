@@ -1,10 +1,10 @@
-"""Several processes with one bundle: how much of their memory they share.
+"""Measure how much memory several processes with one bundle share.
 
     python benchmarks/shared_weights.py BUNDLE [--processes 4]
 
 Each process loads the bundle and encodes a few texts, once with the mapped graph and once with the
-graph that holds its weights. RSS counts shared pages in full, PSS a share of them each (both from
-/proc/PID/smaps_rollup), so that PSS can be added up: it is what the machine has to hold.
+graph that holds its weights. RSS counts shared pages in full, whereas PSS divides them among the
+processes (both are read from /proc/PID/smaps_rollup), so the sum of PSS is what the machine holds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ sys.stdin.read()
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """RSS, PSS and private memory of a process."""
+    """Return RSS, PSS and private memory of a process."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     kilobytes = {name: int(kb) for name, kb in re.findall(r"(\w+):\s+(\d+) kB", rollup)}
     private = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
@@ -38,7 +38,7 @@ def memory_mb(pid: int) -> dict[str, float]:
 
 
 def measure(bundle: Path, processes: int) -> dict[str, float]:
-    """Means over the processes, in megabytes."""
+    """Return the means over the processes, in megabytes."""
     children = [
         subprocess.Popen(
             [sys.executable, "-c", LOAD, str(bundle)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,14 +1,15 @@
-"""A day's traffic in miniature: memory must stay flat.
+"""Send a day's traffic in miniature, over which memory must stay flat.
 
     python benchmarks/soak.py BUNDLE [--minutes 20] [--out FOLDER]
 
-Bursts and idle gaps, in turn: texts from a word to the length limit, from several threads and
-tasks, one at a time and in lists, through `Encoder.encode`, `aencode`, `encode_iter` and a
-`Scheduler`; some texts that cannot be encoded, some calls that are cancelled or come too late. The
-resident memory is sampled four times a second. After a third of the time, which is for warming up,
-a line is fitted through the samples by least squares; the growth along that line must stay below
---limit megabytes (default 8: what a burst of long texts adds and gives back). Writes soak.json and,
-with matplotlib, soak.png; the exit status is 1 where memory grows, or a call ends as it must not.
+Bursts and idle gaps take turns. A burst has texts from a word to the length limit, from several
+threads and tasks, one at a time and in lists, through `Encoder.encode`, `aencode`, `encode_iter`
+and a `Scheduler`; some texts cannot be encoded, and some calls are cancelled or run into a timeout.
+The resident memory is sampled four times a second. After a third of the time, the warm-up, a line
+is fitted through the samples by least squares; the growth along it must stay below --limit
+megabytes (default 8, which a burst of long texts takes and gives back). The results are written to
+soak.json and, with matplotlib, soak.png; the exit status is 1 if memory grows, or a call ends
+unexpectedly.
 """
 
 from __future__ import annotations
@@ -90,14 +91,14 @@ def parse() -> argparse.Namespace:
 
 
 class Sampler(threading.Thread):
-    """Resident memory of this process, every quarter of a second."""
+    """Samples the resident memory of this process every quarter of a second."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(daemon=True)
         self.stop = threading.Event()
-        # Room for all samples is taken at once: the list of them must not grow the process.
+        # Room for all samples is allocated at once, as a growing list would make the process grow.
         self._room = np.zeros((2, int(seconds / PERIOD) + 4096))
-        self._room += 1e-9  # written, so that it is resident
+        self._room += 1e-9  # writing makes the pages resident
         self._count = 0
 
     @property
@@ -121,7 +122,7 @@ def resident_mb() -> float:
 
 
 def growth_mb(times, megabytes) -> float:
-    """Growth along the fitted line, from the end of the warm-up to the end."""
+    """Return the growth along the fitted line, from the end of the warm-up to the end."""
     times, megabytes = np.asarray(times), np.asarray(megabytes)
     kept = times >= times[-1] * WARM_UP
     if kept.sum() < 8:
@@ -134,8 +135,8 @@ class Traffic:
     """Bursts of calls of every kind, and idle gaps between them.
 
     Args:
-        encoder: what is called.
-        seed: of what is sent.
+        encoder: encoder to call.
+        seed: seed of the random choice of calls and texts.
         idle: seconds of idling for each second of work.
     """
 
@@ -148,7 +149,7 @@ class Traffic:
         self._lock = threading.Lock()
 
     def run(self, until: float) -> None:
-        """Send bursts until then."""
+        """Send bursts until the time `until`."""
         with Scheduler(self.encoder, max_waiting_texts=512) as scheduler:
             while time.monotonic() < until:
                 began = time.monotonic()
@@ -157,7 +158,7 @@ class Traffic:
                 time.sleep(max(0.0, min(busy * self._idle, until - time.monotonic())))
 
     def _burst(self, scheduler: Scheduler) -> None:
-        """Every caller makes some calls, all at the same time; then some tasks do."""
+        """Let all callers make some calls at the same time; then let some tasks do so."""
         seeds = [self._generator.getrandbits(32) for _ in range(CALLERS + 1)]
         threads = [
             threading.Thread(target=self._caller, args=(scheduler, random.Random(seed)))
@@ -175,7 +176,7 @@ class Traffic:
         for kind in generator.choices(kinds, weights=[6, 2, 2, 1, 2, 1], k=6):
             try:
                 kind(scheduler, generator)
-            except Exception as error:  # noqa: BLE001 - told at the end
+            except Exception as error:  # noqa: BLE001 - reported at the end
                 self._fail(kind.__name__, error)
 
     def _one(self, scheduler: Scheduler, generator: random.Random) -> None:
@@ -228,7 +229,7 @@ class Traffic:
         self._count(texts=len(tasks) - 3, cancelled=3)
 
     def _text(self, generator: random.Random) -> str:
-        """Mostly short, some of the greatest length; a few of 100,000 characters."""
+        """Return a text: mostly short, some of the greatest length, a few of 100,000 characters."""
         if generator.random() < 0.01:
             return "word " * 20_000
         longest = self.encoder.max_length

@@ -1,12 +1,12 @@
-"""Tuning on words against sentence-transformers, which has the same loss: time and what comes out.
+"""Compare tuning on words with sentence-transformers, with the same loss: time and scores.
 
     pip install 'sentence-transformers[train]'
     python benchmarks/tune.py --words DATA/words/en.txt --pairs DATA/multisimlex/en.tsv --work DIR
 
-The peer trains as its documentation has SimCSE: pairs of a text with itself, dropout,
-MultipleNegativesRankingLoss, with the hyper-parameters of recipe `word`. Every contender is a
-process of its own; they take turns, `--rounds` times. Seconds are of training alone, and of the
-whole process with loading and saving. Scores are Spearman's correlation with the pairs.
+The peer trains as its documentation describes SimCSE (pairs of a text with itself, dropout,
+MultipleNegativesRankingLoss), with the hyper-parameters of the recipe `word`. Every contender is a
+process of its own; they take turns, `--rounds` times. Seconds are given for training alone and for
+the whole process with loading and saving. Scores are Spearman's correlation with the pairs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PEER = "sentence-transformers"
 
 
 def train_peer(words, out, seed):
-    """Train as its users do; print the seconds of training."""
+    """Train the peer as its users do; print the seconds of training."""
     import pyarrow as pa
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -52,7 +52,7 @@ def train_peer(words, out, seed):
             disable_tqdm=True,
             seed=seed,
         ),
-        # With a fingerprint of its own: what datasets would make pickles all of pyarrow.
+        # The fingerprint is given, because datasets would pickle all of pyarrow to compute one.
         train_dataset=Dataset(pa.table({"anchor": texts, "positive": texts}), fingerprint="words"),
         loss=MultipleNegativesRankingLoss(model, scale=1 / recipe.temperature),
     )
@@ -64,7 +64,7 @@ def train_peer(words, out, seed):
 
 
 def run(contender, words, out, seed):
-    """One run in a process of its own: seconds of training and of the process, and the model."""
+    """Train in a process of its own; return seconds of training and process, and the model."""
     began = time.perf_counter()
     if contender == PEER:
         line = [sys.executable, __file__, "--peer", "--words", words, "--work", out]

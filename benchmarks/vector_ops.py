@@ -1,10 +1,11 @@
-"""Quantisation and top-k: the native extension against numpy.
+"""Compare the native extension with numpy in quantisation and top-k.
 
     python benchmarks/vector_ops.py [--rows N] [--dimension D] [--threads T] [--json FILE]
 
-Every pair gives the same result (checked first) and runs alternately; medians are printed. numpy
-gets its best formulation: in blocks that stay in the cache, BLAS for products, bitwise_count for
-bits, argpartition for the best k. Two rows show what is left in numpy, against a copy of the input.
+Both sides of a pair give the same result (checked first) and run alternately; medians are printed.
+numpy gets its best formulation: blocks that stay in the cache, BLAS for products, bitwise_count for
+bits, argpartition for the best k. Two rows show operations that the project leaves to numpy,
+against a copy of the input.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ parser.add_argument("--json", type=Path)
 ARGUMENTS = parser.parse_args()
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(ARGUMENTS.threads)
 
-import numpy as np  # noqa: E402  # after the number of its threads
+import numpy as np  # noqa: E402  # after the number of its threads is set
 
 from mirror_rt import quantize_embeddings, search  # noqa: E402
 from mirror_rt.vectors import search as retrieval  # noqa: E402
@@ -62,7 +63,7 @@ def best(scores, k=K):
 
 
 def best_of_blocks(score_block, corpus):
-    """The best k of each block, then the best of those: no matrix of all scores."""
+    """Take the best k of each block, then the best of those, without a matrix of all scores."""
     scores, indices = [], []
     for part in blocks(corpus):
         block = score_block(corpus[part])
@@ -84,7 +85,7 @@ def codes_in_numpy(queries, codes):
 
 
 def bits_in_numpy(queries, bits):
-    """Candidates by Hamming distance, then the same scores as `search`."""
+    """Find candidates by Hamming distance, then score them as `search` does."""
     signs = np.packbits(queries > 0, axis=1)
     found = np.empty((len(queries), K), np.int64)
     wide = bits.view(np.uint64)
@@ -124,9 +125,9 @@ def quantize_embeddings_of(x, precision):
 
 
 def measure(native, numpy, agreement):
-    """Median milliseconds of both, run in turn, after a comparison."""
+    """Return the median milliseconds of both sides, run in turn, after a comparison."""
     if agreement is not None:
-        # The first column: of bits at an equal distance either may choose others as candidates.
+        # Only the first column: among bits at equal distances, each may choose other candidates.
         same = np.mean(native()[:, 0] == numpy()[:, 0])
         assert same >= agreement, f"only {same:.4f} agree"
     times = ([], [])

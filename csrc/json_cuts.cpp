@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kUnicodeEscape = 6;  // bytes of \uXXXX
 
-// Whether an escape at `at` is the first half of a surrogate pair.
+// Returns whether the escape at `at` is the first half of a surrogate pair.
 bool is_high_surrogate(std::string_view document, std::int64_t at) {
   const std::string_view digits = document.substr(std::size_t(at), 4);
   return digits.size() == 4 && document[at + 1] == 'u' && (digits[2] == 'd' || digits[2] == 'D') &&
@@ -19,7 +19,7 @@ std::int64_t escape_length(std::string_view document, std::int64_t at) {
   if (at + 1 < std::int64_t(document.size()) && document[at + 1] == 'u') length = kUnicodeEscape;
   if (is_high_surrogate(document, at)) length = 2 * kUnicodeEscape;  // never cut a pair
   const std::string_view escape = document.substr(std::size_t(at), length);
-  // One that is too short is invalid: do not pass over the quote that ends the text.
+  // A too short escape is invalid; do not skip the quote that ends the text.
   return std::int64_t(std::min(escape.find('"', 2), escape.size()));
 }
 
@@ -75,7 +75,7 @@ class Scanner {
     found_ = stop - value_.start >= size_;
   }
 
-  // From an opening quote to behind the closing one.
+  // Scans from an opening quote to just past the closing one.
   void text() {
     const std::int64_t n = std::int64_t(document_.size());
     const bool alone = list_ == 0;
@@ -93,7 +93,7 @@ class Scanner {
   std::string_view document_;
   std::int64_t size_;
   std::int64_t at_ = 0, depth_ = 0, last_ = 0;
-  std::int64_t list_ = 0;  // depth of the list that is in no other; 0 outside of one
+  std::int64_t list_ = 0;  // depth of the outermost list; 0 outside of lists
   bool found_ = false;
   LargeJsonValue value_;
 };

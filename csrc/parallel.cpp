@@ -1,6 +1,6 @@
-// Threads come from the OpenMP runtime the process has loaded, which is torch's where torch is
-// imported: its threads are there already, and after torch's own work they spin for a while,
-// which would take the processor from a second pool. Where there is none: new threads.
+// Threads come from the OpenMP runtime that the process has loaded; if torch is imported, that is
+// torch's. Its threads exist already, and after torch's own work they spin for a while, which would
+// take the processors from a second pool. Without such a runtime, new threads are started.
 #include "parallel.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 namespace mirror_rt {
 namespace {
 
-/// The entry points of GCC's OpenMP runtime, which Clang's has too.
+/// The entry points of GCC's OpenMP runtime; Clang's runtime has them, too.
 struct OpenMp {
   void (*parallel)(void (*)(void*), void*, unsigned threads, unsigned flags);
   int (*thread_number)();
@@ -25,7 +25,7 @@ Function* symbol(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-/// Once found it stays loaded; until then torch may still be imported.
+/// Looks for the runtime at every call until it is found, since torch may be imported later.
 const OpenMp& find_openmp() {
   static std::atomic<const OpenMp*> found{nullptr};
   static const OpenMp none{nullptr, nullptr};
@@ -54,7 +54,7 @@ void on_new_threads(int threads, void (*body)(void*, int), void* context) {
   try {
     for (int thread = 1; thread < threads; ++thread) helpers.emplace_back(body, context, thread);
   } catch (const std::system_error&) {
-    // As many as there are will do.
+    // The threads that could be started are enough.
   }
   body(context, 0);
   for (std::thread& helper : helpers) helper.join();

@@ -1,4 +1,4 @@
-// Independent tasks on a few threads.
+// Runs independent tasks on a few threads.
 #pragma once
 
 #include <atomic>
@@ -6,12 +6,12 @@
 
 namespace mirror_rt {
 
-/// body(context, thread) on at most `threads` threads at once, the calling one included, with
-/// different `thread` < threads; returns when all have. `body` must not throw, and must do with
-/// fewer threads, for the system may have no more.
+/// Calls body(context, thread) on at most `threads` threads at once, including the calling one,
+/// each with another `thread` < threads; returns when all have returned. `body` must not throw, and
+/// must work with fewer threads, as the system may not provide more.
 void on_threads(int threads, void (*body)(void* context, int thread), void* context);
 
-/// body(task, thread) for every task, started in order.
+/// Calls body(task, thread) for every task; tasks start in order.
 template <class Body>
 void parallel_for(std::int64_t tasks, int threads, const Body& body) {
   struct Context {

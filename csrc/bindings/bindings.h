@@ -1,4 +1,4 @@
-// One registering function a file of bindings.
+// The functions that register the bindings, one for each file.
 #pragma once
 
 #include <pybind11/pybind11.h>

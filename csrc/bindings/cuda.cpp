@@ -1,6 +1,6 @@
-// Binds the InfoNCE kernels to Python as mirror_train._cuda. Tensors come as addresses and the
-// stream as its handle, so that one build serves every torch. The caller validates
-// (mirror_train.loss.cuda_kernel) and owns all memory; nothing here waits for the device.
+// Binds the InfoNCE kernels to Python as mirror_train._cuda. Tensors are passed as addresses and
+// the stream as its handle, so that one build serves every version of torch. The caller
+// (mirror_train.loss.cuda_kernel) validates and owns all memory; nothing here waits for the device.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -13,7 +13,7 @@
 #include "infonce/gpu/loss.h"
 
 namespace py = pybind11;
-using namespace mirror_train;  // NOLINT: this file does nothing but bind it
+using namespace mirror_train;  // NOLINT: this file only binds this namespace
 
 namespace {
 

@@ -1,5 +1,5 @@
-// Binds the InfoNCE steps. Pointers come as integers: mirror_train.loss.cpu_kernel has checked
-// what they point to, and keeps it alive. No function here knows torch.
+// Binds the InfoNCE steps. Pointers are passed as integers: mirror_train.loss.cpu_kernel has
+// checked the arrays that they point to, and keeps them alive. Nothing here depends on torch.
 #include "infonce/infonce.h"
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,5 @@
-// Binds csrc/ to Python as mirror_rt._core. Validates, allocates, releases the GIL; no algorithms.
+// Binds csrc/ to Python as mirror_rt._core: validates, allocates and releases the GIL, but holds no
+// algorithms.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -25,7 +26,7 @@ using IndexArray = py::array_t<std::int64_t, py::array::c_style>;
 constexpr py::ssize_t kSmallBatch = 4096;  // tokens
 
 std::int32_t checked_id(PyObject* value, py::ssize_t sequence) {
-  // Only true ints: __index__ of another object could run code that changes the list.
+  // Accept only true ints: __index__ of another object could run code that changes the list.
   if (!PyLong_Check(value)) {
     throw py::type_error("a token id in sequence " + std::to_string(sequence) +
                          " must be int, not " + Py_TYPE(value)->tp_name);
@@ -112,7 +113,7 @@ py::tuple pad_rows(const IdArray& ids, const IndexArray& offsets, const IndexArr
   const std::int64_t* row_indices = rows.data();
   const std::int64_t n_rows = rows.size();
   {
-    // Letting go of the lock and getting it back costs more than a small batch.
+    // Releasing and reacquiring the GIL costs more than padding a small batch.
     std::optional<py::gil_scoped_release> release;
     if (input_ids.size() > kSmallBatch) release.emplace();
     mirror_rt::pad_rows(tokens, row_indices, n_rows, length, pad_id, out);
@@ -125,7 +126,8 @@ IndexArray plan_ends(const IndexArray& lengths, std::int64_t token_budget, std::
   if (lengths.ndim() != 1) throw py::value_error("lengths must be one-dimensional");
   const std::int64_t* data = lengths.data();
   const std::int64_t n = lengths.size();
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // of a length or a cost: no sum overflows
+  constexpr std::int64_t kMost = std::int64_t{1}
+                                 << 40;  // limits lengths and costs: no sum overflows
   if (run_cost < 0 || run_cost > kMost || !std::is_sorted(data, data + n) ||
       (n > 0 && (data[0] < 0 || data[n - 1] > kMost / n))) {
     throw py::value_error("lengths must rise from 0 and be no more than a batch can hold");

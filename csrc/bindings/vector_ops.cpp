@@ -1,4 +1,4 @@
-// Binds vector_ops. Validates, allocates, releases the GIL; no algorithms.
+// Binds vector_ops: validates, allocates and releases the GIL, but holds no algorithms.
 #include "vector_ops/vector_ops.h"
 
 #include <pybind11/numpy.h>
@@ -88,7 +88,7 @@ Corpus make_corpus(const Array<Query>& queries, const Array<std::uint8_t>& corpu
   return {corpus.data(), corpus.shape(0), corpus.shape(1), parts};
 }
 
-// -> (scores int32, indices int64), each [parts, queries, k], in no order
+// -> (scores int32, indices int64), each [parts, queries, k], unsorted
 py::tuple search_codes_of(const Array<std::int16_t>& queries, const Array<std::uint8_t>& corpus,
                           bool is_signed, std::int64_t k, std::int64_t parts,
                           const std::optional<std::string>& isa) {
@@ -123,7 +123,7 @@ py::tuple search_bits_of(const Array<std::uint8_t>& queries, const Array<std::ui
   return py::make_tuple(hits.scores, hits.indices);
 }
 
-// Updates best_scores and best_indices [queries, k], heaps, with scores [queries, rows].
+// Updates the heaps best_scores and best_indices [queries, k] with scores [queries, rows].
 void keep_best_rows(const Array<float>& scores, std::int64_t first, Array<float>& best_scores,
                     Array<std::int64_t>& best_indices, const std::optional<std::string>& isa) {
   check_matrix(scores, "scores");

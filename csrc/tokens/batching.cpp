@@ -6,7 +6,7 @@ namespace mirror_rt {
 
 std::vector<std::int64_t> plan_batches(const std::int64_t* lengths, std::int64_t n,
                                        std::int64_t token_budget, std::int64_t run_cost) {
-  // cost[j]: least cost of the first j rows; begin[j]: where their last batch begins.
+  // cost[j] is the least cost of the first j rows; begin[j] is where their last batch begins.
   std::vector<std::int64_t> cost(static_cast<std::size_t>(n + 1)), begin(cost.size());
   for (std::int64_t j = 1; j <= n; ++j) {
     const std::int64_t longest = std::max<std::int64_t>(1, lengths[j - 1]);

@@ -1,9 +1,9 @@
-// The functions of an Isa, for the instruction set this translation unit is compiled for.
+// The functions of an Isa, for the instruction set that this translation unit is compiled for.
 //
-// Included once by each vector_ops_<isa>.cpp, which defines MIRROR_RT_ISA (its name) and
+// Each kernels_<isa>.cpp includes this file once, and defines MIRROR_RT_ISA (its name) and
 // MIRROR_RT_SUPPORTED (whether the processor has it).
-// Everything has internal linkage and uses nothing of the C++ library: a function the linker
-// merged with that of another file could run instructions the processor lacks.
+// Everything has internal linkage and uses nothing of the C++ library: if the linker merged a
+// function with that of another file, it could run instructions that the processor lacks.
 #pragma once
 
 #include "vector_ops/vector_ops.h"
@@ -25,7 +25,7 @@ bool quantize_row(const float* x, std::int64_t dim, const float* starts, const f
 }
 
 void widen(const std::uint8_t* codes, std::int64_t count, std::uint8_t flip, std::int16_t* out) {
-  // (c ^ 0x80) - 0x80 is c read as a signed byte.
+  // (c ^ 0x80) - 0x80 is c interpreted as a signed byte.
   for (std::int64_t i = 0; i < count; ++i) {
     out[i] = static_cast<std::int16_t>((codes[i] ^ flip) - flip);
   }
@@ -33,7 +33,7 @@ void widen(const std::uint8_t* codes, std::int64_t count, std::uint8_t flip, std
 
 void dots(const std::int16_t* query, const std::int16_t* rows, std::int64_t n, std::int64_t dim,
           std::int32_t* scores) {
-  // Four rows at a time share the loads of the query.
+  // Four rows are taken at a time, to share the loads of the query.
   for (std::int64_t r = 0; r < n; r += 4) {
     const std::int16_t *a = rows + r * dim, *b = a + dim, *c = b + dim, *d = c + dim;
     std::int32_t sum_a = 0, sum_b = 0, sum_c = 0, sum_d = 0;
@@ -85,7 +85,7 @@ bool supported() {
 
 }  // namespace
 
-// In two macros, so that the name is expanded before it is pasted.
+// Two macros are needed, so that the name is expanded before it is pasted.
 #define MIRROR_RT_DEFINE(isa)                                    \
   extern const Isa k_##isa;                                      \
   const Isa k_##isa = {#isa, supported, quantize_row,     widen, \

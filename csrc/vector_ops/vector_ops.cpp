@@ -18,9 +18,9 @@ const Isa* const kIsas[] = {&k_portable, nullptr};
 
 namespace {
 
-constexpr std::int64_t kTile = 32;  // rows scored before the best of them are taken
+constexpr std::int64_t kTile = 32;  // rows that are scored before the best of them are kept
 
-/// Puts a score in the place of the root, and the heap in order again.
+/// Replaces the root by a score, and restores the order of the heap.
 template <class Score>
 void replace_worst(const Best<Score>& best, Score score, std::int64_t index) {
   const auto worse = [&](std::int64_t i, Score other, std::int64_t other_index) {
@@ -49,7 +49,8 @@ void keep_best_of(AnyAbove any_above, const Score* scores, std::int64_t n, std::
   }
 }
 
-/// score_tile(first, count) prepares rows; score_query(query, scores) scores them.
+/// Searches one part: prepare(first, count) prepares a tile of rows, and
+/// score_query(query, first, count, scores) scores them.
 template <class Prepare, class ScoreQuery>
 void search_part(const Isa& isa, const Corpus& corpus, std::int64_t part, std::int64_t n_queries,
                  std::int64_t k, std::int32_t* scores, std::int64_t* indices,
@@ -93,7 +94,7 @@ void keep_best(const Isa& isa, const std::int32_t* scores, std::int64_t n, std::
 std::vector<std::int64_t> non_finite_rows(const float* x, std::int64_t n, std::int64_t dim) {
   std::vector<std::int64_t> rows;
   for (std::int64_t row = 0; row < n; ++row) {
-    // Differences of finite numbers with themselves are 0, the others NaN.
+    // x - x is 0 for a finite x, and NaN for NaN and infinity.
     bool finite = true;
     for (std::int64_t i = row * dim; i < (row + 1) * dim; ++i) finite &= x[i] - x[i] == 0;
     if (!finite) rows.push_back(row);
@@ -105,7 +106,7 @@ void search_codes(const Isa& isa, const Corpus& corpus, std::uint8_t flip,
                   const std::int16_t* queries, std::int64_t n_queries, std::int64_t k,
                   std::int32_t* scores, std::int64_t* indices) {
   const std::int64_t dim = corpus.bytes;
-  // Zeroed: the last tile is scored up to a multiple of four rows.
+  // Zeroed, because the last tile is scored up to a multiple of four rows.
   const auto wide =
       std::make_unique<std::int16_t[]>(static_cast<std::size_t>(corpus.parts * kTile * dim));
   const auto body = [&](std::int64_t part, int) {

@@ -1,4 +1,4 @@
-"""mirror_export: tuned encoders to ONNX bundles, checked against PyTorch. Extra `export`."""
+"""Export tuned encoders as ONNX bundles, checked against PyTorch; needs the extra `export`."""
 
 from typing import TYPE_CHECKING
 

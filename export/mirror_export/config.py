@@ -1,4 +1,4 @@
-"""What to export, and how."""
+"""The configuration of an export."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ExportConfig"]
 
 @dataclass(frozen=True, slots=True)
 class ExportConfig:
-    """How to export.
+    """Which model to export, and how.
 
     Attributes:
         model: tuned folder, or any encoder's folder or hub name.

@@ -1,4 +1,4 @@
-"""The files of the variants beside the traced float32 graph, each derived from that one."""
+"""Derive the graphs of all other variants from the traced float32 graph."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ logger = logging.getLogger("mirror_export")
 
 
 class Kind(NamedTuple):
-    """What a name of a variant stands for."""
+    """The precision, target and file that the name of a variant stands for."""
 
     precision: Precision
     target: Target
     file: str
 
 
-# The files are those that sentence-transformers, optimum and transformers.js look for.
+# The file names of the CPU variants are those that sentence-transformers, optimum and
+# transformers.js look for.
 KINDS = {
     "fp32": Kind("fp32", "cpu", Layout.model),
     "fp16": Kind("fp16", "cpu", "onnx/model_fp16.onnx"),
@@ -52,25 +53,25 @@ KINDS = {
     "fp32-cuda": Kind("fp32", "cuda", "onnx/model_packed.onnx"),
     "fp16-cuda": Kind("fp16", "cuda", "onnx/model_fp16_packed.onnx"),
 }
-# Longest texts on which the range of float16 layers is measured.
+# How many texts, the longest, are run to measure the range of the layers for float16.
 _MEASURED = 8
-# Texts of a batch in the search for layers that int8 harms.
+# Batch size in the search for layers that int8 harms.
 _ROWS = 4
 
 
 def derive(
     folder: Path, manifest: Manifest, texts: list[str], traced: GraphReport, wanted: list[str]
 ) -> dict[str, Variant]:
-    """Write the graphs of the variants `wanted`, names out of `KINDS`, from the float32 one.
+    """Write the graphs of the variants `wanted`, deriving them from the float32 graph.
 
-    Graphs of other variants may be left beside them.
+    Graphs of variants that were not asked for may be left in the folder.
 
     Args:
-        folder: of the bundle, with the float32 graph and the tokenizer.
-        manifest: what the bundle is.
-        texts: to measure layers on.
-        traced: what the float32 graph is made of.
-        wanted: names of the variants.
+        folder: folder of the bundle; it holds the float32 graph and the tokenizer.
+        manifest: description of the bundle.
+        texts: texts to measure layers on.
+        traced: report on the float32 graph.
+        wanted: names of variants, keys of `KINDS`.
 
     Returns:
         The variants, by name, not yet compared with PyTorch.
@@ -108,7 +109,7 @@ def _single_layers(folder: Path, manifest: Manifest, texts: list[str]) -> list[s
 
 
 def _write_half(folder: Path, keep: list[str]) -> dict[str, Any]:
-    """Write the float16 graph, with the layers `keep` in float32; return what it is made of."""
+    """Write the float16 graph, with the layers `keep` in float32; return its description."""
     model = read_graph(folder / Layout.model)
     to_half(model, keep)
     write_onnx(model, folder / KINDS["fp16"].file)
@@ -116,7 +117,7 @@ def _write_half(folder: Path, keep: list[str]) -> dict[str, Any]:
 
 
 def write_int8(folder: Path, keep: list[str]) -> dict[str, Any]:
-    """Write the int8 graph, with the layers `keep` in float32; return what it is made of."""
+    """Write the int8 graph, with the layers `keep` in float32; return its description."""
     model = read_graph(folder / Layout.model)
     quantize(model, keep)
     write_onnx(model, folder / KINDS["int8"].file)
@@ -126,7 +127,7 @@ def write_int8(folder: Path, keep: list[str]) -> dict[str, Any]:
 def find_sensitive_layers(
     folder: Path, manifest: Manifest, texts: list[str], expected: Vectors
 ) -> list[str]:
-    """Return the layers of the int8 graph in `folder` that must be float32 to pass the gate."""
+    """Return the layers that must be float32 for the int8 graph in `folder` to pass its gate."""
     model = read_graph(folder / Layout.model)
     layers = quantize(model, switches=True)
     share_weights(model, folder / KINDS["int8"].file)
@@ -135,14 +136,14 @@ def find_sensitive_layers(
 
 
 def _write_packed(folder: Path, name: str, keep: list[str], weights: str | None) -> dict[str, Any]:
-    """Write the padding-free graph of variant `name`; return what it is made of.
+    """Write the padding-free graph of variant `name`; return its description.
 
     Args:
-        folder: of the bundle, with the float32 graph.
+        folder: folder of the bundle; it holds the float32 graph.
         name: `fp32-cuda` or `fp16-cuda`.
-        keep: layers of the latter that are float32.
-        weights: path of a graph of the same precision, which will stay beside it: read from
-            there. None for weights of its own.
+        keep: names of the layers that stay float32 in `fp16-cuda`.
+        weights: path of another graph of the bundle, of the same precision, from which the
+            weights are read; None to store the weights once more.
 
     Raises:
         ModelError: the graph could not be made padding-free.
@@ -165,18 +166,18 @@ def _write_packed(folder: Path, name: str, keep: list[str], weights: str | None)
 
 
 def _describe(model: ir.Model) -> dict[str, Any]:
-    """Nodes, fused operators and opset, for the manifest."""
+    """Return the number of nodes, the fused operators and the opset, for the manifest."""
     opset = model.graph.opset_imports[""]
     return GraphReport(len(model.graph), fused_counts(model), opset).to_dict()
 
 
 def graph_bytes(folder: Path, file: str) -> int:
-    """Size of a graph with its weights, where those are in a file of their own."""
+    """Return the size of a graph in bytes, including a separate file of weights if it has one."""
     paths = (folder / file, folder / f"{file}_data")
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def remove_graph(folder: Path, file: str) -> None:
-    """Remove a graph, and the files that belong to it."""
+    """Remove a graph and the files that belong to it."""
     for name in (file, Layout.mapped(file), source(Path(file)), f"{file}_data"):
         (folder / name).unlink(missing_ok=True)

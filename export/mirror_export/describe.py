@@ -1,4 +1,4 @@
-"""The head and the manifest of a bundle, but for its variants and files."""
+"""Choose the head of a bundle and describe it in a manifest, without its variants and files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ logger = logging.getLogger("mirror_export")
 
 
 def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
-    """Return the head to export: what the folder declares, or the pooling that is asked for.
+    """Return the head to export: the one that the folder declares, or the requested pooling alone.
 
     Raises:
-        ModelError: its pooling is not declared, or a module of it is not supported.
+        ModelError: the folder declares no pooling, or a module that is not supported.
         ConfigError: the options do not go together.
     """
     asked = None if config.pooling == "auto" else Head([config.pooling])
@@ -48,7 +48,7 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
 
 
 def describe(pretrained: Pretrained, head: Head, config: ExportConfig) -> Manifest:
-    """Say what the bundle of a loaded model will be.
+    """Return the manifest of the bundle that a loaded model will become.
 
     Raises:
         ModelError: the modules of the head do not fit one another.
@@ -57,7 +57,7 @@ def describe(pretrained: Pretrained, head: Head, config: ExportConfig) -> Manife
     """
     if (pretrained.folder / Layout.manifest).is_file():
         manifest = Manifest.read(pretrained.folder, "mirror_rt encoder")
-        manifest.verify(pretrained.folder)  # or the bundle would name a history that is not its own
+        manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
     else:
         manifest = _of_foreign(pretrained, head)
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to a bundle: graph, tokenizer, manifest, parity."""
+"""Turn a Hugging Face folder into a bundle: graphs, tokenizer, manifest, parity check."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["export_bundle"]
 
 
 def export_bundle(config: ExportConfig) -> Manifest:
-    """Export a model as a bundle and compare it with PyTorch; refuse it where they differ.
+    """Export a model as a bundle, and refuse it if its vectors differ from PyTorch's.
 
     Returns:
-        What was written into mirror.json.
+        The manifest that was written as mirror.json.
 
     Raises:
         ModelError: the model cannot be loaded or traced, or its pooling is not supported.
-        ParityError: the graph disagrees with PyTorch; nothing is written.
+        ParityError: a graph disagrees with PyTorch; nothing is written.
         OutputExistsError: `out` exists.
         ConfigError: `out` is the model's own folder, or `max_length` or `truncate_dim` is out of
             range.
@@ -56,8 +56,8 @@ def export_bundle(config: ExportConfig) -> Manifest:
         reference = trace(pretrained, head, manifest, folder, config)
         _release(pretrained)
         del pretrained
-        gc.collect()  # glibc keeps 290 MB after a trace
-        give_back_memory()  # the model makes room for the bundle, loaded as a user will load it
+        gc.collect()  # with the next line: glibc alone keeps 290 MB after a trace
+        give_back_memory()  # makes room for the bundle, which is now loaded as a user loads it
         variants = write_variants(folder, manifest, reference, config)
         manifest = dataclasses.replace(manifest, variants=variants, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())
@@ -66,6 +66,6 @@ def export_bundle(config: ExportConfig) -> Manifest:
 
 
 def _release(pretrained: Pretrained) -> None:
-    """Free the weights: the exporter's rewrite rules keep the parameters of the last model."""
+    """Free the weights, which the exporter's rewrite rules would keep alive."""
     for parameter in pretrained.model.parameters():
         parameter.data = parameter.data.new_empty(0)

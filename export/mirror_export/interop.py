@@ -1,4 +1,4 @@
-"""The files beside the graph: what other tools load it with."""
+"""Write the files beside the graph, with which other tools load it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("mirror_export")
 
 
 def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, folder: Path) -> None:
-    """Write tokenizer, configuration, modules and task heads of a bundle into `folder`.
+    """Write the tokenizer, configuration, modules and task heads of a bundle into `folder`.
 
     Raises:
         BundleError: the task heads of the model cannot be read.
@@ -26,7 +26,7 @@ def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, fol
     """
     save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
     config = pretrained.model.config
-    config.architectures = [type(pretrained.model).__name__]  # without what is not in the graph
+    config.architectures = [type(pretrained.model).__name__]  # without task layers
     config.save_pretrained(folder)
     write_modules(
         folder,
@@ -39,7 +39,7 @@ def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, fol
 
 
 def _write_heads(source: Path, manifest: Manifest, folder: Path) -> None:
-    """Copy the task heads, where the bundle gives the vectors that they were trained on."""
+    """Copy the task heads, if the bundle gives the kind of vectors that they were trained on."""
     if not Heads.present(source):
         return
     heads = Heads.read(source)

@@ -1,4 +1,4 @@
-"""Parity: the exported bundle must give the vectors that PyTorch gives."""
+"""Check parity: an exported bundle must give the same vectors as PyTorch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mirror_rt.errors import ParityError
 
 __all__ = ["GATES", "PARITY_BATCH", "Gate", "ParityReport", "check_parity", "compare"]
 
-# A small budget of tokens, so that the sample gives many batches of mixed padding.
+# Small, so that the sample gives many batches with different padding.
 PARITY_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What unit vectors must satisfy; None asks nothing.
+    """The limits that unit vectors must satisfy; None sets no limit.
 
     Attributes:
-        max_difference: of any component, at most.
-        mean_cosine: of the two vectors of a text, at least.
-        min_cosine: of the worst text, at least.
+        max_difference: largest allowed absolute difference of any component.
+        mean_cosine: smallest allowed mean, over the texts, of the cosine of the two vectors.
+        min_cosine: smallest allowed cosine of any text.
     """
 
     max_difference: float | None = None
@@ -42,16 +42,16 @@ GATES: dict[Precision, Gate] = {
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """Comparison of a graph with PyTorch over n texts.
+    """The comparison of a graph with PyTorch over some texts.
 
     Attributes:
-        texts: how many.
-        min_tokens: tokens of the shortest text.
-        max_tokens: tokens of the longest.
+        texts: number of texts.
+        min_tokens: number of tokens of the shortest text.
+        max_tokens: number of tokens of the longest text.
         max_difference: largest absolute difference of a component of unit vectors.
-        mean_cosine: mean cosine of the two vectors of one text.
-        min_cosine: lowest of them.
-        gate: what was asked for.
+        mean_cosine: mean over the texts of the cosine of the two vectors.
+        min_cosine: lowest of those cosines.
+        gate: the limits to satisfy.
     """
 
     texts: int
@@ -63,7 +63,7 @@ class ParityReport:
     gate: Gate = GATES["fp32"]
 
     def failures(self) -> list[str]:
-        """What fails the gate, in words; a value that is not a number always does."""
+        """Describe the values that fail the gate; NaN always fails."""
         found = []
         for name, allowed in _asked(self.gate).items():
             value = getattr(self, name)
@@ -74,7 +74,7 @@ class ParityReport:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for mirror.json, None for a number that JSON does not have."""
+        """Return plain values for mirror.json, with None for NaN and infinity, which JSON lacks."""
         values = asdict(self) | {"gate": _asked(self.gate), "passed": not self.failures()}
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -82,7 +82,7 @@ class ParityReport:
         }
 
     def check(self, name: str = "fp32") -> None:
-        """Raise ParityError, naming the variant `name`, where it fails its gate."""
+        """Raise a ParityError that names the variant `name` if the gate is failed."""
         if failures := self.failures():
             raise ParityError(
                 f"variant {name} differs from PyTorch over {self.texts} texts: "
@@ -93,7 +93,7 @@ class ParityReport:
 def check_parity(
     reference: BatchEncoder, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
 ) -> ParityReport:
-    """Encode `texts` with both and compare."""
+    """Encode `texts` with both encoders and compare the vectors."""
     expected = reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
     return compare(expected, exported, texts, gate)
 
@@ -101,7 +101,7 @@ def check_parity(
 def compare(
     expected: Vectors, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
 ) -> ParityReport:
-    """Compare what `exported` gives for `texts` with float32 unit vectors [n, D]."""
+    """Compare the vectors that `exported` gives with `expected`, unit, float32 [n, D]."""
     lengths = [len(ids) for ids in exported.tokenize(texts)]
     expected = expected.astype(np.float64)
     found = exported.encode(

@@ -1,10 +1,10 @@
-"""The tuned models of `mirror-rt study systems` as bundles; that command finds this module."""
+"""Open the tuned models of `mirror-rt study systems` as bundles; that command finds this module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirror_export import ExportConfig, export_bundle  # says which extra is missing
+from mirror_export import ExportConfig, export_bundle  # raises if an extra is missing, naming it
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.encoding.encoder import Encoder
@@ -18,7 +18,7 @@ __all__ = ["open_bundles"]
 
 
 def open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
-    """Evaluate models as they are used: exported, compared with PyTorch, run by onnxruntime."""
+    """Return a function that opens a model as it is used: exported, checked, run by onnxruntime."""
 
     def open_model(name: str, model: str) -> Opened:
         out = config.out / "bundles" / name

@@ -1,4 +1,4 @@
-"""The graphs of a bundle: traced from PyTorch, derived from that, and compared with PyTorch."""
+"""Make the graphs of a bundle: trace one from PyTorch, derive the others, and compare them all."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What is kept of a model in PyTorch once its graph is written.
+    """What is kept of a PyTorch model once its graph is written.
 
     Attributes:
-        texts: n strings.
-        vectors: of them, by PyTorch, unit, float32 [n, D].
-        graph: what the float32 graph is made of.
-        pairs: with human scores; None where none were given.
-        spearman: PyTorch's correlation with those.
+        texts: n texts to compare on.
+        vectors: PyTorch's unit vectors of the texts, float32 [n, D].
+        graph: report on the float32 graph.
+        pairs: text pairs with human scores; None if none were given.
+        spearman: Spearman's correlation of PyTorch's cosines with those scores.
     """
 
     texts: list[str]
@@ -64,12 +64,12 @@ def trace(
 ) -> Reference:
     """Write the float32 graph into `folder` and encode the parity texts with PyTorch.
 
-    `pretrained` gives its tokenizer up: it cannot be saved any more.
+    This takes the tokenizer of `pretrained` away, so it cannot be saved afterwards.
 
     Raises:
         ModelError: torch cannot trace the model.
         DataError: the file of pairs cannot be used.
-        ConfigError: the folder of pairs has none for the model's language.
+        ConfigError: the folder of pairs has no file for the model's language.
     """
     pairs = _read_pairs(config.parity_pairs, manifest.language)  # before any work
     graph = _write_graph(pretrained, head, folder)
@@ -80,7 +80,7 @@ def check_wanted(config: ExportConfig) -> list[str]:
     """Return the names of the variants that a configuration asks for.
 
     Raises:
-        ConfigError: it asks for none, or for int8 without the CPU.
+        ConfigError: it asks for no variant, or for int8 without the CPU.
     """
     if not config.precisions or not config.targets:
         raise ConfigError("at least one precision and one target are needed")
@@ -100,7 +100,7 @@ def write_variants(
 
     Raises:
         ParityError: a variant fails its gate, and the configuration does not force it.
-        ConfigError: the configuration asks for no variant that there is.
+        ConfigError: the configuration asks for no variant that exists.
     """
     variants = {}
     derived = derive(folder, manifest, reference.texts, reference.graph, check_wanted(config))
@@ -121,7 +121,7 @@ def write_variants(
 
 
 def _less_int8(folder: Path, manifest: Manifest, reference: Reference, variant: Variant) -> Variant:
-    """The int8 variant with sensitive layers in float32."""
+    """Return the int8 variant, written anew with its sensitive layers in float32."""
     keep = find_sensitive_layers(folder, manifest, reference.texts, reference.vectors)
     return dataclasses.replace(variant, graph=write_int8(folder, keep))
 
@@ -134,7 +134,7 @@ def _compared(
     name: str,
     variant: Variant,
 ) -> tuple[Variant, ParityReport | None]:
-    """The variant with its parity, or with the reason why it has none."""
+    """Return the variant with its parity, or with the reason why it was not checked."""
     provider = _CPU
     if "PackedAttention" in variant.graph["fused"]:
         onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="checking a bundle")
@@ -142,7 +142,7 @@ def _compared(
             unchecked = f"needs {_CUDA}, which is not here"
             return dataclasses.replace(variant, unchecked=unchecked), None
         provider = _CUDA
-    # What holds no operator of CUDA's own is compared on the CPU, whatever it is meant for.
+    # A graph without operators that only CUDA has is compared on the CPU, whatever its target.
     runs = dataclasses.replace(variant, target="cuda" if provider == _CUDA else "cpu")
     described = dataclasses.replace(manifest, variants={name: runs})
     began = time.perf_counter()
@@ -157,7 +157,7 @@ def _compared(
         "bytes": graph_bytes(folder, variant.file),
     }
     if reference.pairs is not None:
-        defined = parity["mean_cosine"] is not None  # vectors of no numbers have no order
+        defined = parity["mean_cosine"] is not None  # vectors of NaN have no order
         parity |= {
             "spearman": evaluate_similarity(exported, reference.pairs) if defined else None,
             "spearman_pytorch": reference.spearman,
@@ -181,7 +181,7 @@ def _write_graph(pretrained: Pretrained, head: Head, folder: Path) -> GraphRepor
 
 
 def _input_names(pretrained: Pretrained) -> tuple[str, ...]:
-    """The graph's inputs: token types where both the model and its tokenizer have them."""
+    """Return the names of the graph's inputs: token types if both model and tokenizer have them."""
     model = pretrained.model
     typed = family_of(model).token_types and getattr(model.config, "type_vocab_size", 0) > 0
     given = "token_type_ids" in pretrained.hf_tokenizer.model_input_names
@@ -206,7 +206,7 @@ def _tell_of_missing_fusion(pretrained: Pretrained, report: GraphReport) -> None
 
 
 def _read_pairs(path: Path | None, language: str | None) -> ScoredPairs | None:
-    """The pairs of a file, or of LANGUAGE.tsv in a folder."""
+    """Read the pairs from a file, or from LANGUAGE.tsv in a folder."""
     if path is None:
         return None
     if not path.is_dir():
@@ -228,7 +228,7 @@ def _expected(
     graph: GraphReport,
     pairs: ScoredPairs | None,
 ) -> Reference:
-    """What PyTorch gives for the parity texts and pairs; `pretrained` gives its tokenizer up."""
+    """Encode the parity texts and pairs with PyTorch, taking the tokenizer of `pretrained` away."""
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
     texts = given or parity_texts(tokenizer, manifest.language)
     reference = TorchEncoder(

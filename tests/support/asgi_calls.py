@@ -1,4 +1,4 @@
-"""The ASGI application without a server: requests, and a model that runs when a test says so."""
+"""Call the ASGI application without a server, with a model that runs when a test says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirror_rt import BundleError, Encoder
 
 
 class HeldEncoder(Encoder):
-    """Runs while `free` is set; fails on two rows of one length where `fails` says so."""
+    """An encoder that runs while `free` is set; with `fails` it raises, with `nan` it gives NaN."""
 
     fails = nan = False
 
@@ -35,9 +35,9 @@ class HeldEncoder(Encoder):
 
 
 class Call:
-    """One request to an application; `hang_up` is the client going away.
+    """One request to an application; with `hang_up` the client goes away.
 
-    It takes so many pieces of the answer, and reads no more until `reads` is set.
+    The client takes `takes` pieces of the answer, and reads no more until `reads` is set.
     """
 
     def __init__(self, app, path, body=None, *, headers=(), root_path="", takes=math.inf):
@@ -78,7 +78,7 @@ class Call:
 
 
 def run(main):
-    """A loop of its own, which must be left with no task."""
+    """Run a coroutine in an event loop of its own, for at most a minute."""
     return asyncio.run(asyncio.wait_for(main, 60))
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to in its DevTools protocol over a pair of pipes."""
+"""Control a headless Chromium by its DevTools protocol over a pair of pipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chr
 
 
 def find_browser() -> str | None:
-    """The path of a Chromium: MIRROR_RT_CHROMIUM, or one of the usual names."""
+    """Return the path of a Chromium: MIRROR_RT_CHROMIUM, or a program of one of the usual names."""
     given = os.environ.get("MIRROR_RT_CHROMIUM")
     return given or next((path for name in _NAMES if (path := shutil.which(name))), None)
 
@@ -25,8 +25,8 @@ class Browser:
     """One page in a browser of its own.
 
     Attributes:
-        complaints: what the page or the browser logged as an error or a warning.
-        requested: the addresses that it asked for.
+        complaints: errors and warnings that the page or the browser logged.
+        requested: the addresses that the page requested.
     """
 
     def __init__(self, executable: str, profile: Path, *, width: int = 1200, height: int = 900):
@@ -59,7 +59,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Call a method of the protocol; events that come meanwhile are noted."""
+        """Call a method of the protocol, and note the events that arrive meanwhile."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
         if self._session is not None:
@@ -89,7 +89,7 @@ class Browser:
                 self.requested.append(about["request"]["url"])
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression in the page; promises are awaited."""
+        """Return the value of an expression in the page; promises are awaited."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
                           awaitPromise=True)  # fmt: skip
         assert "exceptionDetails" not in found, found
@@ -103,13 +103,13 @@ class Browser:
             time.sleep(0.05)
 
     def type(self, selector: str, text: str) -> None:
-        """Type into a field, in place of what is there."""
+        """Type into a field, replacing its content."""
         self.evaluate(f"{{const e = document.querySelector({json.dumps(selector)});"
                       "e.focus(); e.select();}")  # fmt: skip
         self.call("Input.insertText", text=text)
 
     def click(self, selector: str) -> None:
-        """Press the mouse on an element."""
+        """Click on an element with the mouse."""
         x, y = self.evaluate(
             f"(() => {{const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView(); const r = e.getBoundingClientRect();"
@@ -119,7 +119,7 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def screenshot(self, path: Path) -> None:
-        """Write what the whole page looks like as PNG."""
+        """Write a PNG of the whole page."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(shot["data"]))

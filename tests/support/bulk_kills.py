@@ -1,4 +1,4 @@
-"""Run `mirror-rt encode --resume` again and again, each time killed a little later."""
+"""Run `mirror-rt encode --resume` again and again, killing each run a little later."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import time
 
 
 def run_with_kills(arguments, kills, *, folder, seed=0):
-    """Kill -9 so many runs at random points after their first progress; then let one finish.
+    """Kill `kills` runs by SIGKILL at random points after some progress; then let one finish.
 
-    Returns the finished process and how many parts each killed run found finished before it.
+    Returns the finished process, and for each killed run how many parts were finished before it.
     """
     line = [sys.executable, "-m", "mirror_rt.cli", *map(str, arguments), "--resume", "--quiet"]
     rng = random.Random(seed)
@@ -22,7 +22,7 @@ def run_with_kills(arguments, kills, *, folder, seed=0):
     while len(parts) < kills:
         before = count_parts(folder)
         with subprocess.Popen(line, start_new_session=True, stderr=subprocess.PIPE) as process:
-            # From the loading of the model to the writing of a later part.
+            # The point lies between loading the model and writing a later part.
             deadline = time.monotonic() + 60
             wanted = before + rng.choice([0, 1, 1, 2])
             while count_parts(folder) < wanted and process.poll() is None:
@@ -33,13 +33,13 @@ def run_with_kills(arguments, kills, *, folder, seed=0):
                 os.kill(process.pid, signal.SIGKILL)
                 parts.append(before)
             else:
-                break  # faster than the kills
+                break  # the run finished before it was killed
         wait_for_the_end_of(process.pid)
     return subprocess.run(line, capture_output=True, text=True, check=False), parts
 
 
 def wait_for_the_end_of(group, seconds=10):
-    """Until no process of the group is left: a killed job takes its workers with it."""
+    """Wait until no process of the group is left: a killed job must take its workers with it."""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(ProcessLookupError):
         while True:

@@ -1,4 +1,4 @@
-"""Bundles with something wrong in them."""
+"""Damage bundles for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def spoil_token(graph: Path, out: Path, token_id: int) -> None:
-    """Write a graph that gives NaN for every text that holds a token, and the same for others."""
+    """Write a graph that gives NaN for texts with a token, and unchanged vectors for others."""
     import onnx
     from onnx import numpy_helper
 
@@ -25,7 +25,7 @@ def spoil_token(graph: Path, out: Path, token_id: int) -> None:
 
 
 def add_variant(bundle: Path, name: str, file: str, **fields: str) -> None:
-    """Enter a graph into the manifest of a bundle."""
+    """Add a graph as a variant to the manifest of a bundle."""
     path = bundle / "mirror.json"
     values = json.loads(path.read_text())
     values["variants"][name] = {"file": file, "precision": "fp32", "target": "cpu"} | fields

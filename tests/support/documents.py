@@ -1,4 +1,4 @@
-"""The documents, and how their fenced bash and python blocks are run, a folder a document."""
+"""List the documents, and run their fenced bash and python blocks, a folder per document."""
 
 import os
 import re
@@ -10,11 +10,11 @@ from paths import ROOT
 
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in
                                   (ROOT / "docs").rglob("*.md"))]  # fmt: skip
-# These tune more than they run: tests/documents/test_docs_tuning.py has them, for a process of
-# its own.
+# These documents mostly tune models, so tests/documents/test_docs_tuning.py runs them in a process
+# of its own.
 TUNING = ["docs/reference/loss.md", *(f"docs/guides/{name}.md" for name in (
     "studies", "systems", "systems-flow", "systems-pairs", "tuning"))]  # fmt: skip
-# What several documents begin with runs once, and what it makes is copied after that.
+# Commands with which several documents begin run only once; later, their results are copied.
 SHARED = {
     "mirror-rt export all-MiniLM-L6-v2 --out bundle\n": "bundle",
     "mirror-rt tune --recipe word --langs fr,en --base all-MiniLM-L6-v2 --top 250 --epochs 1 "
@@ -36,7 +36,7 @@ def bash(block):
 
 
 def sharing(folder):
-    """From a block to the same with copies in the place of what was made before, in `folder`."""
+    """Return a function that replaces a block's shared commands by copies out of `folder`."""
 
     def replace(block):
         for command, made in SHARED.items():

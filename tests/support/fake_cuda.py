@@ -1,4 +1,4 @@
-"""An onnxruntime-gpu that is not there: its module, and a library that needs what is missing."""
+"""Fake an onnxruntime-gpu: its module, and a provider library that needs missing libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
 def make_onnxruntime(folder: Path, *, missing: list[str], session=None) -> SimpleNamespace:
-    """A module with CUDA, whose provider library needs the libraries `missing`."""
+    """Return a module with CUDA, whose provider library needs the libraries `missing`."""
     capi = folder / "onnxruntime" / "capi"
     capi.mkdir(parents=True)
     source = folder / "empty.c"

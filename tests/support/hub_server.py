@@ -1,7 +1,7 @@
-"""A stand-in of a model hub: the part of its HTTP API that huggingface_hub 2.4 calls.
+"""A fake model hub with the part of its HTTP API that huggingface_hub 2.4 calls.
 
-Downloads of large files are redirected to another host, as there. What the hub holds, and the
-faults that a test sets, are in hub_store.py.
+As on the real hub, downloads of large files are redirected to another host. hub_store.py has the
+contents of the hub, and the faults that a test can set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REPO = r"(?P<name>[^/]+/[^/]+)"
 
 
 class RefusalError(Exception):
-    """An answer of status 4xx."""
+    """The request gets an answer of status 4xx."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class RefusalError(Exception):
 
 
 class HubServer(HubStore):
-    """The hub: `with HubServer() as hub`, then `hub.url`."""
+    """The running hub: use it by `with HubServer() as hub`, and connect to `hub.url`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class HubServer(HubStore):
 
     @property
     def storage_url(self) -> str:
-        """The same server under another name: another host to every client."""
+        """The same server under another name, which clients take for another host."""
         return f"http://localhost:{self._server.server_port}"
 
     def __enter__(self) -> HubServer:
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.connection.shutdown(2)
 
-    # Who asks
+    # Authorization
 
     def _user(self) -> str | None:
         sent = self.headers.get("Authorization")

@@ -1,4 +1,4 @@
-"""What a stand-in of a model hub holds: repositories, commits, branches, and faults to come."""
+"""The contents of a fake model hub: repositories, commits, branches, and faults to inject."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Blob:
 
 @dataclass
 class Repository:
-    """Commits (hash -> path -> file), and the branches that name them."""
+    """The commits of a repository (hash -> path -> file), and the branches that point to them."""
 
     private: bool = False
     gated: bool = False
@@ -58,15 +58,15 @@ class Repository:
 
 @dataclass
 class HubStore:
-    """Everything of the hub, in memory.
+    """The whole contents of the hub, in memory.
 
     Attributes:
-        repositories: by owner/name.
-        objects: LFS files by SHA-256.
-        break_off: path, or `upload` -> bytes after which its transfer breaks off.
+        repositories: owner/name -> repository.
+        objects: SHA-256 -> LFS file.
+        break_off: path, or `upload` -> number of bytes after which its transfer breaks off.
         damage: paths whose last byte is changed on the way out.
-        requests: method and path of each, in order.
-        leaked: requests to the other host that carried the token.
+        requests: method and path of each request, in order.
+        leaked: paths of requests to the other host that wrongly carried the token.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class HubStore:
     leaked: list[str] = field(default_factory=list)
 
     def add(self, name: str, files: dict[str, bytes], **options: bool) -> str:
-        """Make or extend a repository; return the commit."""
+        """Create or extend a repository; return the commit."""
         repository = self.repositories.setdefault(name, Repository(**options))
         tree = dict(repository.commits.get(repository.branches.get("main", ""), {}))
         for path, content in files.items():
@@ -90,7 +90,7 @@ class HubStore:
         return {path: blob.content for path, blob in tree.items()}
 
     def downloads(self) -> list[str]:
-        """Paths whose content was asked for, in order."""
+        """Return the paths whose content was requested, in order."""
         content = r"GET (?:/lfs-download)?/[^/]+/[^/]+/(?:resolve/)?[0-9a-f]{40}/(.+)"
         found = (re.match(content, line) for line in self.requests)
         return [unquote(match[1]) for match in found if match]

@@ -1,4 +1,4 @@
-"""Builds variants of the native sources for tests, with the compiler alone."""
+"""Build variants of the native sources for tests, with only a compiler."""
 
 from __future__ import annotations
 

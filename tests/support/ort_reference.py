@@ -1,4 +1,4 @@
-"""onnxruntime's own operators in numpy, after its documentation: runs a graph that needs CUDA."""
+"""Implement onnxruntime's operators in numpy, by its documentation, to run graphs for CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things lie in the repository, for tests in any folder."""
+"""Paths in the repository, for tests in any folder."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""One of the processes of test_processes.py: runs every check, writes what it saw.
+"""Run every check in one of the processes of test_processes.py, and write the results.
 
-python process_worker.py DEVICE MODEL PAIRS.txt FOLDER, with torchrun's variables in the
-environment. Without them it is the single process that the others are compared with.
+It is called as `python process_worker.py DEVICE MODEL PAIRS.txt FOLDER`, with torchrun's variables
+in the environment. Without them it is the single process with which the others are compared.
 """
 
 import os
@@ -30,7 +30,7 @@ INFONCE = {
 
 
 def check_infonce(processes):
-    """Loss, and gradients of all rows, of the joined batch: this process's share of them."""
+    """Return this process's share of the loss and of the gradients of the joined batch."""
     results = {}
     for name, (variant, extra) in INFONCE.items():
         generator = torch.Generator().manual_seed(1)
@@ -56,7 +56,7 @@ def check_infonce(processes):
 
 
 def check_training(processes, model, data):
-    """Gradients of the first step and weights after the last, in float64 without dropout."""
+    """Return the first step's gradients and the final weights, in float64 without dropout."""
     results = {}
     for name, batch_size, loss_batch, precision in [
         ("whole", 40, 40, "fp32"),
@@ -88,7 +88,7 @@ def check_training(processes, model, data):
 
 
 def outcome(work):
-    """Error that `work` raises, as text."""
+    """Return the error that `work` raises, as text."""
     try:
         work()
     except (MirrorError, ValueError, OSError, KeyboardInterrupt) as error:
@@ -97,7 +97,7 @@ def outcome(work):
 
 
 def check_errors(processes, config, data):
-    """What every process raises where one of them, or all, cannot go on."""
+    """Return the error of this process when one of the processes, or all, cannot go on."""
     first, second = processes.rank == 0, processes.rank == 1
     z = torch.randn(4 + second, 3, device=processes.device)
     diverging = replace(config, recipe=config.recipe.replace(learning_rate=1e30))
@@ -121,7 +121,7 @@ def check_errors(processes, config, data):
 
 
 def check_interruption(processes, config, data):
-    """Ctrl-C reaches the second process alone; the run is resumed, and compared."""
+    """Interrupt only the second process by Ctrl-C, resume the run, and return its losses."""
     step = Trainer._step
 
     def interrupted(self, number):
@@ -156,7 +156,7 @@ def main(device, model, pairs, folder):
             seen["interruption"] = check_interruption(processes, config, data)
         torch.save(seen, folder / f"{processes.rank}-of-{processes.count}.pt")
         if processes.rank == 1:
-            os._exit(7)  # as a crash would
+            os._exit(7)  # end like a crash
         processes.total(1)
 
 

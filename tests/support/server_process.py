@@ -1,4 +1,4 @@
-"""`mirror-rt serve` in a process of its own, and plain ways to talk to it."""
+"""Run `mirror-rt serve` in a process of its own, and send requests to it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from typing import Any
 
 
 class ServerProcess:
-    """A server at a free port; its log is kept, as it is what the operator sees.
+    """A server at a free port; its log is kept, as the operator would see it.
 
-    With `log_to`, the log goes into that file instead.
+    With `log_to`, the log is written to that file instead.
     """
 
     def __init__(self, *arguments: object, log_to: str | None = None, **environment: str) -> None:
@@ -47,7 +47,7 @@ class ServerProcess:
             time.sleep(0.05)
 
     def _is_ready(self) -> bool:
-        with contextlib.suppress(ConnectionRefusedError):  # where no log tells when it listens
+        with contextlib.suppress(ConnectionRefusedError):  # no log tells when it listens
             return self.get("/ready")[0] == 200
         return False
 
@@ -69,7 +69,7 @@ class ServerProcess:
         return self._exchange("GET", path, None, headers or {})
 
     def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
-        """Status, and the JSON of the answer; bytes go as they are."""
+        """Post a body (bytes are sent unchanged); return the status and the JSON of the answer."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self._exchange("POST", path, data, headers or {})
 
@@ -87,7 +87,7 @@ class ServerProcess:
         return response.status, json.loads(content) if is_json else content
 
     def send(self, data: bytes) -> bytes:
-        """What comes back for bytes, until the server closes."""
+        """Send bytes; return everything that comes back until the server closes the connection."""
         with self.socket() as connection:
             connection.sendall(data)
             return read_all(connection)
@@ -121,7 +121,7 @@ def make_pack(
     default: str,
     prompts: dict[str, dict[str, str]] | None = None,
 ) -> Path:
-    """A pack of copies of bundles, each said to be of the language of its name."""
+    """Make a pack of copies of bundles; the name of each becomes its language."""
     import shutil
 
     from mirror_rt.bundle.pack_index import PackedBundle, PackIndex

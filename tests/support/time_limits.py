@@ -1,4 +1,4 @@
-"""Limits on what a call may take."""
+"""Limit the time that a call may take."""
 
 import contextlib
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 @contextlib.contextmanager
 def within_a_second():
-    """A second of processor time, which neighbours do not change; what hangs ends after 20."""
+    """Allow a second of processor time, which other load does not affect; stop after 20 s."""
 
     def give_up(*_):
         pytest.fail("it hangs")

@@ -1,4 +1,4 @@
-"""Tiny models with the families' real code: random weights, a tokenizer of the pieces at hand."""
+"""Make tiny models with the real code of each family, random weights and a small tokenizer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROBERTA_TOKENS = [("cls", "<s>"), ("pad", "<pad>"), ("sep", "</s>"), ("unk", "<u
 
 @dataclass(frozen=True)
 class Tiny:
-    """A tiny model of one family: its tokenizer, and what its configuration needs besides."""
+    """A tiny model of one family: its tokenizer, and additional values of its configuration."""
 
     pieces: str = "wordpiece"
     tokens: list[tuple[str, str]] = field(default_factory=lambda: BERT_TOKENS)
@@ -37,7 +37,7 @@ class Tiny:
     config: dict[str, object] = field(default_factory=dict)
 
 
-# 130 positions, of which RoBERTa uses 128: they are numbered from padding_idx + 1 = 2.
+# RoBERTa uses only 128 of its 130 positions, as it numbers them from padding_idx + 1 = 2.
 _ROBERTA = {"max_position_embeddings": 130, "type_vocab_size": 1, "pad_token_id": 1,
             "bos_token_id": 0, "eos_token_id": 2}  # fmt: skip
 TINY = {
@@ -45,7 +45,7 @@ TINY = {
     "roberta": Tiny("bpe", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA),
     "xlm-roberta": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA),
     "camembert": Tiny("unigram", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA),
-    "distilbert": Tiny(types=True),  # published tokenizers of it do declare them
+    "distilbert": Tiny(types=True),  # its published tokenizers declare them
     "albert": Tiny("unigram", config={"embedding_size": 16}),
     "electra": Tiny(pooling="cls", config={"embedding_size": 16}),
     "mpnet": Tiny("wordpiece", ROBERTA_TOKENS, types=False, config=_ROBERTA),
@@ -56,15 +56,15 @@ TINY = {
     "modernbert": Tiny("bpe", pooling="cls", types=False, config={
         "local_attention": 16, "global_attn_every_n_layers": 2, "pad_token_id": 0,
         "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}),
-    "roformer": Tiny(config={"embedding_size": 16}),  # one that no row of ours knows
+    "roformer": Tiny(config={"embedding_size": 16}),  # a family for which we have no row
 }  # fmt: skip
 
 
 def _rank_pieces(words: Iterable[str], size: int, inner: str = "") -> list[tuple[str, float]]:
-    """Every character, every word, and what else covers most of them, with log probabilities.
+    """Return all characters, all words and the most frequent pieces, with log probabilities.
 
-    tokenizers' trainers of WordPiece and Unigram break ties by the order of a hash: another
-    vocabulary in every run, and now and then one that fails a test.
+    The trainers of tokenizers for WordPiece and Unigram break ties by the order of a hash, which
+    gives another vocabulary in every run, and now and then one that fails a test.
     """
     counts: Counter[str] = Counter()
     whole = Counter(words)
@@ -124,7 +124,7 @@ def _make_tokenizer(tiny: Tiny, texts: list[str]):
 
 
 def make_model(family: str, folder: Path, texts: list[str], *, seed: int = 0) -> Path:
-    """Write a tiny model of random weights and its tokenizer."""
+    """Write a tiny model with random weights, and its tokenizer."""
     import torch
     from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
@@ -139,7 +139,7 @@ def make_model(family: str, folder: Path, texts: list[str], *, seed: int = 0) ->
         "initializer_range": 0.2,
         "max_position_embeddings": 128,
     }
-    # As many published files have it: a cap and a padding that must not reach the run time.
+    # Like many published files: a truncation and a padding that must not reach the runtime.
     tokenizer.enable_truncation(16)
     tokenizer.enable_padding(length=16, pad_id=tokenizer.token_to_id(dict(tiny.tokens)["pad"]))
     inputs = ["input_ids", "token_type_ids", "attention_mask"]

@@ -1,8 +1,8 @@
-// One tile of the cosine matrix: what is compiled once for each instruction set.
+// The functions for one tile of the cosine matrix, compiled once for each instruction set.
 //
-// A block of rows is packed three ways, so that every product below reads its operands in order.
-// With panels of P columns (P = Isa::panel), T = rows of a block, unit = a float, or a pair of
-// bfloat16 along the summed index:
+// A block of rows is packed in three ways, so that every product below reads its operands
+// sequentially. P = Isa::panel is the number of columns of a panel, T the number of rows of a
+// block, and a unit is a float, or a pair of bfloat16 along the summed index:
 //
 //   by_dim     [D / P][T][P]   rows, a panel of dimensions at a time: left operand of the cosines
 //   transposed [T / P][D][P]   the same block transposed: right operand of the cosines
@@ -20,7 +20,7 @@
 
 namespace mirror_rt::infonce {
 
-/// A packed block; pointers into one allocation of the caller.
+/// A packed block; the pointers lead into one allocation of the caller.
 struct PackedBlock {
   const void* by_dim;
   const void* transposed;
@@ -35,19 +35,19 @@ struct Geometry {
   std::int64_t dim;    // D rounded up to a multiple of Isa::panel
 };
 
-/// Running logsumexp of rows: m + ln(sum) / ln 2 in base 2.
+/// The running logsumexp of rows; in base 2 it is maximum + log2(sum).
 struct LogSumExp {
   float* maxima;  // base 2
   double* sums;
 };
 
-/// Exponents in base 2 of the two terms of W, or their factors where one exponential is enough.
+/// The base-2 exponents of the two terms of W, or their factors if one exponential is enough.
 struct LogWeights {
   const float* rows;     // [T]
   const float* columns;  // [T]
 };
 
-/// One instruction set. All buffers are 64-byte aligned. `scores` is [T / P][T][P] floats.
+/// One instruction set. All buffers are 64-byte aligned; `scores` holds [T / P][T][P] floats.
 struct Isa {
   const char* name;
   bool (*supported)();
@@ -55,41 +55,41 @@ struct Isa {
   int row_step;  // rows of a register tile; divides `panel`
   int pair;      // values in a unit: 1 for floats, 2 for bfloat16 pairs
 
-  /// Dot product of two rows of n floats, summed in float64; they need not be aligned.
+  /// Returns the dot product of two rows of n floats, summed in float64; they may be unaligned.
   double (*dot)(const float* x, const float* y, std::int64_t n);
 
-  /// Packs float32 unit rows [rows, dim] (row-major, zero rows up to T) into three layouts.
+  /// Packs float32 unit rows [T, dim] (row-major, zero past the last real row) into three layouts.
   void (*pack)(const Geometry&, const float* unit, void* by_dim, void* transposed, void* by_row);
 
   /// scores = X_I X_J^T for the real rows and columns, rounded up to register tiles.
   void (*scores)(const Geometry&, const PackedBlock& rows, const PackedBlock& columns,
                  float* scores);
 
-  /// Adds the tile to the rows' logsumexp and, unless `columns.sums` is null, to the columns'.
+  /// Adds the tile to the logsumexp of the rows and, unless `columns.sums` is null, of the columns.
   /// `scale` is in base 2. With `fixed_maximum` every maximum is `scale`, as no cosine exceeds 1.
   void (*logsumexp)(const Geometry&, std::int64_t n_rows, std::int64_t n_columns, float* scores,
                     float scale, bool fixed_maximum, const LogSumExp& rows,
                     const LogSumExp& columns);
 
-  /// scores -> W. With `one_exponential` W = 2^(scale (s - 1)) (a_i + b_j), the log weights being
-  /// factors then; else W = 2^(scale s + a_i) + 2^(scale s + b_j).
+  /// Turns scores into W. With `one_exponential` W = 2^(scale (s - 1)) (a_i + b_j), where the log
+  /// weights are factors; otherwise W = 2^(scale s + a_i) + 2^(scale s + b_j).
   void (*weights)(const Geometry&, std::int64_t n_rows, std::int64_t n_columns, float* scores,
                   float scale, bool one_exponential, const LogWeights& log_weights);
 
-  /// sums_I += W X_J and, unless `column_sums` is null, sums_J += W^T X_I; row-major with rows of
-  /// Geometry::dim floats, each allocated up to a multiple of row_step. `scratch` is as large as
-  /// two tiles; `scores` is overwritten.
+  /// Computes sums_I += W X_J and, unless `column_sums` is null, sums_J += W^T X_I. Both are
+  /// row-major with rows of Geometry::dim floats, allocated up to a multiple of row_step rows.
+  /// `scratch` is as large as two tiles; `scores` holds W and is overwritten.
   void (*accumulate)(const Geometry&, const PackedBlock& rows, const PackedBlock& columns,
                      float* scores, void* scratch, float* row_sums, float* column_sums);
 };
 
-/// Every instruction set that was compiled, the most capable last; ends with null.
+/// Every instruction set that was compiled, the most capable last; the list ends with null.
 extern const Isa* const kIsas[];
 
-/// The named one if this processor has it; null for none.
+/// Returns the instruction set of that name if this processor has it, else null.
 const Isa* find_isa(const char* name);
 
-/// The most capable one for float32 operands, or with `pairs` for bfloat16 ones (null for none).
+/// Returns the most capable one for float32 operands, or with `pairs` for bfloat16 ones, or null.
 const Isa* best_isa(bool pairs);
 
 }  // namespace mirror_rt::infonce

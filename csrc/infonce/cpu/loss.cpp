@@ -1,10 +1,10 @@
 // The steps that cost O(rows * columns * D): tiles of the cosine matrix, on several threads.
 //
-// A task is one tile: its cosines, masked, are added to the running logsumexp of their rows and
-// columns, or become weights W that both blocks are multiplied by. Two tasks never write one block
-// at the same time, and every block meets the others in a fixed order, so results depend neither
-// on timing nor on which thread does what. Beside the packed rows and the sums, memory is a few
-// tiles a thread.
+// A task is one tile: its masked cosines are added to the running logsumexp of their rows and
+// columns, or become weights W by which both blocks are multiplied. Two tasks never write to the
+// same block at the same time, and every block meets the others in a fixed order, so results depend
+// neither on timing nor on which thread runs a task. Besides the packed rows and the sums, memory
+// is a few tiles per thread.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -21,11 +21,12 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504f;
-// Up to this scale 2^(scale (s - 1)) of any cosine s is a normal float, and its inverse too.
+// Up to this scale, exp(scale (s - 1)) of any cosine s is a normal float, and so is its inverse.
 constexpr float kLargestFixedScale = 40;
 constexpr std::int64_t kSmallestBlock = 72, kLargestBlock = 240;  // a tile fits in the L2 cache
 
-/// Rows of a block: many, to amortise loading the sums, but enough blocks for every thread.
+/// Chooses the rows of a block: many, to amortise loading the sums, but enough blocks for every
+/// thread.
 Geometry geometry_of(const Rows& rows, const Rows& columns, const Execution& run) {
   const std::int64_t panel = run.isa->panel;
   const std::int64_t fair = std::max(rows.count(), columns.count()) / (4 * run.threads);
@@ -33,11 +34,12 @@ Geometry geometry_of(const Rows& rows, const Rows& columns, const Execution& run
   return {block, padded_dim(*run.isa, rows.dim)};
 }
 
-/// The tiles of a problem, and the threads' turns at them.
+/// Schedules the tiles of a problem on the threads.
 ///
-/// In round r of n, row block i meets column block (r - i) mod n (symmetric: each unordered pair
-/// once, a block itself in one round) or (r + i) mod n. Every block takes part in every round
-/// exactly once, so a task may start when both its blocks have finished the round before.
+/// In round r of n, row block i meets column block (r + i) mod n or, in a symmetric problem,
+/// (r - i) mod n, so that each unordered pair meets once, and each block once meets itself. Every
+/// block takes part in every round exactly once, so a task may start when both of its blocks have
+/// finished the previous round.
 class Schedule {
  public:
   Schedule(std::int64_t rows, std::int64_t columns, bool symmetric)
@@ -48,7 +50,7 @@ class Schedule {
         done_rows_(n_),
         done_columns_(symmetric ? 0 : n_) {}
 
-  /// tile(i, j, thread) for every tile.
+  /// Calls tile(i, j, thread) for every tile.
   template <class Tile>
   void run(int threads, const Tile& tile) {
     const int useful = static_cast<int>(std::min<std::int64_t>(threads, n_));
@@ -77,7 +79,7 @@ class Schedule {
   std::vector<std::atomic<std::int64_t>> done_rows_, done_columns_;  // rounds finished
 };
 
-/// What both steps need: packed operands, geometry, and a tile of scores a thread.
+/// What both steps need: packed operands, geometry, and a tile of scores for each thread.
 struct Problem {
   Problem(const Rows& rows, const Rows* other, const Negatives& negatives, const Execution& run)
       : negatives(negatives),
@@ -103,7 +105,7 @@ struct Problem {
   Aligned<float> scores;
 };
 
-/// Sets to -inf the scores of rows and columns of one string, and of the padding of a panel.
+/// Sets to -inf the scores of a row and a column of the same string, and the padding of a panel.
 void mask(const Problem& problem, const PackedBlock& rows, const PackedBlock& columns,
           float* scores) {
   const std::int64_t panel = problem.run.isa->panel, block = problem.geometry.block;
@@ -123,7 +125,7 @@ void mask(const Problem& problem, const PackedBlock& rows, const PackedBlock& co
         if (ids[j] == negatives.row_ids[row]) score(i, j) = -kInfinity;
       }
     } else {
-      // The first column of this string in the block, then every period-th.
+      // Start at the first column of this string in the block, and take every period-th.
       const std::int64_t offset = (row - columns.first) % negatives.period;
       for (std::int64_t j = offset < 0 ? offset + negatives.period : offset; j < n_columns;
            j += negatives.period) {
@@ -142,7 +144,7 @@ float* masked_scores(Problem& problem, const PackedBlock& rows, const PackedBloc
   return scores;
 }
 
-/// Exponents of base 2, or factors relative to `scale`, padded; null means none.
+/// Returns the base-2 exponents, or the factors relative to `scale`, padded; null values mean none.
 Aligned<float> padded_log_weights(const float* values, std::int64_t n, std::int64_t padded,
                                   float scale, bool one_exponential) {
   Aligned<float> out = aligned<float>(padded);
@@ -171,7 +173,7 @@ void logsumexp(const Rows& rows, const Rows* columns, const Negatives& negatives
     const PackedBlock column_block = problem.columns().block(j);
     if (row_block.first >= negatives.n_rows &&
         (!problem.symmetric || column_block.first >= negatives.n_rows)) {
-      return;  // hard negatives among themselves
+      return;  // both blocks are hard negatives, which have no loss
     }
     float* scores = masked_scores(problem, row_block, column_block, thread);
     const LogSumExp of_rows{&maxima[row_block.first], &sums[row_block.first]};

@@ -13,7 +13,7 @@ PackedRows::PackedRows(const Rows& rows, const Geometry& geometry, const Executi
   const Isa& isa = *execution.isa;
   by_dim_ = geometry.block * round_up(geometry.dim / isa.pair, isa.panel);
   transposed_ = geometry.block * geometry.dim / isa.pair;
-  by_row_ = isa.pair == 1 ? 0 : transposed_;  // of floats, by_dim serves
+  by_row_ = isa.pair == 1 ? 0 : transposed_;  // for floats, by_dim serves as by_row
   units_ = aligned<Unit>(blocks() * (by_dim_ + transposed_ + by_row_));
 
   const std::int64_t unit_size = geometry.block * geometry.dim;

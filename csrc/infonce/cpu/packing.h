@@ -15,7 +15,7 @@ struct AlignedDelete {
 template <class T>
 using Aligned = std::unique_ptr<T[], AlignedDelete>;
 
-/// Uninitialised, on a 64-byte boundary.
+/// Allocates n uninitialised elements on a 64-byte boundary.
 template <class T>
 Aligned<T> aligned(std::int64_t n) {
   return Aligned<T>(static_cast<T*>(::operator new[](n * sizeof(T), std::align_val_t{64})));
@@ -38,7 +38,7 @@ class PackedRows {
 
   std::int64_t rows_;
   Geometry geometry_;
-  std::int64_t by_dim_, transposed_, by_row_;  // units of a block in each layout
+  std::int64_t by_dim_, transposed_, by_row_;  // number of units of a block in each layout
   Aligned<Unit> units_;
 };
 

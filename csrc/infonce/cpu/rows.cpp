@@ -1,4 +1,4 @@
-// The steps that cost O(rows * D): norms, the objective, the gradient of the input.
+// The steps that cost O(rows * D): the norms, the objective, and the gradient of the input.
 #include "infonce/cpu/rows.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ To bit_cast(From x) {
   return y;
 }
 
-// Both directions after Maratyszcza's FP16 library: exact, ties to even, no branches.
+// Both conversions follow Maratyszcza's FP16 library: exact, ties to even, no branches.
 float from_half(std::uint16_t h) {
   const std::uint32_t w = std::uint32_t{h} << 16, doubled = w + w;
   const float normal = bit_cast<float>((doubled >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
@@ -82,7 +82,7 @@ void narrow(const float* source, Dtype dtype, std::int64_t n, void* out) {
   }
 }
 
-/// Block and offset in bytes of row `i`.
+/// Returns the block of row `i` and the row's offset in it, in bytes.
 std::pair<std::size_t, std::int64_t> locate(const Rows& rows, std::int64_t i) {
   std::size_t block = 0;
   while (i >= rows.blocks[block].rows) i -= rows.blocks[block++].rows;
@@ -98,7 +98,7 @@ double softplus(double u) { return std::max(u, 0.0) + std::log1p(std::exp(-std::
 
 std::int64_t chunks(std::int64_t rows) { return (rows + kRowsOfChunk - 1) / kRowsOfChunk; }
 
-/// body(first row, last row, chunk) for chunks of rows, on up to `threads` threads.
+/// Calls body(first row, end row, chunk) for chunks of rows, on up to `threads` threads.
 template <class Body>
 void for_row_chunks(std::int64_t rows, int threads, const Body& body) {
   parallel_for(chunks(rows), threads, [&](std::int64_t chunk, int) {

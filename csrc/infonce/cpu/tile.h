@@ -1,10 +1,10 @@
-// The functions of an Isa, for the instruction set this translation unit is compiled for.
+// The functions of an Isa, for the instruction set that this translation unit is compiled for.
 //
-// Included once by each infonce_<isa>.cpp, which defines MIRROR_RT_ISA (its name), MIRROR_RT_LANES
-// (floats of a vector), MIRROR_RT_ROW_STEP (rows of a register tile), MIRROR_RT_SUPPORTED (whether
-// the processor has it) and, for bfloat16 pairs, MIRROR_RT_PAIRS.
-// Everything has internal linkage and uses nothing of the C++ library: a function the linker
-// merged with that of another file could run instructions the processor lacks.
+// Each tile_<isa>.cpp includes this file once, and defines MIRROR_RT_ISA (its name),
+// MIRROR_RT_LANES (floats of a vector), MIRROR_RT_ROW_STEP (rows of a register tile),
+// MIRROR_RT_SUPPORTED (whether the processor has it) and, for bfloat16 pairs, MIRROR_RT_PAIRS.
+// Everything has internal linkage and uses nothing of the C++ library: if the linker merged a
+// function with that of another file, it could run instructions that the processor lacks.
 #pragma once
 
 #include "infonce/cpu/isa.h"
@@ -14,9 +14,9 @@ namespace mirror_rt::infonce {
 namespace {
 
 constexpr int kRowStep = MIRROR_RT_ROW_STEP;
-constexpr int kVectors = 3;  // of a register tile: kRowStep * 3 accumulators
+constexpr int kVectors = 3;  // of a row of a register tile: it has kRowStep * 3 accumulators
 constexpr int kPanel = kVectors * kLanes;
-// Of the summed index at a time: so many rows of a panel stay in the first-level cache.
+// The summed index is taken so many steps at a time, as these rows of a panel stay in the L1 cache.
 constexpr std::int64_t kDepth = 24576 / (kPanel * 4) / kPanel * kPanel;
 static_assert(kPanel % kRowStep == 0 && kDepth > 0);
 
@@ -24,7 +24,7 @@ std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1)
 
 std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// Left operand of a register tile: element (row r, k) of the summed index.
+/// The left operand of a register tile; operator() is its element in row r at summed index k.
 struct ByPanel {  // [depth / P][rows][P]: rows adjacent, k within a panel
   const Unit* data;
   std::int64_t panel_stride;
@@ -40,7 +40,8 @@ struct ByDepth {  // [depth][P]: k adjacent by P, rows within a panel
   Unit operator()(int r, std::int64_t k) const { return data[k * kPanel + r]; }
 };
 
-/// c[r][0 .. P) (+)= sum over k < depth of a(r, k) b[k][0 .. P), all in registers.
+/// Sets c[r][0 .. P), or with `add` adds to it, the sum over k < depth of a(r, k) b[k][0 .. P), all
+/// in registers.
 template <class Left>
 inline void multiply(const Left& a, const Unit* b, std::int64_t depth, float* c,
                      std::int64_t stride, bool add) {
@@ -71,7 +72,7 @@ inline void multiply(const Left& a, const Unit* b, std::int64_t depth, float* c,
   }
 }
 
-/// Offset of element (i, j) in a tile or in a block packed by panels of columns.
+/// Returns the offset of element (i, j) in a tile, or in a block packed by panels of columns.
 std::int64_t at(const Geometry& g, std::int64_t i, std::int64_t j) {
   return (j / kPanel * g.block + i) * kPanel + j % kPanel;
 }
@@ -94,7 +95,8 @@ void scores(const Geometry& g, const PackedBlock& rows, const PackedBlock& colum
   }
 }
 
-/// c[i][0 .. dim) += sum over k < depth of left(i, k) right[k], right being packed by_row.
+/// Adds to sums[i][0 .. dim) the sum over k < depth of left(i, k) right[k]; `right` is packed as
+/// by_row.
 template <class Left, class LeftAt>
 void weighted_sums(const Geometry& g, std::int64_t n, std::int64_t depth, const LeftAt& left_at,
                    const Unit* right, float* sums) {
@@ -106,7 +108,7 @@ void weighted_sums(const Geometry& g, std::int64_t n, std::int64_t depth, const 
   }
 }
 
-/// A tile of W as left operands of the two products.
+/// A tile of W as the left operands of the two products.
 struct TileUnits {
   const Unit* along_columns;  // [T / pair / P][T][P]
   const Unit* along_rows;     // [T / P][T / pair][P]
@@ -122,7 +124,7 @@ TileUnits tile_units(const Geometry& g, std::int64_t n_rows, std::int64_t n_colu
   auto* along_columns = static_cast<Unit*>(scratch);
   auto* along_rows = along_columns + g.block * round_up(g.block / kPair, kPanel);
   for (std::int64_t j = 0; j < n_columns; j += kLanes) {
-    // A row past the last one must add nothing; columns up to the next vector are 0 already.
+    // The row that completes the last pair must add nothing; padding columns are 0 already.
     if (n_rows % kPair != 0) store(w + at(g, n_rows, j), Vec{});
     const std::int64_t panel = j / kPanel * (g.block / kPair);
     for (std::int64_t i = 0; i < n_rows; i += kPair) {
@@ -165,9 +167,9 @@ float largest(Vec x) {
   return most;
 }
 
-Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // of a NaN and a number, the number
+Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // for a NaN in a and a number in b: b
 
-/// Every maximum is `scale`: one exponential a score serves its row and its column.
+/// Every maximum is `scale`, so one exponential per score serves both its row and its column.
 void add_with_fixed_maximum(const Geometry& g, std::int64_t n_rows, std::int64_t n_columns,
                             const float* scores, float scale, double* row_sums,
                             double* column_sums) {
@@ -191,13 +193,13 @@ void add_with_fixed_maximum(const Geometry& g, std::int64_t n_rows, std::int64_t
   }
 }
 
-/// Merges sum over a tile of 2^(score - maximum) into (maxima, sums).
+/// Merges a tile's sum of 2^(score - maximum) into (maxima, sums).
 void merge(float maximum, double sum, float* maxima, double* sums) {
   if (maximum > *maxima) {
     *sums = *sums * exp2_one(*maxima - maximum) + sum;
     *maxima = maximum;
   } else {
-    // Equal maxima, even -inf, need no factor; a sum of nothing is 0 and a NaN passes.
+    // Equal maxima, even -inf, need no factor; an empty sum is 0, and a NaN is passed on.
     *sums += maximum == *maxima ? sum : sum * exp2_one(maximum - *maxima);
   }
 }
@@ -266,7 +268,7 @@ void weights(const Geometry& g, std::int64_t n_rows, std::int64_t n_columns, flo
   }
 }
 
-/// Layout by_dim, and from it, a panel at a time as that stays in the cache, `transposed`.
+/// Packs by_dim, and from it `transposed`, a panel at a time, since a panel stays in the cache.
 void pack_rows(const Geometry& g, const float* unit, Unit* by_dim, Unit* transposed) {
   const std::int64_t units = g.dim / kPair;
   for (std::int64_t i = 0; i < g.block; ++i) {
@@ -284,7 +286,7 @@ void pack_rows(const Geometry& g, const float* unit, Unit* by_dim, Unit* transpo
 
 void pack(const Geometry& g, const float* unit, void* by_dim, void* transposed, void* by_row) {
   pack_rows(g, unit, static_cast<Unit*>(by_dim), static_cast<Unit*>(transposed));
-#ifdef MIRROR_RT_PAIRS  // of floats, by_row is by_dim
+#ifdef MIRROR_RT_PAIRS  // for floats, by_row is by_dim
   auto* rows = static_cast<Unit*>(by_row);
   for (std::int64_t i = 0; i < g.block / kPair; ++i) {
     const float* pair = unit + i * kPair * g.dim;
@@ -308,7 +310,7 @@ bool supported() {
 
 }  // namespace
 
-// In two macros, so that the name is expanded before it is pasted.
+// Two macros are needed, so that the name is expanded before it is pasted.
 #define MIRROR_RT_DEFINE(isa)                                                \
   extern const Isa k_##isa;                                                  \
   const Isa k_##isa = {#isa, supported, kPanel,    kRowStep, kPair,     dot, \

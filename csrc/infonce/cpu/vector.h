@@ -1,7 +1,7 @@
-// Vectors of MIRROR_RT_LANES floats, and of the units that products are summed over.
+// Vectors of MIRROR_RT_LANES floats, and vectors of the units over which products are summed.
 //
-// GCC's and Clang's vector extensions: the same source becomes SSE2, AVX2, AVX-512 or NEON, or
-// scalar code where the processor has none.
+// They use the vector extensions of GCC and Clang: the same source becomes SSE2, AVX2, AVX-512 or
+// NEON, or scalar code if the processor has no vectors.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ constexpr float kInfinity = __builtin_inff();
 inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
 
-/// Dot product of rows at any address, in float64: norms of long rows overflow float32.
+/// Returns the dot product of unaligned rows, in float64, as long rows' norms overflow float32.
 double dot(const float* x, const float* y, std::int64_t n) {
   constexpr int kHalf = kLanes / 2;
   typedef float Half __attribute__((vector_size(kHalf * 4)));
@@ -44,10 +44,10 @@ double dot(const float* x, const float* y, std::int64_t n) {
   return total;
 }
 
-/// x in every lane. Subtracting 0 is no instruction; adding it would be, for it changes -0.
+/// Returns x in every lane. Subtracting 0 costs no instruction; adding it would, as it changes -0.
 inline Vec all(float x) { return x - Vec{}; }
 
-/// 2^x to 2 units in the last place; 0 below -126, NaN for NaN. x must be under 128.
+/// Returns 2^x to 2 units in the last place; 0 below -126, NaN for NaN. x must be under 128.
 inline Vec exp2(Vec x) {
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
   const Vec biased = x + 12582912.0f;
@@ -74,7 +74,7 @@ constexpr int kPair = 1;
 inline UnitVec broadcast(Unit x) { return all(x); }
 inline Vec multiply_add(UnitVec a, UnitVec b, Vec c) { return a * b + c; }
 
-/// The units of adjacent values.
+/// Stores the units of adjacent values.
 inline void store_units(Unit* p, Vec x) { store(p, x); }
 
 #else
@@ -101,19 +101,19 @@ inline Vec multiply_add(UnitVec a, UnitVec b, Vec c) {
 typedef std::uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
 typedef std::uint16_t ShortVec __attribute__((vector_size(kLanes * 2)));
 
-/// The nearest bfloat16 to each float, ties to even, in the low halves; NaN stays NaN.
+/// Returns the nearest bfloat16 to each float, ties to even, in the low halves; NaN stays NaN.
 inline UintVec to_bfloat16(Vec x) {
   const UintVec bits = (UintVec)x;
   const UintVec rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return x == x ? rounded : UintVec{} + 0x7fc0;
 }
 
-/// Units of one value from each.
+/// Returns units that pair a value of `low` with one of `high`.
 inline UnitVec pairs_of(Vec low, Vec high) {
   return (UnitVec)(to_bfloat16(low) | to_bfloat16(high) << 16);
 }
 
-/// The units of adjacent values, half as many.
+/// Stores the units of adjacent values, half as many as values.
 inline void store_units(Unit* p, Vec x) {
   const ShortVec halves = __builtin_convertvector(to_bfloat16(x), ShortVec);
   __builtin_memcpy(p, &halves, sizeof halves);

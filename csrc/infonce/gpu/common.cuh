@@ -1,4 +1,4 @@
-// What several of the InfoNCE kernels share.
+// Helpers shared by several of the InfoNCE kernels.
 #pragma once
 
 #include "infonce/gpu/loss.h"
@@ -9,8 +9,8 @@ namespace mirror_train {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Unit rows are stored times 2^15: the largest element, 1, stays finite in fp16, and the small
-// ones and the low parts of all do not become subnormal.
+// Unit rows are stored times 2^15: the largest possible element, 1, stays finite in fp16, and
+// small elements and all low parts are kept from becoming subnormal.
 constexpr float kUnitScale = 32768.0f;
 
 __device__ inline int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }

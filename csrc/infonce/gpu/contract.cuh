@@ -1,14 +1,14 @@
-// The weighted sums: a kernel that writes a wave of weights W, and one that multiplies by it.
+// The weighted sums: one kernel writes a wave of weights W, another multiplies by it.
 #pragma once
 
 #include "infonce/gpu/tiles.cuh"
 
 namespace mirror_train {
 
-// W <= 2 is stored in fp16 times 2^14: exact to 11 bits down to 2^-28, and 0 below 2^-39.
+// W, at most 2, is stored in fp16 times 2^14: exact to 11 bits down to 2^-28, and 0 below 2^-39.
 constexpr float kWeightScale = 16384.0f;
-// Their low parts are at most 2^-12 of the high ones, and stored times 2^11 for small weights'
-// sake.
+// The low parts are at most 2^-12 of the high ones; they are stored times 2^11 to keep the digits
+// of small weights.
 constexpr float kLowWeightScale = 2048.0f;
 
 struct ContractParams {
@@ -29,19 +29,20 @@ union WeightsStorage {
   std::uint16_t tile[kTile * kTile];
 };
 
-/// exp(score + log_weight), at most 1 but for rounding: so cut off there, which lets NaN pass.
+/// Returns exp(score + log_weight). It exceeds 1 only by rounding, so it is clamped to 1, in a way
+/// that passes NaN on.
 __device__ inline float weight_of(float cosine, float scale, float log_weight) {
   const float exponent = fmaf(cosine, scale, log_weight);
   return __expf(exponent > 0 ? 0.0f : exponent);
 }
 
-/// log_weights[i]; -inf past the last row or column that has one.
+/// Returns log_weights[i], or -inf past the last row or column that has a log weight.
 __device__ inline float log_weight_at(const float* log_weights, std::int64_t i,
                                       std::int64_t count) {
   return log_weights != nullptr && i < count ? log_weights[i] : -INFINITY;
 }
 
-/// Turns the cosines of a tile into its weights, times kWeightScale.
+/// Turns the cosines of a tile into weights, times kWeightScale.
 template <typename Accumulator>
 __device__ void weigh(Accumulator& values, const ContractParams& p, const Tile& tile) {
   const Scores& s = p.scores;
@@ -65,11 +66,12 @@ __device__ void weigh(Accumulator& values, const ContractParams& p, const Tile& 
   }
 }
 
-/// Copies a tile from the accumulators to `out` in fp16, by way of shared memory for whole lines.
+/// Copies a tile from the accumulators to `out` in fp16, through shared memory so that whole lines
+/// are written.
 template <typename Accumulator>
 __device__ void store_tile(const Accumulator& values, std::uint16_t* shared, std::uint16_t* out,
                            std::int64_t pitch) {
-  // Lines of kTile elements, permuted so that neither side's accesses meet in a bank.
+  // Lines of kTile elements are permuted so that neither writing nor reading has bank conflicts.
   const auto offset = [](int row, int chunk) { return row * kTile + (chunk ^ row % 8) * kChunk; };
 #pragma unroll
   for (int r = 0; r < Accumulator::kRows; ++r) {
@@ -92,7 +94,7 @@ __device__ void store_tile(const Accumulator& values, std::uint16_t* shared, std
   __syncthreads();
 }
 
-/// Leaves of every value what fp16 does not hold of it, times kLowWeightScale.
+/// Replaces every value by its rounding error in fp16, times kLowWeightScale.
 template <typename Accumulator>
 __device__ void keep_low_parts(Accumulator& values) {
 #pragma unroll
@@ -122,13 +124,13 @@ __global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void weights_tiles(Co
   }
 }
 
-/// Element [row, column] of the panel of weights as an operand.
+/// Returns the panel of weights from element [row, column] as an operand.
 __device__ inline Operand panel_operand(const ContractParams& p, std::int64_t row,
                                         std::int64_t column) {
   return {p.panel + row * p.panel_pitch + column, p.panel_pitch, p.panel_low, 1 / kLowWeightScale};
 }
 
-/// Element [row, dimension] of the unit rows as an operand.
+/// Returns the unit rows from element [row, dimension] as an operand.
 __device__ inline Operand unit_operand(const Rows& rows, std::int64_t row, std::int64_t dimension) {
   Operand operand = row_operand(rows, row);
   operand.data += dimension;
@@ -140,7 +142,7 @@ struct alignas(8) SumPair {
   float y;
 };
 
-/// Writes a tile of sums or adds to it.
+/// Writes a tile of sums (`first`), or adds to the tile in memory.
 template <typename Accumulator>
 __device__ void store_sums(const Accumulator& values, float* out, std::int64_t pitch, bool first) {
   constexpr float kScale = 1 / (kWeightScale * kUnitScale);
@@ -157,7 +159,7 @@ __device__ void store_sums(const Accumulator& values, float* out, std::int64_t p
   }
 }
 
-/// sums += W across: tile row `share.slot` of the wave times the columns it stands for.
+/// Adds W across to the sums: tile row `share.slot` of the wave, times the wave's columns.
 template <typename Core, bool kSplit>
 __device__ void add_across(typename Core::Accumulator& sums, const ContractParams& p,
                            const Share& share, std::int64_t dimension, typename Core::Ring& ring) {
@@ -170,7 +172,7 @@ __device__ void add_across(typename Core::Accumulator& sums, const ContractParam
       unit_operand(p.scores.columns, column, dimension), depth, ring);
 }
 
-/// sums += W transposed, down tile column `share.slot` of the wave, times the rows.
+/// Adds W down to the sums: tile column `share.slot` of the wave, transposed, times its rows.
 template <typename Core, bool kSplit>
 __device__ void add_down(typename Core::Accumulator& sums, const ContractParams& p,
                          const Share& share, std::int64_t dimension, typename Core::Ring& ring) {
@@ -183,9 +185,9 @@ __device__ void add_down(typename Core::Accumulator& sums, const ContractParams&
       unit_operand(p.scores.rows, row, dimension), depth, ring);
 }
 
-/// Adds a wave's part of the sums of output tile blockIdx.y, dimensions of tile blockIdx.x. Blocks
-/// that run at the same time mostly differ in the dimensions alone, and so share their part of W
-/// in the L2 cache.
+/// Adds a wave's share to the sums of output tile blockIdx.y, in the dimensions of tile blockIdx.x.
+/// Blocks that run at the same time mostly differ in the dimensions only, and so share their part
+/// of W in the L2 cache.
 template <typename Core, bool kSplit>
 __global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void accumulate_tiles(ContractParams p) {
   auto& ring = shared_memory<typename Core::Ring>();

@@ -1,4 +1,4 @@
-// The kernels that work on tiles, as a table of what to launch: one for each core and precision.
+// The kernels that work on tiles, as a table to launch from: one table for each core and precision.
 #pragma once
 
 #include "infonce/gpu/contract.cuh"
@@ -25,7 +25,8 @@ TileKernels tile_kernels() {
           {accumulate_tiles<Core, kSplit>, sizeof(typename Core::Ring)}};
 }
 
-/// Those of WgmmaCore; a file of its own, for only code for sm_90a may have its instructions.
+/// The kernels of WgmmaCore, in a file of their own because only code for sm_90a may contain their
+/// instructions.
 TileKernels wgmma_kernels(bool split);
 
 }  // namespace mirror_train

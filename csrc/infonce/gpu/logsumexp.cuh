@@ -1,4 +1,4 @@
-// Logsumexp of the scores of every tile of a wave, by row and by column.
+// Computes the logsumexp of the scores of every tile of a wave, by row and by column.
 #pragma once
 
 #include "infonce/gpu/tiles.cuh"
@@ -13,7 +13,8 @@ struct LogsumexpParams {
   float* n;
 };
 
-/// The exponent's reference: any finite number, here 0, where there are no scores.
+/// Returns the number to subtract in exponents: the maximum, or, without any scores, 0, as any
+/// finite number will do.
 __device__ inline float finite_reference(float max) { return max == -INFINITY ? 0.0f : max; }
 
 __device__ inline Partial merge(Partial a, Partial b) {
@@ -22,8 +23,8 @@ __device__ inline Partial merge(Partial a, Partial b) {
   return {max, a.sum * expf(a.max - reference) + b.sum * expf(b.max - reference)};
 }
 
-/// What the warps of a block hand each other: partials of the tile's rows by the warps across, and
-/// of its columns by the warps down.
+/// What the warps of a block exchange: the partials of the tile's rows from the warps across, and
+/// those of its columns from the warps down.
 template <typename Accumulator>
 struct LogsumexpShared {
   Partial rows[Accumulator::kWarpsAcross][kTile];
@@ -37,7 +38,7 @@ union LogsumexpStorage {
 };
 
 /// Reduces a thread's scores and those of the lanes that differ in the bits kFirstLane ..
-/// kLastLane. fmaxf passes over a NaN, the sum does not.
+/// kLastLane. fmaxf ignores a NaN, but the sum becomes NaN.
 template <int kFirstLane, int kLastLane, int kCount>
 __device__ Partial reduce(const float (&scores)[kCount]) {
   float max = scores[0];
@@ -58,7 +59,7 @@ __device__ Partial reduce(const float (&scores)[kCount]) {
   return {max, sum};
 }
 
-/// Reduces the rows that a warp has, over its columns: four lanes share a row.
+/// Reduces the rows of a warp over its columns; four lanes share a row.
 template <typename Accumulator>
 __device__ void reduce_rows(const Accumulator& scores, LogsumexpShared<Accumulator>& out) {
 #pragma unroll
@@ -73,7 +74,7 @@ __device__ void reduce_rows(const Accumulator& scores, LogsumexpShared<Accumulat
   }
 }
 
-/// Reduces the columns that a warp has, over its rows: eight lanes share a column.
+/// Reduces the columns of a warp over its rows; eight lanes share a column.
 template <typename Accumulator>
 __device__ void reduce_columns(const Accumulator& scores, LogsumexpShared<Accumulator>& out) {
 #pragma unroll
@@ -96,7 +97,7 @@ __device__ Partial merge_warps(const Partial (&partials)[kWarps][kTile], int i) 
   return total;
 }
 
-/// Merges the warps' partials: threads 0 .. 127 a row each, the others a column each.
+/// Merges the partials of the warps: threads 0 .. 127 merge a row each, the others a column each.
 template <typename Accumulator>
 __device__ void write_partials(const LogsumexpShared<Accumulator>& shared, const LogsumexpParams& p,
                                const Tile& tile) {

@@ -1,44 +1,47 @@
 // InfoNCE on an NVIDIA GPU, in memory linear in the number of rows.
 //
-// The problem. M unit rows x_i of D dimensions; scores s_ij = x_i . x_j / tau; a set of negatives
-// Neg(i) for every row. Forward: n_i = log sum of exp(s_ij) over Neg(i). With the loss of row i a
-// function of n_i - s+_i, its derivative g_i and a_i = ln g_i - n_i, the gradient needs
+// The problem. Given are M unit rows x_i of D dimensions, scores s_ij = x_i . x_j / tau, and a set
+// of negatives Neg(i) for every row. The forward pass computes n_i = log sum of exp(s_ij) over
+// Neg(i). The loss of row i is a function of n_i - s+_i, where s+_i is the score of its positive.
+// With the derivative g_i of this function and a_i = ln g_i - n_i, the gradient needs
 //
 //     sums_i = sum over j in Neg(i) of W_ij x_j,    W_ij = exp(s_ij + a_i) + exp(s_ij + a_j).
 //
-// exp(s_ij + a_i) is g_i times the softmax over Neg(i): at most 1, so nothing overflows. Neither S
-// nor W is ever held whole: both passes compute S again, tile by tile, from the rows.
+// exp(s_ij + a_i) is g_i times the softmax over Neg(i), at most 1, so nothing overflows. Neither S
+// nor W is ever held in full: both passes compute S, tile by tile, from the rows.
 //
-// Symmetry. With rows and columns the same, S and W are symmetric, so only tiles (r, c) with
-// r <= c are computed. Forward: M^2 D instead of 2 M^2 D operations. Backward: half for S, and
-// W times X in full, each stored tile of W being used twice:
+// Symmetry. If rows and columns are the same, S and W are symmetric, so only tiles (r, c) with
+// r <= c are computed. The forward pass takes M^2 D instead of 2 M^2 D operations. The backward
+// pass takes half of them for S, and all for W times X, for which each stored tile of W is used
+// twice:
 //
 //     tile (r, c), r < c:   sums of rows r += W X_c,   sums of rows c += W^T X_r.
 //
-//            columns              an output tile t takes, of the tiles at or right of the diagonal,
-//          0  1  2  3  4            across:  row t of tiles, as they are
-//       0  .  .  d  .  .            down:    column t of tiles above the diagonal, transposed
-//  rows 1     .  d  .  .          drawn for t = 2. Logsumexp merges the row partials across and
-//       2        a  a  a          the column partials down; the backward sums the products.
+//            columns              output tile t gets its share from these tiles:
+//          0  1  2  3  4            across:  row t, from the diagonal on, as they are
+//       0  .  .  d  .  .            down:    column t, above the diagonal, transposed
+//  rows 1     .  d  .  .          (drawn for t = 2). Logsumexp merges the row partials across and
+//       2        a  a  a          the column partials down; the backward pass sums the products.
 //       3           .  .
 //       4              .
 //
 // The rectangular problem (rows against the rows of all processes, or one view against the other)
-// computes all tiles, and has only the share across, or for `column_sums` also that down.
+// computes all tiles, and has only the share across and, for `column_sums`, the share down.
 //
-// Waves. A launch takes a rectangle of tiles, so that the workspace is bounded: a wave's partials
-// (8 bytes a row and tile column) or its panel of W. Waves follow one another in a fixed order,
-// and within a wave every output is owned by one thread that adds in a fixed order: no atomics,
-// bit-identical results. The first wave of an output writes it, so nothing is cleared before.
+// Waves. A launch computes a rectangle of tiles, a wave, so that the workspace is bounded: it holds
+// a wave's partials (8 bytes per row and tile column) or its panel of W. Waves follow one another
+// in a fixed order, and within a wave every output is owned by one thread that adds in a fixed
+// order. So there are no atomics, and results are bit-identical. The first wave of an output
+// writes it instead of adding, so nothing has to be cleared.
 //
-// Precision. Rows are stored once in fp16 (for unit vectors eight times as precise as bf16), W in
-// fp16, products are summed in fp32. For fp32 input both are split, x = high + low in fp16, and
-// a product is low * high + high * low + high * high, three passes of the same loop: what is
-// dropped is 2^-24 of the product, the rounding of fp32 itself.
+// Precision. Rows and W are stored in fp16 (for unit vectors eight times as precise as bf16), and
+// products are summed in fp32. For fp32 input both are split, x = high + low in fp16, and a product
+// is low * high + high * low + high * high, three passes of the same loop. The dropped term is
+// 2^-24 of the product, as much as the rounding of fp32 itself.
 //
-// Files: infonce/gpu/pipeline.cuh the main loop; _mma.cuh and _wgmma.cuh the two ways it
-// multiplies; _tiles.cuh waves, masks and scores; _logsumexp.cuh, _merge.cuh and _contract.cuh what
-// becomes of a tile; _rows.cuh the steps linear in M.
+// Files in infonce/gpu: pipeline.cuh holds the main loop; mma.cuh and wgmma.cuh the two ways to
+// multiply in it; tiles.cuh the waves, masks and scores; logsumexp.cuh, merge.cuh and contract.cuh
+// what is done with a tile; rows.cuh the steps linear in M.
 #include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
@@ -60,8 +63,9 @@ dim3 row_blocks(std::int64_t rows) {
 
 int tiles(std::int64_t count) { return static_cast<int>((count + kTile - 1) / kTile); }
 
-/// Calls `body` with the waves that cover row_tiles x column_tiles, in the order of the rows. In
-/// a symmetric problem the waves are square but at the edge, and those below the diagonal left out.
+/// Calls `body` with the waves that cover row_tiles x column_tiles, in the order of the rows. In a
+/// symmetric problem waves are square, except at the edge, and those below the diagonal are left
+/// out.
 template <typename Body>
 void for_each_wave(int row_tiles, int column_tiles, WaveSize size, bool symmetric,
                    const Body& body) {
@@ -73,9 +77,9 @@ void for_each_wave(int row_tiles, int column_tiles, WaveSize size, bool symmetri
   }
 }
 
-/// The kernels for the current device. On sm_90 mma.sync does not reach the tensor cores' full rate
-/// and wgmma does; but that core has been checked by emulation alone and not on hardware, so it
-/// runs only where the environment asks for it.
+/// Chooses the kernels for the current device. On sm_90 wgmma reaches the full rate of the tensor
+/// cores, which mma.sync does not; but the wgmma core has been checked by emulation only, not on
+/// hardware, so it runs only if the environment asks for it.
 TileKernels choose_kernels(bool split) {
   const char* variable = std::getenv("MIRROR_RT_CUDA_CORE");
   const std::string core = variable == nullptr ? "mma" : variable;
@@ -156,8 +160,8 @@ void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
     launch("accumulate_tiles", kernels.accumulate.function, grid, kThreads,
            kernels.accumulate.shared_bytes, stream, p);
   };
-  // Rows without a loss have no weights of their own: in a symmetric problem their sums come from
-  // the columns.
+  // Rows without a loss have no weights of their own; in a symmetric problem their sums come from
+  // their tiles as columns.
   const int row_tiles = symmetric ? tiles(negatives.n_rows) : rows.tiles();
   for_each_wave(row_tiles, columns.tiles(), work.wave, symmetric, run);
 }

@@ -1,5 +1,6 @@
-// InfoNCE on an NVIDIA GPU: the host interface. All pointers are to device memory except inside
-// the structs; nothing here allocates, waits for the device, or knows of Python.
+// InfoNCE on an NVIDIA GPU: the host interface. All pointers, also those in structs, lead to device
+// memory, and `stream` is the handle of a CUDA stream. Nothing here allocates, waits for the
+// device, or depends on Python.
 //
 // The five steps are those of mirror_train.loss.kernel, which defines every symbol used here.
 #pragma once
@@ -8,12 +9,12 @@
 
 namespace mirror_train {
 
-/// Rows and columns of one tile, the unit in which all buffers are padded.
+/// The number of rows and of columns of a tile; all buffers are padded to a multiple of it.
 constexpr int kTile = 128;
 
 enum class Dtype { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
-/// Up to three row-major matrices [rows[b], dim] of one dtype, taken one after another.
+/// Up to three row-major matrices [rows[b], dim] of one dtype, whose rows follow one another.
 struct Blocks {
   static constexpr int kMax = 3;
   void* data[kMax];
@@ -22,11 +23,11 @@ struct Blocks {
 };
 
 /// Unit rows in fp16, each element times 2^15: [count rounded up to kTile, parts * stride], zero
-/// outside [count, dim]. With `split` a row holds its high parts and then its low parts, whose
-/// sum has the precision of fp32.
+/// outside [count, dim]. With `split` a row holds its high parts and then its low parts; the sum of
+/// both has the precision of fp32.
 struct Rows {
   std::uint16_t* unit;
-  float* norms;  ///< [count], what the row was divided by
+  float* norms;  ///< [count], the divisor of each row
   std::int64_t count;
   std::int64_t dim;
   std::int64_t stride;  ///< dim rounded up to kTile
@@ -58,7 +59,7 @@ struct alignas(8) Partial {
   float sum;
 };
 
-/// At most this many tiles are in work at once; the caller sizes the workspaces by it.
+/// The largest number of tiles computed at once; the caller sizes the workspaces by it.
 struct WaveSize {
   int row_tiles;
   int column_tiles;
@@ -83,17 +84,17 @@ struct ObjectiveResult {
   double* work;        ///< [count / kRowsPerBlock rounded up]
 };
 
-/// Rows that one block of the O(rows * dim) kernels takes.
+/// The number of rows that a block of the O(rows * dim) kernels processes.
 constexpr int kRowsPerBlock = 8;
 
-/// Makes a device current for this thread. The CUDA runtime is linked into the extension, so that
-/// it does not see what the caller's copy of the runtime has chosen.
+/// Makes a device current for this thread. The CUDA runtime is linked into the extension, so it
+/// does not see which device the caller's copy of the runtime has chosen.
 void set_device(int device);
 
-/// Writes `rows` from `blocks`.
+/// Normalizes the rows of `blocks` into `rows`.
 void normalize(const Blocks& blocks, const Rows& rows, void* stream);
 
-/// Writes n [negatives.n_rows]. The problem is symmetric if both sides are one buffer.
+/// Writes n [negatives.n_rows]. The problem is symmetric if rows and columns are the same buffer.
 void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives, double scale,
                const LogsumexpWork& work, float* n, void* stream);
 
@@ -101,13 +102,14 @@ void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const
                double scale, bool decoupled, double factor, const ObjectiveResult& result,
                void* stream);
 
-/// Writes row_sums [rows rounded up to kTile, stride] and, unless it is null, column_sums
-/// likewise. Null log weights stand for -inf.
+/// Writes row_sums [rows rounded up to kTile, stride] and, unless it is null, column_sums of the
+/// corresponding shape. Null log weights stand for -inf.
 void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
               const float* row_log_weights, const float* column_log_weights, double scale,
               const ContractWork& work, float* row_sums, float* column_sums, void* stream);
 
-/// Writes the gradients of the blocks that `rows` came from. `grad_output` is read on the device.
+/// Writes the gradients of the blocks that `rows` was made from. `grad_output` is read on the
+/// device.
 void finish(const float* sums, const Rows& rows, const Rows& partners, const Pairs& pairs,
             const float* weights, double factor, const float* grad_output, const Blocks& gradients,
             void* stream);

@@ -1,12 +1,12 @@
-// Merges the logsumexp of tiles into that of whole rows.
+// Merges the logsumexp of tiles into the logsumexp of whole rows.
 #pragma once
 
 #include "infonce/gpu/logsumexp.cuh"
 
 namespace mirror_train {
 
-/// Merges the partials that a wave has for the rows of one output tile, one row a thread, in the
-/// order of the tiles; after a row's last wave writes n.
+/// Merges a wave's partials for the rows of one output tile, one row per thread, in the order of
+/// the tiles. After the last wave of a row it writes n.
 __global__ __launch_bounds__(kTile) void merge_partials(LogsumexpParams p) {
   const Share share = share_of(p.wave, static_cast<int>(blockIdx.x));
   const int i = static_cast<int>(threadIdx.x);
@@ -23,7 +23,7 @@ __global__ __launch_bounds__(kTile) void merge_partials(LogsumexpParams p) {
   const bool last =
       !share.of_columns && p.wave.column_tile + p.wave.column_tiles == p.all_column_tiles;
   if (last) {
-    // Not by the maximum, which a row of NaN does not have.
+    // The sum tells whether there were scores; the maximum of a row of NaN may be -inf.
     p.n[row] = total.sum == 0 ? -INFINITY : finite_reference(total.max) + logf(total.sum);
   } else {
     p.work.state[row] = total;

@@ -1,15 +1,16 @@
-// The core for every GPU from sm_75 on: mma.sync, fed by ldmatrix.
+// The core for all GPUs from sm_75 on: mma.sync, fed by ldmatrix.
 #pragma once
 
 #include "infonce/gpu/pipeline.cuh"
 
 namespace mirror_train {
 
-/// What a block's 8 warps, 2 down and 4 across, hold of a tile of a product: each 64 x 32, as 4 x 4
-/// fragments of 16 x 8. Of each a thread has two neighbours in one row and two eight rows below.
+/// A thread's part of a tile of a product. A block's 8 warps, 2 down and 4 across, hold 64 x 32
+/// elements each, as 4 x 4 fragments of 16 x 8. Of each fragment a thread holds two neighbours in
+/// one row, and two neighbours eight rows below.
 struct MmaAccumulator {
-  static constexpr int kRows = 8;     // of which a thread has elements
-  static constexpr int kColumns = 8;  // likewise
+  static constexpr int kRows = 8;     // number of rows of which a thread has elements
+  static constexpr int kColumns = 8;  // number of columns of which it has elements
   static constexpr int kWarpsDown = 2;
   static constexpr int kWarpsAcross = 4;
   static constexpr int kWarpRows = kTile / kWarpsDown;
@@ -23,7 +24,7 @@ struct MmaAccumulator {
   static __device__ int warp_down() { return warp_of_thread() % kWarpsDown; }
   static __device__ int warp_across() { return warp_of_thread() / kWarpsDown; }
 
-  /// Row in the tile of at(r, *), and column of at(*, c).
+  /// Return the row in the tile of at(r, *), and the column of at(*, c).
   static __device__ int row(int r) {
     return warp_down() * kWarpRows + r / 2 * 16 + r % 2 * 8 + lane_of_thread() / 4;
   }
@@ -32,8 +33,8 @@ struct MmaAccumulator {
   }
 };
 
-/// Lines of 64 (Major::kDepth) or 256 bytes, their chunks permuted so that the eight that one
-/// matrix load takes lie in different banks.
+/// Lines of 64 (Major::kDepth) or 256 bytes, with their chunks permuted so that the eight chunks of
+/// one matrix load lie in different banks.
 template <Major kMajor>
 struct MmaLayout {
   static constexpr int kDepth = 32;
@@ -46,7 +47,7 @@ struct MmaLayout {
   }
 };
 
-/// One 16 x 16 fragment of the left operand, from `row` and `depth` of its tile.
+/// Loads a 16 x 16 fragment of the left operand, from `row` and `depth` of its tile.
 template <Major kMajor>
 __device__ void load_left(std::uint32_t (&a)[4], const std::uint16_t* tile, int row, int depth) {
   using Layout = MmaLayout<kMajor>;
@@ -59,7 +60,7 @@ __device__ void load_left(std::uint32_t (&a)[4], const std::uint16_t* tile, int 
   }
 }
 
-/// Two 16 x 8 fragments of the right operand, side by side from `column` and `depth`.
+/// Loads two 16 x 8 fragments of the right operand, side by side from `column` and `depth`.
 template <Major kMajor>
 __device__ void load_right(std::uint32_t (&b)[4], const std::uint16_t* tile, int column,
                            int depth) {
@@ -74,12 +75,12 @@ __device__ void load_right(std::uint32_t (&b)[4], const std::uint16_t* tile, int
   }
 }
 
-/// What the kernels and their main loop ask of a core.
+/// The interface of a core to the kernels and their main loop.
 struct MmaCore {
   using Accumulator = MmaAccumulator;
   using Ring = RingOf<MmaLayout<Major::kDepth>::kDepth, 3, MmaLayout>;
 
-  /// Lets the tensor cores see the copies that this thread has waited for; here nothing is needed.
+  /// Makes the copies that this thread has waited for visible to the tensor cores; here they are.
   static __device__ void publish_copies() {}
 
   template <Major kLeft, Major kRight>

@@ -1,5 +1,5 @@
-// The one main loop: a 128 x 128 tile of a matrix product, its operands coming from global memory
-// through a ring of stages in shared memory. How a stage is multiplied is up to the core: MmaCore
+// The only main loop: it computes a 128 x 128 tile of a matrix product, whose operands come from
+// global memory through a ring of stages in shared memory. A core multiplies each stage: MmaCore
 // (infonce/gpu/mma.cuh) or WgmmaCore (infonce/gpu/wgmma.cuh).
 #pragma once
 
@@ -10,25 +10,25 @@ namespace mirror_train {
 constexpr int kThreads = 256;
 constexpr int kChunk = 8;  // 16-bit elements of a 16-byte copy
 
-// Blocks a multiprocessor shall hold: two hide each other's loads. Split operands need more
-// registers than that leaves, and before sm_80 shared memory holds one alone.
+// How many blocks a multiprocessor shall hold: two hide each other's loads. Split operands need
+// more registers than two blocks leave, and before sm_80 shared memory holds only one block.
 constexpr int min_blocks(bool split) { return split || !MIRROR_ASYNC_COPY ? 1 : 2; }
 
-/// Which index of an operand is contiguous in memory: that of the depth, which the product sums
-/// over, or that of the tile's rows (left operand) or columns (right operand).
+/// Which index of an operand is contiguous in memory: the depth, over which the product sums, or
+/// the index of the tile's rows (left operand) or columns (right operand).
 enum class Major { kDepth, kTile };
 
-/// An operand of a tile: fp16 lines of which the tile takes kTile (Major::kDepth) or as many as
+/// An operand of a tile: fp16 lines, of which the tile takes kTile (Major::kDepth) or as many as
 /// the product is deep (Major::kTile).
 struct Operand {
   const std::uint16_t* data;  // the tile's first element
-  std::int64_t pitch;         // elements from a line to the next
+  std::int64_t pitch;         // elements from one line to the next
   std::int64_t low;           // elements from a high part to its low part
-  float low_scale;            // takes a low part to the scale of the high ones
+  float low_scale;            // factor from the scale of low parts to that of high parts
 };
 
-/// `Layout<major>` places the 16-byte chunks of an operand's lines: kLines lines of kLineChunks,
-/// chunk (line, chunk) at element offset(line, chunk).
+/// The ring of stages. `Layout<major>` places the 16-byte chunks of an operand's lines in a stage:
+/// kLines lines of kLineChunks chunks, where chunk (line, chunk) is at element offset(line, chunk).
 template <int kDepthOfStage, int kStageCount, template <Major> typename Layout>
 struct RingOf {
   static constexpr int kDepth = kDepthOfStage;
@@ -67,8 +67,9 @@ class TileCopy {
   Copy16 copies_[kCopies];
 };
 
-/// The steps of a product `depth` stages deep. Of split operands the three products that count,
-/// low * high, high * low, high * high: the small ones first, for the sum to round them less.
+/// The steps of a product `depth` stages deep. Split operands take the three products that count,
+/// low * high, high * low and high * high, with the small ones first, so that the sum rounds them
+/// less.
 template <typename Ring, Major kLeft, Major kRight, bool kSplit>
 class Steps {
  public:
@@ -93,13 +94,13 @@ class Steps {
     right_copy_.start(stage.right, right_, right_offset + position(right_, kRight, step));
   }
 
-  /// What takes the product of `step` to the scale of that of the high parts.
+  /// Returns the factor from the scale of the product of `step` to that of the high parts.
   __device__ float scale(int step) const {
     if (step < depth_) return left_.low_scale;
     return step < 2 * depth_ ? right_.low_scale : 1.0f;
   }
 
-  /// Completes what `start` began, as far as this thread has a part in it.
+  /// Completes this thread's part of the copies that `start` began.
   __device__ void finish() {
     if (active_) {
       left_copy_.finish();
@@ -122,7 +123,7 @@ class Steps {
   TileCopy<typename Ring::template LayoutOf<kRight>> right_copy_;
 };
 
-/// sum += the product of one stage, of split operands times `scale`.
+/// Adds the product of one stage to `sum`; the product of split operands is multiplied by `scale`.
 template <typename Core, Major kLeft, Major kRight, bool kSplit>
 __device__ void add_stage(typename Core::Accumulator& sum, const typename Core::Ring::Stage& stage,
                           float scale) {
@@ -130,7 +131,8 @@ __device__ void add_stage(typename Core::Accumulator& sum, const typename Core::
   if constexpr (!kSplit) {
     Core::template multiply_stage<kLeft, kRight>(sum, stage);
   } else {
-    // The tensor cores truncate their sums; short ones, added up outside, keep fp32's precision.
+    // The tensor cores truncate their sums, so only short sums are left to them; adding these up
+    // outside keeps the precision of fp32.
     Accumulator part;
     Core::template multiply_stage<kLeft, kRight>(part, stage);
 #pragma unroll
@@ -143,8 +145,8 @@ __device__ void add_stage(typename Core::Accumulator& sum, const typename Core::
   }
 }
 
-/// sum += left * right, `depth` elements deep up to zeros. All threads of the block call it; the
-/// ring is free before and after.
+/// Adds left * right to `sum`, over `depth` elements, rounded up to whole stages (of zeros). All
+/// threads of the block call it; the ring is free before and after.
 template <typename Core, Major kLeft, Major kRight, bool kSplit>
 __device__ void multiply(typename Core::Accumulator& sum, const Operand& left, const Operand& right,
                          std::int64_t depth, typename Core::Ring& ring) {
@@ -158,7 +160,7 @@ __device__ void multiply(typename Core::Accumulator& sum, const Operand& left, c
   for (int step = 0; step < steps.count(); ++step) {
     wait_copies<Ring::kStages - 2>();
     Core::publish_copies();
-    __syncthreads();  // this step has landed, and all are done with the stage loaded next
+    __syncthreads();  // this step has arrived, and no thread still reads the stage loaded next
     steps.start(step + Ring::kStages - 1, ring);
     add_stage<Core, kLeft, kRight, kSplit>(sum, ring.stages[step % Ring::kStages],
                                            steps.scale(step));

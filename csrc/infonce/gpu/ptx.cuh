@@ -1,6 +1,6 @@
-// Everything the InfoNCE kernels ask of the GPU beyond plain CUDA C++: tensor-core instructions,
-// asynchronous copies, shared memory, launches. tests/support/cuda_emulation replaces this one header to
-// run the same kernels on the host.
+// Everything that the InfoNCE kernels need of the GPU beyond plain CUDA C++: tensor-core
+// instructions, asynchronous copies, shared memory, launches. tests/support/cuda_emulation replaces
+// only this header to run the same kernels on the host.
 #pragma once
 
 #ifdef MIRROR_CUDA_EMULATION
@@ -24,7 +24,7 @@ namespace mirror_train {
 #define MIRROR_ASYNC_COPY 1
 #endif
 
-/// The block's dynamic shared memory as a T.
+/// Returns the block's dynamic shared memory as a T.
 template <typename T>
 __device__ T& shared_memory() {
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
@@ -35,8 +35,8 @@ __device__ inline unsigned shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
-/// A 16-byte copy from global to shared memory in two halves: what runs between them hides the
-/// load. From sm_80 on the hardware copies by itself; before, through a register.
+/// A 16-byte copy from global to shared memory in two steps; the work between `start` and `finish`
+/// hides the load. From sm_80 on the hardware copies by itself; before, a register is used.
 class Copy16 {
  public:
   __device__ void start(void* shared, const void* global) {
@@ -63,7 +63,7 @@ class Copy16 {
 #endif
 };
 
-/// Copies 16 bytes, both sides aligned to them.
+/// Copies 16 bytes; both addresses must be aligned to 16 bytes.
 __device__ inline void copy_chunk(void* to, const void* from) {
   *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 }
@@ -83,8 +83,8 @@ __device__ void wait_copies() {
 #endif
 }
 
-/// Four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8
-/// and receives from each matrix elements 2 * (l % 4) and the next of row l / 4.
+/// Loads four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix
+/// l / 8, and receives elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4 of each matrix.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -92,7 +92,7 @@ __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* shared) 
                : "memory");
 }
 
-/// The same, of the transposed matrices.
+/// Does the same for the transposed matrices.
 __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const void* shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -101,7 +101,7 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const voi
 }
 
 #if !MIRROR_ASYNC_COPY
-/// c += a [16, 8] b [8, 8], the largest fp16 shape of sm_75.
+/// Adds a [16, 8] b [8, 8] to c, the largest fp16 shape of sm_75.
 __device__ inline void multiply_add_k8(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
                                        std::uint32_t b0) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
@@ -111,7 +111,7 @@ __device__ inline void multiply_add_k8(float (&c)[4], std::uint32_t a0, std::uin
 }
 #endif
 
-/// c += a [16, 16] b [16, 8] in fp16 with fp32 sums. Lane l holds of c the elements
+/// Adds a [16, 16] b [16, 8] to c, in fp16 with fp32 sums. Of c, lane l holds the elements
 /// (l / 4, 2 * (l % 4) + {0, 1}) and those 8 rows below.
 __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                     std::uint32_t b1) {
@@ -131,8 +131,8 @@ __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-/// A wgmma operand in shared memory with 128-byte swizzle: its start, and the distances in bytes
-/// of atoms side by side and of atoms one after another.
+/// Describes a wgmma operand in shared memory with 128-byte swizzle by its start, and the distances
+/// in bytes of atoms side by side (`beside`) and of consecutive atoms (`after`).
 __device__ inline std::uint64_t wgmma_descriptor(const void* start, unsigned beside,
                                                  unsigned after) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
@@ -140,14 +140,14 @@ __device__ inline std::uint64_t wgmma_descriptor(const void* start, unsigned bes
   return field(shared_address(start)) | field(beside) << 16 | field(after) << 32 | kSwizzle128;
 }
 
-/// Holds the compiler to the order of the instructions before and after that use `d`: that wgmma
-/// goes on writing it after the instruction is not in the code.
+/// Keeps the compiler from moving uses of `d` across this point: it cannot see that wgmma goes on
+/// writing `d` after its instruction.
 __device__ inline void pin_registers(float (&d)[64]) {
 #pragma unroll
   for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/// Before the first of a series of products into `d`.
+/// Must be called before the first of a series of products into `d`.
 __device__ inline void wgmma_begin(float (&d)[64]) {
   pin_registers(d);
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
@@ -162,8 +162,9 @@ __device__ inline void wgmma_end(float (&d)[64]) {
   pin_registers(d);
 }
 
-/// d [64, 128] += left [64, 16] right [16, 128], by a warpgroup, under way until wgmma_end. d[4 j]
-/// and the three after it are as the c of multiply_add, for columns 8 j and on; a warp has 16 rows.
+/// Adds left [64, 16] right [16, 128] to d [64, 128], by a warpgroup; this lasts until wgmma_end. A
+/// warp has 16 rows. d[4 j] and the three elements after it are laid out as the c of multiply_add,
+/// for the 8 columns from 8 j on.
 template <bool kLeftTransposed, bool kRightTransposed>
 __device__ void wgmma(float (&d)[64], std::uint64_t left, std::uint64_t right) {
   asm volatile(
@@ -189,7 +190,7 @@ __device__ void wgmma(float (&d)[64], std::uint64_t left, std::uint64_t right) {
 
 __device__ inline std::uint16_t half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
 
-/// Two in fp16, the first in the low half.
+/// Returns both numbers in fp16, the first in the low half.
 __device__ inline std::uint32_t half_pair(float x, float y) {
   return half_bits(x) | static_cast<std::uint32_t>(half_bits(y)) << 16;
 }
@@ -198,7 +199,7 @@ __device__ inline float half_value(std::uint16_t bits) {
   return __half2float(__ushort_as_half(bits));
 }
 
-/// Throws what `result` means unless it is success.
+/// Throws an exception that describes `result` unless it is success.
 inline void check_cuda(cudaError_t result, const char* call) {
   if (result == cudaSuccess) return;
   throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(result) + ", " +
@@ -207,7 +208,7 @@ inline void check_cuda(cudaError_t result, const char* call) {
 
 inline void choose_device(int device) { check_cuda(cudaSetDevice(device), "cudaSetDevice"); }
 
-/// Of the current device, as in sm_90.
+/// Returns the compute capability of the current device, such as 90 for sm_90.
 inline int compute_capability() {
   int device = 0, major = 0, minor = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");

@@ -1,4 +1,5 @@
-// The O(rows * dim) steps: normalize, objective, finish. One warp a row, kRowsPerBlock a block.
+// The O(rows * dim) steps normalize, objective and finish: one warp per row, kRowsPerBlock rows per
+// block.
 #pragma once
 
 #include "infonce/gpu/common.cuh"
@@ -18,7 +19,7 @@ __device__ inline std::int64_t row_of_warp() {
   return static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarp;
 }
 
-/// One row of one of the blocks; data is null past the last row.
+/// A row of one of the blocks; `data` is null past the last row.
 struct BlockRow {
   void* data;
   std::int64_t row;
@@ -48,7 +49,7 @@ __device__ inline void write(void* data, std::int64_t i, Dtype dtype, float valu
   }
 }
 
-/// Element k of the unit row that starts at `unit`.
+/// Returns element k of the unit row that starts at `unit`.
 __device__ inline float unit_value(const Rows& rows, const std::uint16_t* unit, std::int64_t k) {
   float value = half_value(unit[k]);
   if (rows.split) value += half_value(unit[rows.stride + k]);
@@ -66,13 +67,13 @@ __global__ __launch_bounds__(kRowThreads) void normalize_rows(NormalizeParams p)
   const BlockRow source = find_row(p.blocks, row);
   const std::int64_t dim = source.data == nullptr ? 0 : p.rows.dim;
   const std::int64_t start = source.row * p.rows.dim;
-  double squares = 0;  // double, because the squares of a long row overflow float
+  double squares = 0;  // in double, because the squares of a long row overflow float
   for (std::int64_t k = lane; k < dim; k += kWarp) {
     const double x = read(source.data, start + k, p.blocks.dtype);
     squares += x * x;
   }
   const double length = sqrt(sum_of_warp(squares));
-  // Not fmax, which would hide a NaN.
+  // fmax would hide a NaN.
   const float norm = length < 1e-12 ? kShortest : static_cast<float>(length);
   if (lane == 0 && row < p.rows.count) p.rows.norms[row] = norm;
   std::uint16_t* unit = unit_row(p.rows, row);
@@ -111,7 +112,8 @@ __device__ inline float positive_score(const ObjectiveParams& p, std::int64_t ro
   return p.scale * sum_of_warp(cosine);
 }
 
-/// The loss of one row, and of its derivative by u = n - s+ what the gradient needs.
+/// Returns the loss of one row at u = n - s+, and writes the weights that the gradient needs of its
+/// derivative by u.
 __device__ inline float write_row_objective(const ObjectiveParams& p, std::int64_t row, float u) {
   const float n = p.n[row];
   const bool alone = n == -INFINITY;
@@ -122,7 +124,8 @@ __device__ inline float write_row_objective(const ObjectiveParams& p, std::int64
   return p.decoupled ? u : fmaxf(u, 0.0f) + tail;
 }
 
-/// The partial sums of a block's rows; sum_losses adds them up in a fixed order.
+/// Writes the partial sum of the losses of a block's rows; sum_losses adds these up in a fixed
+/// order.
 __global__ __launch_bounds__(kRowThreads) void objective_rows(ObjectiveParams p) {
   double* losses = shared_memory<double[kRowsPerBlock]>();
   const std::int64_t row = row_of_warp();
@@ -162,7 +165,7 @@ struct FinishParams {
   Blocks gradients;
 };
 
-/// The gradient of a unit row, element by element.
+/// Computes the gradient with respect to a unit row, element by element.
 struct UnitGradient {
   const FinishParams& p;
   const float* sums;

@@ -1,4 +1,4 @@
-// Tiles of scores: their order and waves, which of their elements are negatives, the scores.
+// Tiles of scores: their waves and order, the mask of their negatives, and the scores themselves.
 #pragma once
 
 #include "infonce/gpu/pipeline.cuh"
@@ -6,7 +6,7 @@
 namespace mirror_train {
 
 /// A rectangle of tiles that one launch computes. In a symmetric problem only tiles on and above
-/// the diagonal are, and each also stands for its transpose.
+/// the diagonal are computed, and each also stands for its transpose.
 struct Wave {
   int row_tile;
   int row_tiles;
@@ -16,8 +16,8 @@ struct Wave {
 
   __host__ __device__ bool diagonal() const { return symmetric && row_tile == column_tile; }
 
-  /// Output tiles that get a share of this wave: those of its rows, then those of its columns
-  /// (`columns`); in a diagonal wave these are the same and counted once.
+  /// Returns how many output tiles get a share of this wave: those of its rows and, with `columns`,
+  /// those of its columns after them. In a diagonal wave both are the same, and are counted once.
   __host__ __device__ int outputs(bool columns) const {
     if (diagonal()) return column_tiles;
     return columns ? row_tiles + column_tiles : row_tiles;
@@ -29,8 +29,8 @@ struct Range {
   int end;
 };
 
-/// Which tiles of a wave contribute to one output tile: `across`, columns of the wave's tile row
-/// `slot`, and `down`, rows of its tile column `slot`, read transposed.
+/// The tiles of a wave that contribute to one output tile: the columns `across` of the wave's tile
+/// row `slot`, and the rows `down` of its tile column `slot`, read transposed.
 struct Share {
   int slot;
   bool of_columns;    // the output is a tile of columns
@@ -68,8 +68,8 @@ struct Tile {
   bool skipped;  // below the diagonal of a symmetric problem
 };
 
-/// Block `block` of a wave. Bands of 8 tile rows, down and then across, keep in the L2 cache what
-/// the blocks that run at the same time share.
+/// Returns the tile of block `block` of a wave. The order goes through bands of 8 tile rows, down
+/// and then across, so that the L2 cache keeps the operands shared by blocks running together.
 __device__ inline Tile tile_of(const Wave& wave, int block) {
   constexpr int kBand = 8;
   const int band = block / (kBand * wave.column_tiles) * kBand;
@@ -80,7 +80,7 @@ __device__ inline Tile tile_of(const Wave& wave, int block) {
   return {row_slot, column_slot, row * kTile, column * kTile, wave.symmetric && column < row};
 }
 
-/// The scores of a problem; `scale` takes an element of the accumulator to a score.
+/// The scores of a problem; `scale` is the factor from an element of the accumulator to a score.
 struct Scores {
   Rows rows;
   Rows columns;
@@ -88,34 +88,34 @@ struct Scores {
   float scale;
 };
 
-/// 1 / temperature with the scaling of the unit rows undone. Not 0: 0 * -inf would be NaN.
+/// Returns 1 / temperature with the scaling of the unit rows undone; never 0, as 0 * -inf is NaN.
 inline float accumulator_scale(double scale) {
   const double scaled = scale / (double{kUnitScale} * kUnitScale);
   return static_cast<float>(scaled > 1e-37 ? scaled : 1e-37);
 }
 
-/// Element [row, 0] as an operand whose lines are rows.
+/// Returns the unit rows from `row` on as an operand whose lines are rows.
 __device__ inline Operand row_operand(const Rows& rows, std::int64_t row) {
   return {unit_row(rows, row), rows.stride * (rows.split ? 2 : 1), rows.stride, 1.0f};
 }
 
-/// Whether any element of the tile may be no negative.
+/// Returns whether any element of the tile may have to be masked.
 __device__ inline bool may_mask(const Scores& s, const Tile& tile) {
   if (tile.row + kTile > s.rows.count || tile.column + kTile > s.columns.count) return true;
   if (s.negatives.row_ids != nullptr) return true;
-  // Is a multiple of the period among the differences column - row?
+  // Check whether a multiple of the period is among the differences column - row.
   const std::int64_t period = s.negatives.period;
   const std::int64_t largest = tile.column - tile.row + (kTile - 1);
   const std::int64_t remainder = (largest % period + period) % period;
   return remainder <= 2 * (kTile - 1);
 }
 
-/// The string or group of row or column i, which must belong to one.
+/// Returns the string or group of row or column i, which must belong to one.
 __device__ inline std::int64_t id_of(const std::int64_t* ids, std::int64_t i, std::int64_t period) {
   return ids == nullptr ? i % period : ids[i];
 }
 
-/// Sets to -inf what is no negative, rows and columns past the last among it.
+/// Sets the scores that are not of negatives to -inf, including rows and columns past the last.
 template <typename Accumulator>
 __device__ void mask(Accumulator& scores, const Scores& s, const Tile& tile) {
   const Negatives& negatives = s.negatives;
@@ -141,7 +141,7 @@ __device__ void mask(Accumulator& scores, const Scores& s, const Tile& tile) {
   }
 }
 
-/// The cosines of a tile, times kUnitScale^2; -inf where a column is no negative of a row.
+/// Computes the cosines of a tile, times kUnitScale^2, or -inf if a column is no negative of a row.
 template <typename Core, bool kSplit>
 __device__ void compute_scores(typename Core::Accumulator& scores, const Scores& s,
                                const Tile& tile, typename Core::Ring& ring) {

@@ -1,4 +1,4 @@
-// The kernels with WgmmaCore. Compiled for sm_90a alone: see cmake/cuda.cmake.
+// The kernels with WgmmaCore, compiled for sm_90a only; see cmake/cuda.cmake.
 #include "infonce/gpu/kernels.cuh"
 #include "infonce/gpu/wgmma.cuh"
 

@@ -5,11 +5,12 @@
 
 namespace mirror_train {
 
-/// What a block's two warpgroups hold of a tile of a product: each 64 x 128, a warp 16 x 128, as 16
-/// fragments of 16 x 8. Of each a thread has two neighbours in one row and two eight rows below.
+/// A thread's part of a tile of a product. A block's two warpgroups hold 64 x 128 elements each, a
+/// warp 16 x 128, as 16 fragments of 16 x 8. Of each fragment a thread holds two neighbours in one
+/// row, and two neighbours eight rows below.
 struct WgmmaAccumulator {
-  static constexpr int kRows = 2;      // of which a thread has elements
-  static constexpr int kColumns = 32;  // likewise
+  static constexpr int kRows = 2;      // number of rows of which a thread has elements
+  static constexpr int kColumns = 32;  // number of columns of which it has elements
   static constexpr int kWarpsDown = 8;
   static constexpr int kWarpsAcross = 1;
 
@@ -21,15 +22,16 @@ struct WgmmaAccumulator {
   static __device__ int warp_down() { return warp_of_thread(); }
   static __device__ int warp_across() { return 0; }
 
-  /// Row in the tile of at(r, *), and column of at(*, c).
+  /// Return the row in the tile of at(r, *), and the column of at(*, c).
   static __device__ int row(int r) { return warp_down() * 16 + r * 8 + lane_of_thread() / 4; }
   static __device__ int column(int c) { return c / 2 * 8 + lane_of_thread() % 4 * 2 + c % 2; }
 };
 
-/// The layouts with 128-byte swizzle: atoms of 8 lines of 128 bytes, chunk c of line l at c ^ l.
-/// Major::kDepth: a line is 64 deep, the tile 16 atoms one after another.
-/// Major::kTile:  a line is 64 of the tile's elements, one for each depth; the two halves of the
-///                tile follow one another, each 8 atoms deep.
+/// The layouts with 128-byte swizzle: atoms of 8 lines of 128 bytes, with chunk c of line l at
+/// c ^ l.
+/// Major::kDepth: a line is 64 elements deep, and the tile is 16 consecutive atoms.
+/// Major::kTile:  a line is 64 of the tile's elements at one depth; the two halves of the tile
+///                follow one another, and each is 8 atoms deep.
 template <Major kMajor>
 struct WgmmaLayout {
   static constexpr int kDepth = 64;
@@ -42,22 +44,24 @@ struct WgmmaLayout {
     return chunk / 8 * kHalf + line * 64 + (chunk % 8 ^ line % 8) * kChunk;
   }
 
-  /// The operand from `first` of the tile's elements, a multiple of 64, and `depth`, of 16.
+  /// Describes the operand from element `first` of the tile, a multiple of 64, and from `depth`, a
+  /// multiple of 16.
   static __device__ std::uint64_t descriptor(const std::uint16_t* tile, int first, int depth) {
     const int start =
         kMajor == Major::kDepth ? first * 64 + depth : first / 64 * kHalf + depth * 64;
-    // The distance of atoms side by side, which a line of Major::kDepth has none of, and of those
-    // one after another.
+    // The distance of atoms side by side, which Major::kDepth does not have, and the distance of
+    // consecutive atoms.
     return wgmma_descriptor(tile + start, kHalf * sizeof(std::uint16_t), kAtomBytes);
   }
 };
 
-/// What the kernels and their main loop ask of a core.
+/// The interface of a core to the kernels and their main loop.
 struct WgmmaCore {
   using Accumulator = WgmmaAccumulator;
   using Ring = RingOf<WgmmaLayout<Major::kDepth>::kDepth, 3, WgmmaLayout>;
 
-  /// wgmma reads by the asynchronous proxy, which sees only what has been fenced.
+  /// Makes copies visible to wgmma, which reads through the asynchronous proxy and so needs a
+  /// fence.
   static __device__ void publish_copies() { fence_async_proxy(); }
 
   template <Major kLeft, Major kRight>

@@ -1,4 +1,4 @@
-"""The commands that export: their list, which `mirror-rt` finds by an entry point."""
+"""List the exporting commands; `mirror-rt` finds the list by an entry point."""
 
 from mirror_rt.cli.commands import commands_of
 

@@ -1,4 +1,4 @@
-"""mirror-rt demo: the whole main job on real words."""
+"""The command `mirror-rt demo`: tune, export, encode and compare, on real words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mirror-rt export."""
+"""The command `mirror-rt export`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ mirror-rt export tuned --out bundle --precision fp32,int8 --parity-pairs pairs.t
 
 
 def _add_variant_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which graphs are written, and how they are compared with PyTorch."""
+    """Add the options for which graphs are written and how they are compared with PyTorch."""
     parser.add_argument(
         "--precision",
         dest="precisions",
@@ -122,7 +122,7 @@ def _add_variant_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _choices(*known: str) -> Callable[[str], tuple[str, ...]]:
-    """A parser of some of the words `known`, joined by commas."""
+    """Return a parser of words out of `known`, joined by commas."""
 
     def parse(text: str) -> tuple[str, ...]:
         words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))

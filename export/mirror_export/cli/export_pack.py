@@ -1,4 +1,4 @@
-"""mirror-rt export of several models: progress, the table at the end, the exit code."""
+"""Run `mirror-rt export` for several models: progress, the final table, the exit code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
 
 
 def lowest_cosine(manifest: Manifest) -> float | None:
-    """The lowest cosine to PyTorch of any text in any variant; None where none was compared."""
+    """Return the lowest cosine to PyTorch over all texts and variants; None without any."""
     reports = [variant.parity for variant in manifest.variants.values() if variant.parity]
     cosines = [report.get("min_cosine") for report in reports]
     return min((cosine for cosine in cosines if cosine is not None), default=None)
@@ -73,7 +73,7 @@ def _models(arguments: argparse.Namespace) -> list[str]:
 
 
 def _tell(result: ModelResult) -> None:
-    """One line when a model is done, after what its export had to say."""
+    """Print the log of a finished model's export, then one line about its result."""
     for line in result.log:
         print(f"{result.name}: {line}", file=sys.stderr)
     if result.manifest is None:

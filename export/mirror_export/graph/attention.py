@@ -1,9 +1,10 @@
-"""Modules as onnxruntime's operators while a model is traced, instead of patterns found later.
+"""Trace modules directly as onnxruntime's operators, instead of finding their patterns later.
 
-An attention of a dozen nodes (transposes, scaling, mask, softmax) looks different in every
-release of torch and transformers; recognising it afterwards is a race. transformers lets an
-attention be registered by name, and torch an ONNX operator be emitted by name, so a model traced
-inside `fused_attention` holds one com.microsoft.MultiHeadAttention a layer.
+An attention is a dozen nodes (transposes, scaling, mask, softmax), which look different in every
+release of torch and transformers, so patterns that recognise it would have to follow each
+release. But transformers lets us register an attention by name, and torch lets us emit an ONNX
+operator by name; so a model traced inside `fused_attention` holds one
+com.microsoft.MultiHeadAttention per layer.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _NAME = "mirror_rt_onnxruntime"
 
 @contextlib.contextmanager
 def fused_attention(model: Any) -> Iterator[None]:
-    """Let `model` (a transformers encoder) be traced with fused attention, where its family can.
+    """Let `model` (a transformers encoder) be traced with fused attention, if its family allows.
 
-    Inside, the model cannot be run: the operators have a shape, but no PyTorch code.
+    Inside this context the model cannot be run: the operators have a shape, but no PyTorch code.
     """
     with _replaced(NewGELUActivation, _tanh_gelu), _replaced(MPNetSelfAttention, _mpnet_attention):
         if not family_of(model).attention_interface:
@@ -60,12 +61,12 @@ def _replaced(module: type[torch.nn.Module], forward: Callable[..., Any]) -> Ite
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, bias: Tensor | None
 ) -> Tensor:
-    """Attention of [B, H, L, d] queries, keys and values as one node: [B, L, H * d].
+    """Compute the attention as one node; return [B, L, H * d].
 
     Args:
-        query: [B, H, L, d].
-        key: likewise.
-        value: likewise.
+        query: queries [B, H, L, d].
+        key: keys [B, H, L, d].
+        value: values [B, H, L, d].
         mask: [B, L], 0 or False for padding.
         scale: factor of the scores.
         bias: [B, H, L, L], added to the scaled scores.
@@ -92,7 +93,7 @@ def _interface_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """An attention as transformers' interface wants it: [B, H, L, d] to [B, L, H, d]."""
+    """Attend, with the signature of transformers' interface: [B, H, L, d] to [B, L, H, d]."""
     batch, heads, length, size = query.shape
     scale = 1 / math.sqrt(size) if scaling is None else float(scaling)
     attended = _attend(query, key, value, attention_mask, scale, None)
@@ -100,16 +101,16 @@ def _interface_attention(
 
 
 def _padding_mask(*_: Any, attention_mask: Tensor, **__: Any) -> Tensor:
-    """The mask as it came, bool [B, L], instead of one of [B, 1, L, L]."""
+    """Return the mask unchanged, bool [B, L], instead of expanding it to [B, 1, L, L]."""
     return attention_mask
 
 
 def _mpnet_attention(
     self: Any, hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, **_: Any
 ) -> tuple[Tensor]:
-    """MPNetSelfAttention.forward, whose scores have a bias by relative position added.
+    """Stand in for MPNetSelfAttention.forward, which adds a relative position bias to the scores.
 
-    `attention_mask` is [B, 1, 1, L], 0 or the most negative number.
+    `attention_mask` is [B, 1, 1, L]: 0, or the most negative number for padding.
     """
     batch, length, _width = hidden_states.shape
     shape = (batch, length, self.num_attention_heads, self.attention_head_size)
@@ -122,5 +123,5 @@ def _mpnet_attention(
 
 
 def _tanh_gelu(self: torch.nn.Module, input: Tensor) -> Tensor:
-    """NewGELUActivation.forward: the same formula, known to ONNX by one name."""
+    """Stand in for NewGELUActivation.forward: the same formula as a single ONNX operator."""
     return functional.gelu(input, approximate="tanh")

@@ -1,7 +1,8 @@
-"""onnxruntime's fused operators in an exported graph: a rule is a pattern, a check, a replacement.
+"""Put onnxruntime's fused operators into a graph, by rules of pattern, check and replacement.
 
-The rules see the dynamo exporter's graph, in which every value has a shape. `Attention` starts
-from the nodes that `mirror_export.graph.attention` leaves; the others from ONNX's own operators.
+The rules see the graph of the dynamo exporter, in which every value has a shape. The rule for
+`Attention` starts from the nodes that `mirror_export.graph.attention` emits, the other rules from
+ONNX's own operators.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ _ORT = "com.microsoft"
 
 
 def fuse(model: ir.Model) -> dict[str, int]:
-    """Replace, in place, what onnxruntime has one operator for; return `fused_counts`."""
+    """Replace patterns in place by onnxruntime's fused operators; return `fused_counts`."""
     for stage in _STAGES:
         rewrite(model, stage)
         common.IdentityEliminationPass()(model)
     _share_equal_initializers(model)
-    # Where in its source each node came from, with the paths of this machine.
+    # The metadata says where in the source each node came from, with paths of this machine.
     common.ClearMetadataAndDocStringPass()(model)
     return fused_counts(model)
 
 
 def fused_counts(model: ir.Model) -> dict[str, int]:
-    """How many nodes of each of onnxruntime's own operators the graph holds."""
+    """Count the nodes of each of onnxruntime's own operators in the graph."""
     counts = Counter(node.op_type for node in model.graph if node.domain == _ORT)
     return dict(sorted(counts.items()))
 
 
 def _share_equal_initializers(model: ir.Model) -> None:
-    """Store once what layers that share weights (ALBERT) got a folded copy of each.
+    """Store equal weights once; layers that share weights (ALBERT) got a folded copy each.
 
     onnx_ir's own pass cannot hash the transposed views that the exporter leaves.
     """
@@ -51,7 +52,7 @@ def _share_equal_initializers(model: ir.Model) -> None:
             del model.graph.initializers[str(value.name)]
 
 
-# --- split and joined again: the heads of attention, which the fused operator splits itself
+# --- Reshape pairs that split the heads and join them again: the fused attention splits them itself
 
 
 def _reshaped_twice(op: Any, x: Any, first: Any, second: Any) -> Any:
@@ -66,7 +67,7 @@ def _as_it_was(op: Any, x: ir.Value, **_: Any) -> Any:
     return op.Identity(x)
 
 
-# --- Attention: with the three projections of its input
+# --- Attention, including the three projections of its input
 
 
 def _projected_attention(biased: bool) -> RewriteRule:
@@ -126,7 +127,7 @@ def _bias_gelu(op: Any, x: ir.Value, bias: ir.Value, gelu: ir.Value, **_: Any) -
     return fused(x, bias, _domain=_ORT)
 
 
-# --- SkipLayerNormalization: the sum of a layer's output, its bias and what by-passed the layer
+# --- SkipLayerNormalization: the sum of a layer's output, its bias and the residual, normalised
 
 
 def _normalised_sum(op: Any, x: Any, bias: Any, skip: Any, gamma: Any, beta: Any) -> Any:
@@ -206,7 +207,7 @@ def _embed_layer_norm(
     kinds: ir.Value | None = None,
     **_: Any,
 ) -> Any:
-    def narrow(indices: ir.Value | None) -> Any:  # the operator takes int32 alone
+    def narrow(indices: ir.Value | None) -> Any:  # the operator takes only int32
         return None if indices is None else op.Cast(indices, to=ir.DataType.INT32)
 
     embedded, _lengths = op.EmbedLayerNormalization(
@@ -216,11 +217,11 @@ def _embed_layer_norm(
     return embedded
 
 
-# --- what the checks ask
+# --- helpers of the checks
 
 
 def _same_shape(a: ir.Value, b: ir.Value) -> bool:
-    """Whether two values have the same dimensions for certain, by number or by name."""
+    """Tell whether two values certainly have the same dimensions, by number or by name."""
     if a.shape is None or b.shape is None:
         return False
     known = all(isinstance(dim, int) or dim.value is not None for dim in a.shape)
@@ -232,7 +233,7 @@ def _is_constant(value: ir.Value, rank: int) -> bool:
 
 
 def _array(value: ir.Value) -> np.ndarray[Any, Any]:
-    assert value.const_value is not None  # the checks saw to it
+    assert value.const_value is not None  # the checks made sure
     return value.const_value.numpy()
 
 
@@ -247,7 +248,7 @@ def _epsilon(normalised: ir.Value) -> float:
 
 
 def _commuted(*rules: RewriteRule) -> list[RewriteRule]:
-    """The rules, for both orders of every addition in them."""
+    """Return the rules in both orders of every addition in them."""
     return [variant for rule in rules for variant in rule.commute()]
 
 

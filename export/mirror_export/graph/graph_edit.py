@@ -1,4 +1,4 @@
-"""Small steps that the passes over a written graph share."""
+"""Helpers shared by the passes that edit a written graph."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ __all__ = [
 
 # The domain of onnxruntime's own operators.
 ORT = "com.microsoft"
-# Numbers of a weight that are in work at once.
+# How many numbers of a weight `by_rows` processes at once.
 _CHUNK = 2**22
 
 
 def read_graph(path: Path) -> ir.Model:
-    """Read a graph that `write_onnx` wrote, where possible with its large weights left there."""
+    """Read a graph that `write_onnx` wrote; if possible its large weights stay in the file."""
     return ir.load(source(path) if source(path).is_file() else path)
 
 
 def array(value: ir.Value) -> npt.NDArray[Any]:
-    """The numbers of a weight, mapped from its file."""
-    assert value.const_value is not None  # callers ask for weights alone
+    """Return the numbers of a weight, mapped from its file."""
+    assert value.const_value is not None  # callers pass weights only
     return value.const_value.numpy()
 
 
 def share_weights(model: ir.Model, path: Path) -> None:
-    """Let the weights be those of the same name in the graph `path`, where they lie in a file."""
+    """Let weights refer to those of the same name that the graph `path` keeps in a file."""
     stored = read_graph(path).graph.initializers
     for name, value in model.graph.initializers.items():
         if name in stored and isinstance(stored[name].const_value, ir.ExternalTensor):
@@ -62,13 +62,13 @@ def by_rows(
 ) -> npt.NDArray[Any]:
     """Compute an array from a weight, some rows at a time.
 
-    A table of embeddings may be most of a model, so its pages are let go of as they are done.
+    An embedding table may be most of a model, so its memory pages are released as they are done.
 
     Args:
         value: a weight of one dimension or more.
-        compute: rows of it to rows of the result.
-        dtype: of the result.
-        columns: of the result; None for the shape of the weight.
+        compute: maps some rows of the weight to the same rows of the result.
+        dtype: dtype of the result.
+        columns: number of columns of the result; None if it has the shape of the weight.
     """
     weight = array(value)
     result = np.empty(weight.shape if columns is None else (len(weight), columns), dtype)
@@ -82,7 +82,7 @@ def by_rows(
 
 
 def constant(graph: ir.Graph, name: str, numbers: npt.NDArray[Any]) -> ir.Value:
-    """Return the weight `name` of the graph, added where it has none of that name."""
+    """Return the weight `name` of the graph, adding it if there is none of that name."""
     return _added(graph, ir.tensor(numbers, name=name))
 
 
@@ -93,7 +93,7 @@ def lazy_constant(
     dtype: ir.DataType,
     shape: Sequence[int],
 ) -> ir.Value:
-    """Likewise, with numbers that are computed each time they are written, and not kept."""
+    """Return a weight as `constant` does, but compute its numbers only when they are written."""
     lazy = ir.LazyTensor(lambda: ir.tensor(make()), dtype, ir.Shape(shape), name=name)
     return _added(graph, lazy)
 
@@ -108,7 +108,7 @@ def _added(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def replace(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape, result: ir.Value) -> None:
-    """Put the nodes of `tape` in the place of `node`, `result` for its first output."""
+    """Replace `node` by the nodes of `tape`, and its first output by `result`."""
     old = node.outputs[0]
     result.type, result.shape = old.type, old.shape
     graph.insert_after(node, tape.nodes)
@@ -119,20 +119,20 @@ def replace(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape, result: ir.Value
 
 
 def remove_unused(graph: ir.Graph) -> None:
-    """Drop the weights that no node reads any more."""
+    """Remove the weights that no node reads any more."""
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output():
             del graph.initializers[name]
 
 
 def is_weight(value: ir.Value | None, rank: int) -> bool:
-    """Whether a value is a float32 weight of that many dimensions."""
+    """Tell whether a value is a float32 weight with `rank` dimensions."""
     tensor = None if value is None else value.const_value
     return tensor is not None and len(tensor.shape) == rank and tensor.dtype == ir.DataType.FLOAT
 
 
 def is_dense(node: ir.Node) -> bool:
-    """Whether a node multiplies token vectors (not the pooled one) by a weight matrix."""
+    """Tell whether a node multiplies token vectors (not the pooled vector) by a weight matrix."""
     if node.op_type != "MatMul" or not is_weight(node.inputs[1], 2):
         return False
     shape = None if node.inputs[0] is None else node.inputs[0].shape
@@ -140,9 +140,10 @@ def is_dense(node: ir.Node) -> bool:
 
 
 def layer_name(node: ir.Node) -> str:
-    """What to call a layer in a report, after a parameter that has kept its name.
+    """Name a layer in a report after one of its parameters that kept its name.
 
-    The exporter renames weights that it transposes, not the bias, which the next node may hold.
+    The exporter renames weights that it transposes, but not the bias, an input of this node or the
+    next.
     """
     if node.op_type in ("Attention", "PackedAttention"):
         return f"attention ({node.outputs[0].name})"
@@ -156,7 +157,7 @@ def layer_name(node: ir.Node) -> str:
 
 
 def split_embeddings(graph: ir.Graph) -> None:
-    """Take EmbedLayerNormalization apart, whose tables and norm must have one precision."""
+    """Split EmbedLayerNormalization, which would force one precision on its tables and norm."""
     for node in [node for node in graph if node.op_type == "EmbedLayerNormalization"]:
         inputs = [*node.inputs, *[None] * (9 - len(node.inputs))]
         ids, types, words, places, kinds, gamma, beta, _, positions = inputs

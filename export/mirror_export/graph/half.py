@@ -1,9 +1,9 @@
-"""float16 weights and products, with float32 for everything that could overflow or lose digits.
+"""Convert a graph to float16, except for what could overflow or lose digits.
 
 Matrix products, attention and GELU run in float16; norms, sums, softmax outside of fused
-attention, pooling and normalisation in float32 (fused attention has a float32 softmax of its
-own). `onnxruntime.transformers.float16` would hold several copies of the model, and cut what
-float16 cannot hold to 65,504 without a word.
+attention, pooling and normalisation run in float32 (fused attention computes its softmax in
+float32 itself). `onnxruntime.transformers.float16` would hold several copies of the model in
+memory, and silently clip numbers beyond the range of float16 to 65,504.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SINGLE, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 _COMPUTES = {"MatMul", "Attention", "PackedAttention", "MultiHeadAttention"}
 _COMPUTES |= {"BiasGelu", "FastGelu", "Gelu"}
-# What only moves numbers stays in the precision they come in.
+# Operators that only move numbers keep the precision of their input.
 _MOVES = {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Expand", "Tile"}
 # A quarter of the largest float16: other texts may give larger numbers than those measured.
 _LIMIT = 65_504 / 4
@@ -42,7 +42,7 @@ def to_half(model: ir.Model, keep: Collection[str] = ()) -> None:
 
     Args:
         model: the graph.
-        keep: names of layers (`layer_name`) to leave in float32.
+        keep: names of layers, as `layer_name` gives them, to leave in float32.
     """
     graph = model.graph
     split_embeddings(graph)
@@ -62,11 +62,11 @@ def to_half(model: ir.Model, keep: Collection[str] = ()) -> None:
 
 
 def single_layers(model: ir.Model, probe: Probe) -> list[str]:
-    """Names of the layers that must stay in float32: those that overflow, or follow the pooling.
+    """Return the layers that must stay in float32: those that may overflow or follow the pooling.
 
     Args:
-        model: the float32 graph; it is changed.
-        probe: measures the layers' weights, inputs, outputs and projections.
+        model: the float32 graph; it is changed in place.
+        probe: runs the graph to measure inputs, outputs and projections of the layers.
     """
     graph = model.graph
     split_embeddings(graph)
@@ -92,7 +92,7 @@ def _dtype(value: ir.Value | None) -> ir.DataType | None:
 
 
 def _projections(node: ir.Node, tape: ir.tape.Tape) -> list[ir.Value]:
-    """What a fused attention computes inside: queries, keys and values."""
+    """Return the queries, keys and values that a fused attention computes inside."""
     if node.op_type != "Attention":
         return []
     product = tape.op("MatMul", node.inputs[:2])
@@ -116,7 +116,7 @@ def _has_large(node: ir.Node) -> bool:
 def _compute_in_half(
     graph: ir.Graph, node: ir.Node, *, only: tuple[int, ...] | None = None
 ) -> None:
-    """Give a node float16 for its float32 inputs (those of the positions `only`)."""
+    """Give a node its float32 inputs as float16: all, or those at the positions `only`."""
     for i, value in enumerate(node.inputs):
         if value is not None and value.dtype == _SINGLE and (only is None or i in only):
             half = (
@@ -134,7 +134,7 @@ def _compute_in_single(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _cast(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The value in another precision, cast once however many nodes ask for it."""
+    """Return the value in another precision, with one cast for all nodes that need it."""
     for user, _ in value.uses():
         if user.op_type == "Cast" and user.outputs[0].dtype == dtype:
             return user.outputs[0]
@@ -149,7 +149,7 @@ def _cast(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def _halved(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    """The weight in float16, converted when it is written."""
+    """Return the weight in float16; it is converted when it is written."""
     shape = array(value).shape
     return lazy_constant(
         graph, f"{value.name}.fp16", lambda: by_rows(value, _rounded, np.float16), _HALF, shape
@@ -157,7 +157,7 @@ def _halved(graph: ir.Graph, value: ir.Value) -> ir.Value:
 
 
 def _single_output(graph: ir.Graph, output: ir.Value) -> ir.Value:
-    """A graph output in float32, under its own name."""
+    """Return a graph output in float32 under its original name."""
     single = _cast(graph, output, _SINGLE)
     name, output.name = output.name, f"{output.name}.fp16"
     single.name = name

@@ -1,9 +1,10 @@
-"""int8 products with scales of their own for every token vector and every column of a weight.
+"""Quantize to int8, with a scale for every token vector and for every column of a weight.
 
-A token vector is divided by its largest magnitude and rounded to 8 bits; so, unlike with
-`onnxruntime.quantization.quantize_dynamic`, whose one scale is that of the whole batch, the vector
-of a text does not depend on the texts beside it, and rounds several times finer. Weights take
-7 of their 8 bits: processors without VNNI add two products of 8 bits in 16, which would overflow.
+A token vector is divided by its largest magnitude and rounded to 8 bits. So the vector of a text
+does not depend on the other texts of the batch, and is rounded several times finer than by
+`onnxruntime.quantization.quantize_dynamic`, which has one scale for the whole batch. Weights use
+7 of their 8 bits, because processors without VNNI add two 8-bit products in 16 bits, which would
+overflow otherwise.
 The table of word embeddings has a scale for every row.
 """
 
@@ -31,12 +32,12 @@ from mirror_export.graph.graph_edit import (
 
 __all__ = ["SWITCH", "quantize"]
 
-# The graph input of `quantize(switches=True)`.
+# The name of the input that `quantize(switches=True)` adds to the graph.
 SWITCH = "int8_layers"
-# 2 * 255 * 64 < 2^15: what an instruction of two 8-bit products and a 16-bit sum can hold.
+# 2 * 255 * 64 < 2^15: the sum of two products fits into 16 bits.
 _WEIGHT_MAX = 64
 _ROW_MAX = 127
-# Activations are uint8 around 128, the form that every processor has a fast product for.
+# Activations are uint8 around 128, a form for which every processor has a fast product.
 _ZERO = 128
 _TINY = np.float32(1e-30)
 
@@ -47,7 +48,8 @@ def quantize(model: ir.Model, keep: Collection[str] = (), *, switches: bool = Fa
     Args:
         model: the graph.
         keep: names of layers to leave in float32.
-        switches: keep every layer in both precisions; an input `SWITCH`, bool [layers], chooses.
+        switches: keep every layer in both precisions; the graph gets an input `SWITCH`, bool
+            [layers], that chooses int8 (true) or float32 for each.
 
     Returns:
         The names of the quantized layers.
@@ -75,7 +77,7 @@ def quantize(model: ir.Model, keep: Collection[str] = (), *, switches: bool = Fa
 
 
 def _is_word_table(node: ir.Node) -> bool:
-    """Whether a node looks the input's ids up in a table."""
+    """Tell whether a node looks up the input ids in a table."""
     if node.op_type != "Gather" or not is_weight(node.inputs[0], 2):
         return False
     ids = node.inputs[1]
@@ -86,7 +88,7 @@ def _is_word_table(node: ir.Node) -> bool:
 
 
 def _split_attention(graph: ir.Graph, node: ir.Node) -> None:
-    """Take the projections out of a fused attention."""
+    """Split a fused attention into its projections and the attention proper."""
     hidden, weight, bias, mask, *more = node.inputs
     position_bias = more[1] if len(more) > 1 else None
     tape = ir.tape.Tape()
@@ -120,7 +122,7 @@ def _rounded_dense(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape) -> ir.Val
 def _rounded_rows(
     graph: ir.Graph, hidden: ir.Value, tape: ir.tape.Tape
 ) -> tuple[ir.Value, ir.Value]:
-    """The vectors as uint8, and the magnitude of each; once for all layers that read them."""
+    """Return the vectors as uint8 and their magnitudes, computed once for all layers they feed."""
     for user, _ in hidden.uses():
         if user.op_type == "Div" and user.metadata_props.get("rows") == "rounded":
             (rounded,) = (following for following, _ in user.outputs[0].uses())
@@ -156,7 +158,7 @@ def _choose(
     result: ir.Value,
     switch: tuple[ir.Value, int],
 ) -> None:
-    """Keep the node beside its rounded form; an element of the switch says which one counts."""
+    """Keep a node beside its quantized form; an element of the switch chooses between them."""
     exact = node.outputs[0]
     users = list(exact.uses())
     where = constant(graph, f"{SWITCH}.{switch[1]}", np.array(switch[1]))

@@ -1,13 +1,14 @@
-"""Writing an ONNX file weight by weight, and beside it the same graph with its weights in place.
+"""Write an ONNX file weight by weight, and beside it a small graph that maps those weights.
 
-Serialising a model in one piece holds all of its weights twice more in memory. A protobuf message
-is a sequence of (tag, length, content), so the weights can be written as they come, straight from
-where PyTorch holds them, once the lengths are known. The file is the usual one.
+Serialising a model in one piece holds two more copies of all its weights in memory. But a protobuf
+message is a sequence of (tag, length, content), so once the lengths are known the weights can be
+written one after the other, straight from where PyTorch holds them. The result is an ordinary file.
 
-onnxruntime copies the weights out of such a file, and maps weights that are external data into
-memory instead: faster to load, and shared by processes. So a second, small file holds the graph
-and names the bytes of the first as its external data. In it SkipLayerNormalization is in parts
-again: on a CPU onnxruntime's adds number by number, slower than Add and LayerNormalization.
+onnxruntime copies the weights out of such a file, whereas it maps weights that are external data
+into memory, which loads faster and is shared by processes. So a second, small file holds the graph
+and names the bytes of the first file as its external data. In this second graph
+SkipLayerNormalization is split into parts again, because on a CPU onnxruntime's operator adds
+number by number and is slower than Add and LayerNormalization.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ __all__ = ["remove_sources", "source", "write_onnx"]
 # Field number and wire type (2: a length follows) of ModelProto.graph, GraphProto.initializer,
 # TensorProto.doc_string and .raw_data in onnx.proto.
 _GRAPH, _INITIALIZER, _DOC, _RAW_DATA = (bytes([number << 3 | 2]) for number in (7, 5, 12, 9))
-# What a protobuf message may hold; larger models keep their weights in a file beside.
+# The most bytes of a protobuf message; larger models keep their weights in a separate file.
 _LIMIT = 2**31 - 1
-# Bytes from which a weight is mapped, and what its place in the file is a multiple of.
+# Weights of at least _MAPPED_BYTES are mapped, at offsets that are multiples of _ALIGNMENT.
 _MAPPED_BYTES = 65_536
 _ALIGNMENT = 64
-# Lengths are written in as many bytes as the largest needs, so that they are known beforehand.
+# Every length is written in as many bytes as the largest needs, so that offsets are known before.
 _VARINT_BYTES = 5
 
 
 def write_onnx(model: ir.Model, path: Path) -> None:
-    """Write `model` as `path`, holding one weight at a time in memory beside the model itself.
+    """Write `model` to `path`, holding one weight at a time in memory beside the model itself.
 
-    A model over 2 GB gets its weights in a second file, `path` with `_data` at the end; any other
-    a second graph, `Layout.mapped(path)`, that reads its large weights from `path`, and until
-    `remove_sources` a third, `source(path)`, to derive others from.
+    A model over 2 GB gets its weights in a second file, `path` with `_data` at the end. Any other
+    model gets a second graph, `Layout.mapped(path)`, which reads its large weights from `path`,
+    and until `remove_sources` is called a third, `source(path)`, to derive others from.
 
     Raises:
         OSError: the disk is full.
@@ -60,18 +61,18 @@ def write_onnx(model: ir.Model, path: Path) -> None:
 
 
 def source(path: Path) -> Path:
-    """Where `write_onnx` puts the graph of `path`, node for node, its large weights in `path`."""
+    """Return where `write_onnx` puts a copy of the graph `path` that reads its large weights."""
     return path.with_suffix(".source")
 
 
 def remove_sources(folder: Path) -> None:
-    """Remove what only deriving graphs needs."""
+    """Remove the files that are only needed to derive graphs."""
     for path in folder.glob("*.source"):
         path.unlink()
 
 
 def _split_skip_norms(graph: onnx.GraphProto) -> None:
-    """Add and LayerNormalization for SkipLayerNormalization; not beside padding-free operators."""
+    """Replace SkipLayerNormalization by Add and LayerNormalization, except on a GPU."""
     nodes = list(graph.node)
     if any(node.op_type.startswith("Packed") for node in nodes):
         return  # these run on a GPU
@@ -82,7 +83,10 @@ def _split_skip_norms(graph: onnx.GraphProto) -> None:
 
 
 def _parts(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Of inputs hidden, skip, gamma, perhaps beta and bias; output 3 is the sum, where named."""
+    """Return the nodes for one SkipLayerNormalization.
+
+    Its inputs are hidden, skip, gamma and perhaps beta and bias; output 3, if named, is the sum.
+    """
     hidden, skip, gamma, *more = node.input
     beta, bias = (*more, "", "")[:2]
     name, parts = node.output[0], []
@@ -98,7 +102,7 @@ def _parts(node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _write(file: BinaryIO, proto: onnx.ModelProto, weights: list[ir.Value]) -> list[int]:
-    """Write the graph and its weights; return where the numbers of each weight begin."""
+    """Write the graph and its weights; return the offset of the numbers of each weight."""
     graph = proto.graph.SerializeToString()
     rest = onnx.ModelProto()
     rest.CopyFrom(proto)
@@ -129,10 +133,10 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
 
 
 def _field(value: ir.Value, place: int) -> bytes:
-    """An initializer of the graph at byte `place` of the file, up to its numbers."""
+    """Return the bytes of an initializer at offset `place` of the file, up to its numbers."""
     tensor = _tensor(value)
     end = _RAW_DATA + _varint(tensor.nbytes)
-    # Tag and length of the initializer, then those of a doc_string that fills up with spaces.
+    # Tag and length of the initializer, then of a doc_string of spaces that aligns the numbers.
     before = 2 * (1 + _VARINT_BYTES) + len(_start(value)) + len(end)
     padding = -(place + before) % _ALIGNMENT
     content = _start(value) + _DOC + _varint(padding) + b" " * padding + end
@@ -140,7 +144,7 @@ def _field(value: ir.Value, place: int) -> bytes:
 
 
 def _start(value: ir.Value) -> bytes:
-    """A serialised TensorProto without its numbers."""
+    """Return a serialised TensorProto without its numbers."""
     tensor = _tensor(value)
     start: bytes = onnx.TensorProto(
         name=value.name, data_type=int(tensor.dtype), dims=tensor.shape.numpy()
@@ -149,7 +153,7 @@ def _start(value: ir.Value) -> bytes:
 
 
 def _mapped(value: ir.Value, location: str, offset: int) -> onnx.TensorProto:
-    """The weight as external data in the file `location`; a small one as it is."""
+    """Return a weight as external data in the file `location`; a small one with its numbers."""
     proto = onnx.TensorProto.FromString(_start(value))
     size = _tensor(value).nbytes
     if size < _MAPPED_BYTES:
@@ -162,7 +166,7 @@ def _mapped(value: ir.Value, location: str, offset: int) -> onnx.TensorProto:
 
 
 def _content(value: ir.Value) -> memoryview:
-    """The numbers, little-endian, row by row."""
+    """Return the numbers of a weight, little-endian, row by row."""
     array = np.ascontiguousarray(_tensor(value).numpy())
     return array.astype(array.dtype.newbyteorder("<"), copy=False).data
 
@@ -173,7 +177,7 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol:
 
 
 def _varint(number: int) -> bytes:
-    """A number as protobuf reads lengths, 7 bits a byte, the lowest first, in `_VARINT_BYTES`."""
+    """Encode a number as a protobuf varint: 7 bits a byte, lowest first, `_VARINT_BYTES` long."""
     last = _VARINT_BYTES - 1
     groups = [number >> 7 * i & 127 | (128 if i < last else 0) for i in range(_VARINT_BYTES)]
     return bytes(groups)

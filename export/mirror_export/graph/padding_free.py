@@ -1,8 +1,8 @@
-"""The padding-free form of a fused graph, for CUDA: the tokens of a batch joined in one sequence.
+"""Make a fused graph padding-free, for CUDA: the tokens of a batch joined into one sequence.
 
-As `onnxruntime.transformers.convert_to_packing_mode` has it; but that hands RemovePadding the
-attention's mask, which must be lengths for it, and here is a number by token. Texts must be padded
-on the right.
+The form is that of `onnxruntime.transformers.convert_to_packing_mode`, but that tool passes
+RemovePadding the mask of the attention as the lengths of the texts, whereas our mask has a number
+for every token. Texts must be padded on the right.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NORMS = ("SkipLayerNormalization", "LayerNormalization")
 
 
 def can_pack(model: ir.Model) -> bool:
-    """Whether all attention of the graph is the fused operator that has a padding-free form."""
+    """Tell whether all attention in the graph is the operator that has a padding-free form."""
     operators = {node.op_type for node in model.graph}
     return "Attention" in operators and not operators & {"MultiHeadAttention", "Softmax"}
 
 
 def pack(model: ir.Model) -> None:
-    """Take the padding out before the first attention, and put it back after the last norm."""
+    """Remove the padding before the first attention, and restore it after the last norm."""
     graph = model.graph
     attentions = [node for node in graph if node.op_type == "Attention"]
     last = [node for node in graph if node.op_type in _NORMS and _rank(node.outputs[0]) == 3][-1]
@@ -38,14 +38,14 @@ def pack(model: ir.Model) -> None:
     for node in graph:
         for value in node.outputs:
             if not value.is_graph_output():
-                value.shape = None  # where it was [batch, length, D] it is [tokens, D] now
+                value.shape = None  # [batch, length, D] has become [tokens, D]
 
 
 def check_packed(model: ir.Model, layers: int) -> None:
-    """Count the operators of a packed graph, which cannot be run without CUDA.
+    """Check a packed graph by its operators, since without CUDA it cannot be run.
 
     Raises:
-        ModelError: they are not those of a model of so many layers.
+        ModelError: their numbers are not those of a model with so many layers.
     """
     found = Counter(node.op_type for node in model.graph)
     expected = {"RemovePadding": 1, "PackedAttention": layers, "RestorePadding": 1, "Attention": 0}
@@ -57,7 +57,7 @@ def check_packed(model: ir.Model, layers: int) -> None:
 
 
 def _remove_padding(graph: ir.Graph, first: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """Join the tokens before attention `first`; return their offsets and where texts begin."""
+    """Join the tokens before attention `first`; return their offsets and the texts' starts."""
     hidden, mask = first.inputs[0], first.inputs[3]
     assert hidden is not None
     assert mask is not None  # mirror_export.graph.attention always gives one, int32 [batch, length]
@@ -87,7 +87,7 @@ def _pack_attention(graph: ir.Graph, node: ir.Node, offsets: ir.Value, starts: i
 
 
 def _restore_padding(graph: ir.Graph, hidden: ir.Value, offsets: ir.Value) -> None:
-    """Spread the tokens again for all that reads the hidden states, the graph's output included."""
+    """Restore the padding for all readers of the hidden states, including the graph's output."""
     producer = hidden.producer()
     assert producer is not None  # it is the output of a norm
     node = ir.Node(ORT, "RestorePadding", [hidden, offsets])

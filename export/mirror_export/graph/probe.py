@@ -1,4 +1,4 @@
-"""Looking inside a graph: values of it that are no outputs, over a few batches of real text."""
+"""Read inner values of a graph, which are not outputs, over a few batches of real text."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Array = npt.NDArray[Any]
 
 
 class Probe:
-    """Runs graphs derived from those of a bundle, whose weights they read in place.
+    """Runs graphs derived from those of a bundle; they read the bundle's weights in place.
 
     Args:
-        folder: of the bundle.
-        manifest: of it.
-        texts: to run on, similar lengths together.
-        rows: of a batch.
+        folder: folder of the bundle.
+        manifest: manifest of the bundle.
+        texts: texts to run on; those of similar lengths share a batch.
+        rows: number of texts of a batch.
 
     Attributes:
         batches: the texts, padded.
-        rows: the texts of each batch, int64 [b].
+        rows: indices of the texts of each batch, int64 [b].
     """
 
     def __init__(self, folder: Path, manifest: Manifest, texts: list[str], rows: int) -> None:
@@ -48,7 +48,7 @@ class Probe:
         ]
 
     def session(self, model: ir.Model) -> Any:
-        """An onnxruntime session of the graph, on the CPU."""
+        """Return an onnxruntime session of the graph on the CPU."""
         try:
             ir.save(model, self._path)
             return GraphSession(self._path, ["CPUExecutionProvider"], LoadOptions()).session()
@@ -68,7 +68,7 @@ def run_batch(
     outputs: Sequence[str],
     more: Mapping[str, Array] | None = None,
 ) -> list[Array]:
-    """Run a session on a batch, with the inputs `more` beside."""
+    """Run a session on a batch, with the additional inputs `more`."""
     arrays = {**batch._asdict(), **(more or {})}
     feeds = {node.name: arrays[node.name] for node in session.get_inputs()}
     return [np.asarray(array) for array in session.run(list(outputs), feeds)]

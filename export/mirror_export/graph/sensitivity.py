@@ -1,4 +1,4 @@
-"""Which layers to leave in float32 where int8 loses too much: a search by measured loss."""
+"""Search by measured loss for the layers to leave in float32 when int8 loses too much."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ __all__ = ["sensitive_layers"]
 
 logger = logging.getLogger("mirror_export")
 
-# Each layer is measured alone over one batch of every so many: enough to rank them.
+# Each layer alone is measured over only every so many batches: enough to rank the layers.
 _EVERY = 6
 
 
 def sensitive_layers(
     model: ir.Model, layers: list[str], probe: Probe, expected: Vectors, gate: Gate
 ) -> list[str]:
-    """Find layers whose return to float32 brings the rest within the gate.
+    """Find layers that, kept in float32, bring the rest of the graph within the gate.
 
-    Each layer is returned alone first, over some of the texts, which ranks them; then as many as
-    it takes, the most helpful first. Their number is found by bisection over all texts. Since a
-    text's vector does not depend on the batch, what is measured here is what the graph without
-    switches will give. Nothing depends on how fast the machine is.
+    First each layer alone is kept in float32, over some of the texts, which ranks the layers. Then
+    as many as it takes are kept, the most helpful first; bisection over all texts finds their
+    number. Since a text's vector does not depend on the batch, the loss measured here is that of
+    the graph without switches. The result does not depend on the speed of the machine.
 
     Args:
-        model: a graph with switches, by `quantize`.
-        layers: the names of those, in order.
-        probe: with the texts to compare on.
-        expected: PyTorch's vectors of them, unit, float32 [n, D].
-        gate: what to satisfy; its cosines count.
+        model: a graph with switches, as `quantize` makes it.
+        layers: names of the layers, in the order of their switches.
+        probe: holds the texts to compare on.
+        expected: PyTorch's unit vectors of those texts, float32 [n, D].
+        gate: the limits to satisfy; only its cosines count.
     """
     loss = _Loss(probe.session(model), probe, expected, gate, len(layers))
     logger.info("int8: loss %.2f of what is allowed; looking for sensitive layers", loss(()))
@@ -49,7 +49,7 @@ def sensitive_layers(
 
 
 class _Loss:
-    """How far cosines are from 1, in parts of what a gate allows."""
+    """Measures how far cosines are from 1, as a fraction of what a gate allows."""
 
     def __init__(
         self, session: Any, probe: Probe, expected: Vectors, gate: Gate, layers: int
@@ -62,7 +62,7 @@ class _Loss:
         self._layers = layers
 
     def __call__(self, kept: Collection[int], every: int = 1) -> float:
-        """Of the graph with the layers `kept` in float32, over one batch of every so many."""
+        """Return the loss with the layers `kept` in float32, over one batch in `every`."""
         switch = np.ones(self._layers, bool)
         switch[list(kept)] = False
         cosines = []

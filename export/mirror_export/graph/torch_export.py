@@ -1,4 +1,4 @@
-"""The ONNX graph: encoder, pooling and normalisation in one, dynamic in batch and length."""
+"""Trace encoder, pooling and normalisation into one ONNX graph, dynamic in batch and length."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from mirror_train.model.pooling_head import Head
 
 __all__ = ["GraphReport", "PooledEncoder", "export_graph"]
 
-# The exporter's own set since torch 2.9; onnxruntime has it since 1.17.
+# The exporter's default opset since torch 2.9; onnxruntime has supported it since 1.17.
 OPSET = 20
 OUTPUT_NAMES = ("sentence_embedding", "pooled_embedding", "last_hidden_state")
 
 
 class PooledEncoder(torch.nn.Module):
-    """What the graph computes: [B, L] ids and mask to text vectors [B, D] and token vectors.
+    """The module to trace: [B, L] ids and mask to text vectors [B, D] and token vectors.
 
-    Token types are always 0 for a single text, so a model with one type table still takes them
-    as an input: other tools feed them.
+    Token types are always 0 for a single text, but a model that has them takes them as an input,
+    because other tools feed them.
     """
 
     def __init__(self, encoder: torch.nn.Module, head: Head) -> None:
@@ -55,12 +55,12 @@ class PooledEncoder(torch.nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """What a graph was made of.
+    """What a graph consists of.
 
     Attributes:
-        nodes: how many.
-        fused: operator of onnxruntime's own -> how many of the nodes are one.
-        opset: version of ONNX's operators.
+        nodes: number of nodes.
+        fused: name of an operator of onnxruntime's own -> number of its nodes.
+        opset: version of ONNX's operator set.
     """
 
     nodes: int
@@ -68,7 +68,7 @@ class GraphReport:
     opset: int = OPSET
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for mirror.json."""
+        """Return plain values for mirror.json."""
         return asdict(self)
 
 
@@ -80,17 +80,17 @@ def export_graph(
     input_names: tuple[str, ...],
     max_length: int,
 ) -> GraphReport:
-    """Write `encoder` with head and normalisation as ONNX, in onnxruntime's fused operators.
+    """Write `encoder` with its head and normalisation as ONNX, with onnxruntime's fused operators.
 
     Args:
         encoder: a transformers encoder, in evaluation mode on the CPU.
         path: the .onnx file to write.
-        head: from token vectors to text vectors.
-        input_names: input_ids, attention_mask and, where the model has types, token_type_ids.
+        head: maps token vectors to text vectors.
+        input_names: input_ids, attention_mask and, if the model has types, token_type_ids.
         max_length: most tokens of a text.
 
     Raises:
-        ModelError: torch cannot trace the model or translate an operation of it.
+        ModelError: torch cannot trace the model or translate one of its operations.
     """
     try:
         with _quiet(), torch.no_grad(), fused_attention(encoder):
@@ -100,7 +100,7 @@ def export_graph(
     fused = fuse(model)
     write_onnx(model, path)
     for value in model.graph.initializers.values():
-        value.const_value = None  # onnxscript's rules remember the last graph that they saw
+        value.const_value = None  # frees it: onnxscript's rules keep the last graph they saw
     return GraphReport(nodes=len(model.graph), fused=fused)
 
 
@@ -119,12 +119,12 @@ def _trace(module: PooledEncoder, input_names: tuple[str, ...], max_length: int)
         dynamic_shapes=tuple(axes for _ in inputs),
         verbose=False,
     )
-    assert program is not None  # with dynamo=True
+    assert program is not None  # it is None only with dynamo=False
     return program.model
 
 
 def _root(error: BaseException) -> str:
-    """The first line of the exception that started it."""
+    """Return the first line of the exception at the start of the chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return next((line for line in str(error).splitlines() if line.strip()), repr(error))
@@ -132,7 +132,7 @@ def _root(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's progress and notes about absent torchvision off the terminal."""
+    """Keep the exporter's progress and its notes about a missing torchvision off the terminal."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

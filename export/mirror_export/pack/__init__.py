@@ -1,1 +1,1 @@
-"""Export many models in one run: a language pack, resumable, several models at a time."""
+"""Export many models in one run as a language pack: resumable, several models at a time."""

@@ -1,4 +1,4 @@
-"""Many models in one run: a language pack of bundles, resumable, several at a time."""
+"""Export many models in one run as a pack of bundles: resumable, several at a time."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ logger = logging.getLogger("mirror_export")
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
-    """What became of one model.
+    """The result of one model.
 
     Attributes:
-        name: of its bundle in the pack.
-        model: folder or hub name.
-        status: `kept` is of an earlier run, made from the same files with the same options.
-        seconds: the export took.
-        manifest: of the bundle; None where it failed.
-        error: why it failed, in one line; None where it did not.
-        log: warnings, by line.
-        peak_bytes: most memory the export held; None where the system does not say.
+        name: name of its bundle in the pack.
+        model: folder or hub name of the model.
+        status: `kept`: an earlier run made the bundle from the same files with the same options.
+        seconds: duration of the export.
+        manifest: manifest of the bundle; None if the export failed.
+        error: why it failed, in one line; None if it did not.
+        log: warnings, line by line.
+        peak_bytes: most memory that the export held; None if the system does not tell.
     """
 
     name: str
@@ -52,18 +52,18 @@ class ModelResult:
 
     @property
     def bytes(self) -> int:
-        """Size of the bundle's files, copied away by itself."""
+        """Size of the bundle's files if it is copied out of the pack alone."""
         return sum(r.bytes for r in self.manifest.files.values()) if self.manifest else 0
 
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
         models: every model of the run, in the order given.
-        index: of the pack; None where no model could be exported, and nothing was written.
-        saved_bytes: what identical files would take beside what they take.
+        index: index of the pack; None if no model could be exported and nothing was written.
+        saved_bytes: disk space saved by storing identical files once.
     """
 
     models: tuple[ModelResult, ...]
@@ -84,24 +84,24 @@ def export_pack(
     resume: bool = False,
     on_result: Callable[[ModelResult], None] = lambda result: None,
 ) -> PackReport:
-    """Export every model as a bundle of one pack; one that fails does not stop the others.
+    """Export every model as a bundle of one pack; a failing model does not stop the others.
 
     Args:
         models: tuned folders, other encoders' folders, or hub names.
-        config: for all of them; `out` is the pack, `model` is not looked at.
-        jobs: processes at a time, each with its share of the processors; `"auto"` for as many as
-            fit into memory.
-        resume: keep what is whole of an earlier run, cut short or not, and was made from the same
-            files with the same options. Bundles of models that are not given stay, too.
-        on_result: called with every result as it comes.
+        config: options for all of them; `out` is the pack, `model` is ignored.
+        jobs: number of processes at a time, each with its share of the processors; `"auto"` for as
+            many as fit into memory.
+        resume: keep the complete bundles of an earlier run, interrupted or not, that were made from
+            the same files with the same options. Bundles of models that are not given stay, too.
+        on_result: called with every result as soon as it is known.
 
     Returns:
-        What became of every model. The pack holds those that worked.
+        The results of all models. The pack holds the bundles that succeeded.
 
     Raises:
         ConfigError: a model is given twice, two would have one name, `out` is inside a model's
             folder or holds it, or `jobs` is not a number of processes.
-        OutputExistsError: the pack exists, and neither `resume` nor `config.overwrite`.
+        OutputExistsError: the pack exists, and neither `resume` nor `config.overwrite` is set.
         OSError: the disk is full.
         KeyboardInterrupt: with a message that says how to go on.
     """
@@ -132,7 +132,7 @@ class _Interrupted(KeyboardInterrupt):
 
 def _check_apart(out: Path, model: Path) -> None:
     if not model.exists():
-        return  # a hub name, or an error of this model alone
+        return  # a hub name, or an error that concerns this model only
     pack, source = out.resolve(), model.resolve()
     if pack.is_relative_to(source):
         raise ConfigError(f"--out {out} is inside the model {model}: choose a folder outside it")
@@ -142,7 +142,7 @@ def _check_apart(out: Path, model: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A bundle to make: its name, how, what it follows from, and bytes of the model's weights."""
+    """A bundle to make: its name, options, fingerprint, and bytes of the model's weights."""
 
     name: str
     config: ExportConfig
@@ -157,7 +157,7 @@ def _export_all(
     jobs: int | Literal["auto"],
     on_result: Callable[[ModelResult], None],
 ) -> list[ModelResult]:
-    """Make the bundles that are not there yet; results in the order of `named`."""
+    """Make the bundles that do not exist yet; return the results in the order of `named`."""
     results: dict[str, ModelResult] = {}
 
     def add(result: ModelResult) -> None:
@@ -180,7 +180,7 @@ def _export_all(
 
 
 def _plan(name: str, config: ExportConfig, place: Staging) -> _Task | ModelResult:
-    """What is to be done for a model, or its result where nothing is."""
+    """Return the task for a model, or its result if nothing is left to do."""
     config = dataclasses.replace(config, out=place.folder / name)
     try:
         folder, _ = resolve_model(config.model, revision=config.revision, offline=config.offline)
@@ -195,7 +195,7 @@ def _plan(name: str, config: ExportConfig, place: Staging) -> _Task | ModelResul
 
 
 def _finish(outcome: Outcome, task: _Task, place: Staging) -> ModelResult:
-    """Put a bundle into the index of those that are whole, or clear away what is left of it."""
+    """Add a bundle to the index of the complete ones, or remove what a failed export left."""
     result = ModelResult(
         task.name,
         task.config.model,

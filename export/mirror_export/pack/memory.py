@@ -1,4 +1,4 @@
-"""How many exports fit into memory at a time."""
+"""Find out how many exports fit into memory at a time."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from mirror_rt.cpus import available_cpus
 
 __all__ = ["available_memory", "expected_peak", "jobs_that_fit"]
 
-# What one export is allowed for: its libraries, a large tokenizer, and the weights as the model, as
-# the file being written and as the session that checks it. Float32 alone takes less: 1.34 GB for
-# 470 MB of weights (the peak_bytes of mirror-rt export --json, 2026-11-21).
+# The memory assumed for one export: its libraries and a large tokenizer, and the weights three
+# times: in the model, in the file being written and in the session that checks it. A float32 export
+# takes less: 1.34 GB for 470 MB of weights (peak_bytes of mirror-rt export --json, 2026-11-21).
 _TIMES_WEIGHTS, _BASE = 3, 700_000_000
 _CGROUPS = Path("/sys/fs/cgroup")
-# (limit, usage, what of the usage can be reclaimed, in memory.stat) of cgroup v2 and v1
+# Names of the limit, the usage and (in memory.stat) its reclaimable part, in cgroup v2 and v1.
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def expected_peak(weights: Sequence[int]) -> int:
-    """Bytes that exports running together may need, given the bytes of their weights."""
+    """Return the bytes that exports running together may need, given the bytes of their weights."""
     return sum(_TIMES_WEIGHTS * size + _BASE for size in weights)
 
 
 def jobs_that_fit(weights: Sequence[int], available: int | None = None) -> int:
-    """How many of the exports may run at a time, at least 1, at most one a processor.
+    """Return how many of the exports may run at a time: at least 1, at most one per processor.
 
     Args:
-        weights: bytes of every model's weights.
-        available: bytes; None for what this process may still use.
+        weights: bytes of the weights of each model.
+        available: bytes of memory; None for what this process may still use.
     """
     memory = available_memory() if available is None else available
     largest = sorted(weights, reverse=True)[: available_cpus()]
@@ -43,9 +43,9 @@ def available_memory(
     membership: Path = Path("/proc/self/cgroup"),
     cgroups: Path = _CGROUPS,
 ) -> int:
-    """Bytes this process may still use: what the machine has, cut by the limits of its cgroups.
+    """Return the bytes that this process may still use, by the machine and by its cgroups' limits.
 
-    Where the system does not say (not Linux), 0.
+    Return 0 if the system does not tell (it is not Linux).
     """
     try:
         lines = meminfo.read_text().splitlines()
@@ -56,7 +56,7 @@ def available_memory(
 
 
 def _left_in_cgroups(membership: Path, cgroups: Path) -> list[int]:
-    """What is left of the limit of every cgroup above this process that has one."""
+    """Return the bytes left in every cgroup of this process, up to the root, that has a limit."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

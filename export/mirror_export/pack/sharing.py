@@ -1,6 +1,6 @@
-"""Files that several bundles of a pack have in common, stored once: hard links between folders.
+"""Store files that several bundles of a pack have in common once, by hard links between folders.
 
-Every bundle stays whole: copied away, a link becomes a file.
+Every bundle stays complete: when it is copied elsewhere, a link becomes a file.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from mirror_rt.bundle.manifest import Manifest
 
 __all__ = ["link_identical"]
 
-# Smaller files are not worth a link: one edited in place would change in every bundle.
+# Smaller files are not worth a link, since one edited in place would change in every bundle.
 _SMALLEST = 64 * 1024
 
 
 def link_identical(bundles: Sequence[Path]) -> int:
-    """Make identical files of several bundles one file on disk, where the file system can.
+    """Make identical files of several bundles one file on disk, if the file system can.
 
-    Not the files beside a graph: a graph may have them as external data, which onnx refuses to
-    load where it has several hard links.
+    Files beside a graph are left alone: a graph may have them as external data, and onnx refuses to
+    load external data with several hard links.
 
     Args:
-        bundles: their folders; the manifests say which files are the same.
+        bundles: folders of the bundles; their manifests say which files are the same.
 
     Returns:
-        Bytes that are stored once less, by links made now or before.
+        Bytes saved by links, whether made now or before.
     """
     first: dict[str, Path] = {}
     saved = 0
@@ -47,7 +47,7 @@ def link_identical(bundles: Sequence[Path]) -> int:
 
 
 def _link(source: Path, path: Path, scratch: Path) -> bool:
-    """Replace `path` by a hard link to `source`, by way of the folder `scratch`, if that can be."""
+    """Replace `path` by a hard link to `source`, made in the folder `scratch`, if possible."""
     temporary = Path(tempfile.mkdtemp(prefix=".link.", dir=scratch))
     try:
         os.link(source, temporary / path.name)

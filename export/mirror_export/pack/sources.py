@@ -1,4 +1,4 @@
-"""What a pack is made from: which folders, under which names, and what tells two runs apart."""
+"""Find the models of a pack, name their bundles, and fingerprint what each is made from."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["find_models", "fingerprint", "name_models", "weight_bytes"]
 
 _LANGUAGE_TAG = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 _WEIGHTS = ("*.safetensors", "*.bin")
-# Fields of a configuration that do not change what is written.
+# Fields of a configuration that do not influence the contents of a bundle.
 _NOT_OPTIONS = {"model", "out", "overwrite", "offline", "threads"}
 
 
 def find_models(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the tuned and model folders directly in `folder`, and what else is there; sorted.
+    """Return the tuned and model folders directly in `folder`, and the other entries; both sorted.
 
     Raises:
         ConfigError: there is no such folder, or no model in it.
@@ -43,10 +43,10 @@ def find_models(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def name_models(models: Sequence[str]) -> dict[str, str]:
-    """Name every model: by its language where it alone declares that one, else by its folder.
+    """Name every model by its language if no other model declares the same, else by its folder.
 
     Returns:
-        Name in the pack -> model, in the order given.
+        The name in the pack -> the model, in the order given.
 
     Raises:
         ConfigError: a model is given twice, or two would have the same name.
@@ -70,9 +70,9 @@ def name_models(models: Sequence[str]) -> dict[str, str]:
 
 
 def fingerprint(folder: Path, config: ExportConfig) -> dict[str, Any]:
-    """Return what a bundle follows from, as plain JSON: model, options, version.
+    """Return what determines a bundle, as plain JSON: model, options and version.
 
-    The bundle of a model folder is kept by a later run where all three are the same.
+    A later run keeps the bundle of a model folder if all three are the same.
     """
     fields = {f.name for f in dataclasses.fields(config)} - _NOT_OPTIONS
     options = {name: _plain(getattr(config, name)) for name in sorted(fields)}
@@ -85,7 +85,7 @@ def fingerprint(folder: Path, config: ExportConfig) -> dict[str, Any]:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Bytes of a model folder's weights once they are float32."""
+    """Return the bytes of a model folder's weights once they are float32."""
     found = [sum(path.stat().st_size for path in folder.glob(pattern)) for pattern in _WEIGHTS]
     return next((size for size in found if size), 0) * (2 if _is_half(folder) else 1)
 
@@ -95,7 +95,7 @@ def _is_half(folder: Path) -> bool:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         return str(values.get("dtype") or values.get("torch_dtype")).endswith("float16")
     except (OSError, ValueError, AttributeError):
-        return False  # the export itself says what is wrong with it
+        return False  # the export itself reports what is wrong
 
 
 def _is_model(path: Path) -> bool:
@@ -104,29 +104,29 @@ def _is_model(path: Path) -> bool:
     try:
         return declared_format(path) != "mirror_rt bundle"
     except BundleError:
-        return True  # a damaged manifest: its export says so
+        return True  # a damaged manifest: the export reports it
 
 
 def _language(folder: Path) -> str | None:
-    """The language that a tuned folder declares, where it can be the name of a folder."""
+    """Return the language that a tuned folder declares, if it can serve as a folder name."""
     try:
         if declared_format(folder) != "mirror_rt encoder":
             return None
         language = Manifest.read(folder, "mirror_rt encoder").language
     except BundleError:
-        return None  # its export says so
+        return None  # the export reports it
     return language if language and _LANGUAGE_TAG.fullmatch(language) else None
 
 
 def _model_files(folder: Path) -> Iterator[Path]:
-    """Files of the model and of its sentence-transformers modules, which have a config.json."""
+    """Return the files of a model and of its sentence-transformers modules with a config.json."""
     modules = [path.parent for path in folder.glob("*/config.json")]
     paths = [path for place in (folder, *modules) for path in place.iterdir()]
     return (path for path in sorted(paths) if path.is_file())
 
 
 def _plain(value: Any) -> Any:
-    """An option as JSON; files by their content, many strings by their hash."""
+    """Return an option as JSON: files by the hash of their content, many strings by one hash."""
     if isinstance(value, Path) and value.is_dir():
         return files_sha256(sorted(value.glob("*.tsv")), value)
     if isinstance(value, Path):

@@ -1,4 +1,4 @@
-"""PACK.partial: the folder beside a pack in which its bundles are made, and which becomes it."""
+"""Manage PACK.partial, the folder in which the bundles of a pack are made and which becomes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Staging", "partial_folder", "staging"]
 
 logger = logging.getLogger("mirror_export")
 
-# The index of the bundles that are whole, while others are made: no tool takes it for a pack's.
+# The index of the complete bundles while others are made; by its name, no tool takes it for a pack.
 _PROGRESS = "progress.json"
 
 
@@ -32,15 +32,15 @@ def partial_folder(out: Path) -> Path:
 
 @contextlib.contextmanager
 def staging(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Staging]:
-    """Lock the folder in which the pack `out` is made, with what is whole of earlier runs.
+    """Lock the folder in which the pack `out` is made, with the complete bundles of earlier runs.
 
-    With `resume` that is every bundle of `out` and of a run that was cut short, if its files have
-    their hashes; everything else in the folder is removed. On an error the folder stays, with the
-    bundles that are whole, unless it has none.
+    With `resume` these are all bundles of `out` and of an interrupted run whose files have the
+    recorded hashes; everything else in the folder is removed. On an error the folder stays with
+    the complete bundles, unless it has none.
 
     Raises:
-        OutputExistsError: there is a pack, or what is left of a run, and neither `resume` nor
-            `overwrite`; or another process writes this pack.
+        OutputExistsError: there is a pack, or the rest of an interrupted run, and neither `resume`
+            nor `overwrite` is set; or another process is writing this pack.
         OSError: `out` cannot be written.
     """
     check_free(out, overwrite=overwrite or (resume and is_pack(out)))
@@ -63,11 +63,11 @@ def staging(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Staging]:
 
 
 class Staging:
-    """Bundles that are whole, by name, and their index on disk.
+    """The complete bundles of a pack in the making, and their index on disk.
 
     Attributes:
-        folder: where they are.
-        bundles: name -> entry of the index to be.
+        folder: the folder that holds them.
+        bundles: name -> entry in the index of the pack.
     """
 
     def __init__(self, out: Path, folder: Path) -> None:
@@ -76,10 +76,10 @@ class Staging:
         self._out = out
 
     def adopt(self) -> None:
-        """Take over every whole bundle of an earlier run and of the pack itself."""
+        """Take over every complete bundle of an earlier run and of the pack itself."""
         for folder, file in (
             (self.folder, _PROGRESS),
-            (self.folder, PACK_FILE),  # cut short on the way to its place
+            (self.folder, PACK_FILE),  # interrupted before the folder was renamed
             (self._out, PACK_FILE),
         ):
             if not (folder / file).is_file() or not (folder / file).stat().st_size:
@@ -91,7 +91,7 @@ class Staging:
                     self.bundles[name] = entry
 
     def add(self, name: str, source: dict[str, Any]) -> None:
-        """Note that the bundle `name`, made from `source`, is whole."""
+        """Record that the bundle `name`, made from `source`, is complete."""
         self.bundles[name] = PackedBundle.describe(self.folder, name, source)
         self.record()
 
@@ -102,14 +102,14 @@ class Staging:
         shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what is not part of a whole bundle."""
+        """Remove everything that is not part of a complete bundle."""
         for path in self.folder.iterdir():
             if path.name not in self.bundles and path.name != _PROGRESS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def finish(self, order: Sequence[str]) -> PackIndex:
-        """Give the folder the name of the pack; its first bundles are those of `order`."""
-        self.sweep()  # what a killed process left
+        """Rename the folder to the pack; the bundles of `order` come first in its index."""
+        self.sweep()  # a killed process may have left something
         names = [name for name in order if name in self.bundles]
         names += [name for name in self.bundles if name not in names]
         entries = {
@@ -125,11 +125,11 @@ class Staging:
         (self.folder / _PROGRESS).unlink()
         replace_folder(self.folder, self._out)
         for old in self._out.parent.glob(f".{glob.escape(self._out.name)}.old.*"):
-            shutil.rmtree(old)  # of a run that was killed at this very moment
+            shutil.rmtree(old)  # left by a run that was killed at this very point
         return index
 
     def record(self) -> None:
-        """Write down which bundles are whole; of none, an empty file marks the folder as ours."""
+        """Write the index of the complete bundles, or an empty file to mark the folder as ours."""
         if self.bundles:
             PackIndex(self.bundles, default=next(iter(self.bundles))).write(self.folder, _PROGRESS)
         else:
@@ -172,7 +172,7 @@ def _read_index(folder: Path, file: str) -> dict[str, PackedBundle]:
 def _is_whole(folder: Path, name: str, entry: PackedBundle) -> bool:
     try:
         if entry.path != name:
-            return False  # not a pack of ours: others may lay theirs out as they like
+            return False  # not a pack that we wrote: others may have another layout
         entry.verify(folder)
     except BundleError as error:
         logger.warning("%s is made again: %s", name, error)

@@ -1,7 +1,7 @@
-"""One export in a process of its own: its memory ends with it, and so does what kills it.
+"""Run every export in a process of its own.
 
-torch's exporter is not safe in threads. A process a model also gives every byte back, and one
-that the system kills, for want of memory say, is one failure among others.
+torch's exporter is not thread-safe. One process per model also gives back all of its memory, and
+if the system kills it, for example because memory runs out, only that model fails.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["Outcome", "run_workers"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one export ended.
+    """The outcome of one export.
 
     Attributes:
-        name: of the bundle.
-        seconds: it took.
-        error: why there is no bundle; None where there is one.
-        log: what it wrote to standard error, by line: warnings, or the trace of a crash.
-        peak_bytes: most memory it held; None where the system does not say.
+        name: name of the bundle.
+        seconds: duration of the export.
+        error: why there is no bundle; None if there is one.
+        log: lines it wrote to standard error: warnings, or the traceback of a crash.
+        peak_bytes: most memory that it held; None if the system does not tell.
     """
 
     name: str
@@ -47,9 +47,9 @@ class Outcome:
 
 
 def run_workers(configs: Mapping[str, ExportConfig], jobs: int) -> Generator[Outcome, None, None]:
-    """Export every model in a process of its own, `jobs` at a time; yield as they end.
+    """Export every model in a process of its own, `jobs` at a time; yield outcomes as they end.
 
-    Closing the iterator, or an exception in it, ends the processes that still run.
+    If the iterator is closed or raises, the processes that still run are killed.
     """
     threads = max(1, available_cpus() // jobs)
     running = _Running()
@@ -68,7 +68,7 @@ def run_workers(configs: Mapping[str, ExportConfig], jobs: int) -> Generator[Out
 
 
 class _Running:
-    """The processes that run, to be ended together."""
+    """The running processes, which can be killed together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -113,7 +113,7 @@ def _run(name: str, config: ExportConfig, threads: int, running: _Running) -> Ou
 
 
 def export_here(config: ExportConfig) -> dict[str, Any]:
-    """Export a model in this process; the error and the memory of its `Outcome`."""
+    """Export a model in this process; return the error and the memory for its `Outcome`."""
     from mirror_export.export import export_bundle
 
     error = None

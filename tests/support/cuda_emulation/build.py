@@ -1,4 +1,4 @@
-"""Compiles the CUDA kernels for the host, with the interface of mirror_train._cuda."""
+"""Compile the CUDA kernels for the host, with the interface of mirror_train._cuda."""
 
 import hashlib
 import importlib.util
@@ -14,18 +14,18 @@ _KERNELS = ROOT / "csrc" / "infonce" / "gpu" / "loss.cu"
 _WGMMA = ROOT / "csrc" / "infonce" / "gpu" / "wgmma.cu"
 _FLAGS = [
     "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-DMIRROR_CUDA_EMULATION",
-    "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas",  # '#pragma unroll' is nvcc's
+    "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas",  # '#pragma unroll' is for nvcc
 ]  # fmt: skip
 
 
 def build(compiler: str, folder: Path, *, architecture: int) -> ModuleType:
-    """The kernels as an extension whose addresses are of host memory; built once per content."""
+    """Return the kernels as an extension that takes host addresses; built once per content."""
     folder = folder / _digest(compiler)
     path = folder / str(architecture) / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _compile(compiler, folder, path, architecture)
-    # A name for each: pybind11 gives one module for one name.
+    # Each architecture gets a name of its own, since pybind11 returns the same module for a name.
     spec = importlib.util.spec_from_file_location(f"emulated_sm_{architecture // 10}._cuda", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -56,7 +56,7 @@ def _compile(compiler: str, folder: Path, out: Path, architecture: int) -> None:
         flags.append("-DMIRROR_TRAIN_WGMMA")
         jobs.append((_WGMMA, out.with_name("wgmma.o"), flags))
     objects = [bindings, *(target for _, target, _ in jobs)]
-    if not bindings.exists():  # by far the slower, and the same for all architectures
+    if not bindings.exists():  # slow to compile, but the same for all architectures
         jobs.insert(0, (_BINDINGS, bindings, ["-O0"]))
     running = [
         subprocess.Popen([compiler, *_FLAGS, *more, *includes, "-xc++", "-c", source, "-o", target])
@@ -65,7 +65,7 @@ def _compile(compiler: str, folder: Path, out: Path, architecture: int) -> None:
     codes = [process.wait() for process in running]
     if any(codes):
         raise RuntimeError("the emulation of the CUDA kernels does not compile")
-    # Renamed into place: another process may be building the same.
+    # The file is renamed into place, because another process may be building the same.
     unfinished = out.with_suffix(".tmp")
     subprocess.run([compiler, "-shared", *objects, "-o", unfinished], check=True)
     unfinished.rename(out)

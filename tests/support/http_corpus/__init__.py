@@ -1,9 +1,9 @@
-"""What clients, proxies and attackers send, byte by byte, and the answers that it must have.
+"""Cases of what clients, proxies and attackers send, byte by byte, with the required answers.
 
-A table of cases: the bytes of a connection, with pauses and the end of the client's side among
-them, the statuses of all answers in their order, and whether the server closes the connection
-then. Every case names the section of RFC 9112 (or, with a 9110 before it, of RFC 9110) that it is
-of. Nothing here knows which server it is played to.
+A case holds the bytes that a connection sends, with pauses and the end of the client's side among
+them, the statuses of all answers in their order, and whether the server then closes the connection.
+Every case names its section of RFC 9112 (or, if the name starts with 9110, of RFC 9110). Nothing
+here depends on the server that is tested.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Case", "all_cases"]
 
 
 def all_cases() -> list[Case]:
-    """Every case, each with a name of its own."""
+    """Return all cases; their names are unique."""
     makers = (
         heads.request_lines,
         heads.targets,

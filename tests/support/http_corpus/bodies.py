@@ -1,4 +1,4 @@
-"""Where a body ends: RFC 9112, sections 6 and 7."""
+"""Cases about the end of a body: RFC 9112, sections 6 and 7."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def trailers() -> Iterator[Case]:
 
 
 def json_bodies() -> Iterator[Case]:
-    """Not of the message, but of what is in it: the connection goes on."""
+    """Yield bodies that are wrong only in their content, so that the connection stays open."""
     for body, status in [
         (b"", 400), (b"{", 400), (b"\x00", 400), (b'{"inputs": "\xff"}', 400), (b"[]", 422),
         (rb'{"inputs": "\ud800"}', 400), (b'{"inputs": ""}', 400), (b'{"inputs": 1}', 422),

@@ -1,4 +1,4 @@
-"""Several requests, ends and slowness: RFC 9112, sections 8 and 9."""
+"""Cases about several requests, closed connections and slow clients: RFC 9112, sections 8 and 9."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def half_closed() -> Iterator[Case]:
 
 
 def cut_off() -> Iterator[Case]:
-    """A message that ends too early, by the end of the client's side (section 8)."""
+    """Yield messages that end too early, because the client closes its side (section 8)."""
     whole = chunked(chunks(BODY[:4], BODY[4:], trailer=b"X-A: 1\r\n"))
     for i in range(5, len(whole) - 1, 9):
         yield Case(f"8 chunks that end at {i}", (whole[:i], HALF_CLOSE), (400,), closes=True)
@@ -151,7 +151,7 @@ def cut_off() -> Iterator[Case]:
 
 
 def segments() -> Iterator[Case]:
-    """Pieces of any size are the same request."""
+    """Yield one request in pieces of any size, which must not make a difference."""
     whole = chunked(chunks(BODY[:4], BODY[4:], trailer=b"X-Request-Id: t\r\n"), b"X-Request-Id: s")
     for i in range(1, len(whole), 7):
         yield Case(f"7.1 cut at {i}", (whole[:i], 0.01, whole[i:]), (200,), ids=("s",))
@@ -162,7 +162,7 @@ def segments() -> Iterator[Case]:
 
 
 def slow() -> Iterator[Case]:
-    """What comes too late, with the limits of a second."""
+    """Yield messages that come too late for limits of a second."""
     yield Case("9.5 no request", (SLOW,), (), closes=False)
     yield Case("9.5 half a request line", (b"GET /hea", SLOW), (408,), closes=True)
     yield Case("9.5 half a head", (get()[:40], SLOW), (408,), closes=True)
@@ -192,7 +192,7 @@ def slow() -> Iterator[Case]:
 
 
 def early_answers() -> Iterator[Case]:
-    """Answers that do not wait for the body: the connection does not, either."""
+    """Yield requests that are answered before their body, after which the connection closes."""
     for name, begin, status in [
         ("no such path", post(path=b"/nowhere")[: -len(BODY)], 404),
         ("a method that is not there", post(path=b"/health")[: -len(BODY)], 405),

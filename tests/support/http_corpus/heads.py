@@ -1,4 +1,4 @@
-"""Request lines, targets and header fields: RFC 9112, sections 2, 3 and 5; RFC 9110."""
+"""Cases about request lines, targets and header fields: RFC 9112, sections 2, 3, 5; RFC 9110."""
 
 from __future__ import annotations
 

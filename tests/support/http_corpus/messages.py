@@ -1,4 +1,4 @@
-"""The pieces that requests are put together from, and a case of the corpus."""
+"""The parts of which requests are composed, and the type of a case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 KEY = "key-of-the-corpus"
 AUTHORIZED = b"Authorization: Bearer " + KEY.encode()
 BODY = b'{"inputs":"word"}'
-# A request that must never be answered where it is the content of another one.
+# A request that must never be answered if it is part of the content of another one.
 HIDDEN = b"GET /status HTTP/1.1\r\nHost: hidden\r\n" + AUTHORIZED + b"\r\n\r\n"
 END = b"\r\n"
 LIMIT = 32 << 10  # bytes of a head
@@ -17,7 +17,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
 
 
 class Signal(Enum):
-    """What a client does besides sending."""
+    """What a client can do besides sending."""
 
     HALF_CLOSE = "closes its side"
     ANSWER = "waits for an answer"
@@ -32,12 +32,12 @@ class Case:
     """One connection.
 
     Attributes:
-        section: of the standard, with words that tell the case from others.
-        sent: in this order: bytes, seconds of silence, waiting for one more answer, the end of the
-            client's side.
-        statuses: of the answers, in their order.
-        closes: whether the server closes then; else it must answer one more request.
-        ids: of the answers, where their order is to be seen.
+        section: section of the standard, with words that tell the case from others.
+        sent: what the client does, in order: sends bytes, is silent for some seconds, waits for one
+            more answer, or closes its side.
+        statuses: statuses of the answers, in order.
+        closes: whether the server then closes the connection; else it must answer another request.
+        ids: request ids of the answers, if their order matters.
     """
 
     section: str
@@ -48,13 +48,13 @@ class Case:
 
 
 def head(line: bytes, *fields: bytes, host: bytes | None = b"Host: a") -> bytes:
-    """The head of a request, with the key."""
+    """Return the head of a request, with the API key."""
     first = [line] if host is None else [line, host]
     return END.join([*first, AUTHORIZED, *fields, b"", b""])
 
 
 def post(*fields: bytes, body: bytes = BODY, path: bytes = b"/embed", length: bool = True) -> bytes:
-    """A whole request for a vector."""
+    """Return a complete request for a vector."""
     framing = [b"Content-Length: %d" % len(body)] if length else []
     return head(b"POST %s HTTP/1.1" % path, *framing, *fields) + body
 
@@ -69,15 +69,15 @@ def chunks(*parts: bytes, trailer: bytes = b"") -> bytes:
 
 
 def chunked(content: bytes, *fields: bytes, coding: bytes = CHUNKED) -> bytes:
-    """A request whose body is `content` as it stands on the wire."""
+    """Return a chunked request whose body on the wire is `content`."""
     return head(b"POST /embed HTTP/1.1", coding, *fields) + content
 
 
 def refused(section: str, sent: bytes, status: int = 400) -> Case:
-    """A case that ends the connection."""
+    """Return a case after which the server closes the connection."""
     return Case(section, (sent,), (status,), closes=True)
 
 
 def served(section: str, sent: bytes, status: int = 200) -> Case:
-    """A case after which the connection goes on."""
+    """Return a case after which the connection stays open."""
     return Case(section, (sent,), (status,))

@@ -1,4 +1,4 @@
-"""Offers of another protocol, which are ignored: RFC 9110, 7.8."""
+"""Cases about offers of another protocol, which the server ignores: RFC 9110, section 7.8."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def upgrades() -> Iterator[Case]:
 
 
 def split_upgrades() -> Iterator[Case]:
-    """An offer that comes in two pieces, wherever it is cut."""
+    """Yield an offer that comes in two pieces, cut at many places."""
     whole = post(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"X-Request-Id: u")
     for i in range(3, len(whole), 9):
         yield Case(f"9110 7.8 cut at {i}", (whole[:i], 0.01, whole[i:]), (200,), ids=("u",))

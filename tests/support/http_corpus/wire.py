@@ -1,4 +1,4 @@
-"""A client that sends bytes and counts answers: it trusts nothing that a server says."""
+"""Play a case to a server with a strict client that takes nothing of its answers on trust."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LAST = (
 
 @dataclass(frozen=True)
 class Answer:
-    """One final answer; names of headers are in lower case."""
+    """One final answer; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -29,18 +29,18 @@ class Answer:
 
 
 class BrokenAnswerError(Exception):
-    """What came back is no answer of HTTP/1.1."""
+    """The server sent something that is no valid HTTP/1.1 answer."""
 
 
 class _ClosedError(BrokenAnswerError):
-    """Nothing came back."""
+    """The server closed the connection without an answer."""
 
 
 def play(case: Case, port: int, timeout: float = 10.0) -> list[Answer]:
-    """Play a case, and return all answers until the server closed.
+    """Play a case, and return all answers until the server closes the connection.
 
-    Where the connection should stay open, a last request proves that it is, and that nothing of
-    the case is left in it.
+    If the connection should stay open, a last request proves that it is, and that nothing of the
+    case is left in it.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,11 +67,11 @@ def _send(connection: socket.socket, case: Case, answers: _Answers) -> None:
             else:
                 time.sleep(part)
     except (BrokenPipeError, ConnectionResetError):
-        pass  # it was refused meanwhile; what was answered is read next
+        pass  # the server refused it meanwhile; its answer is read next
 
 
 class _Answers:
-    """What comes back for a case."""
+    """Reads the answers to a case."""
 
     def __init__(self, case: Case, file: BinaryIO) -> None:
         self.read: list[Answer] = []
@@ -93,7 +93,7 @@ class _Answers:
 
 
 def _read_answer(file: BinaryIO, *, head: bool, old: bool) -> Answer | None:
-    """Read the next final answer; None where the server closed before one."""
+    """Read the next final answer; None if the server closed the connection before one."""
     while True:
         begin = _read_head(file)
         if begin is None:

@@ -1,8 +1,8 @@
-"""Environments of their own for the tools that load a bundle, and for the libraries of adapters.
+"""Make an environment for each tool that loads a bundle, and for each library of an adapter.
 
-`MIRROR_RT_INTEROP=1 pytest -m interop` makes those that are missing, once, of pinned packages
-(8 GB, most of it PyTorch, in $MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop); without
-it, what is there is used.
+`MIRROR_RT_INTEROP=1 pytest -m interop` makes the missing environments once, from pinned packages
+(8 GB, most of it PyTorch, in $MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop). Without the
+variable, only existing environments are used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Tool:
-    """A client script, and what it needs."""
+    """A client script, and the packages that it needs."""
 
     script: str
     packages: tuple[str, ...]
@@ -45,7 +45,7 @@ class Tool:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         if self.script.endswith(".mjs"):
-            # No scripts: onnxruntime-node brings its CPU library along, and would fetch CUDA's.
+            # Without scripts: onnxruntime-node contains its CPU library, but would fetch CUDA's.
             _run(
                 "npm", "install", "--ignore-scripts", "--no-audit", *self.packages, cwd=self.folder
             )
@@ -55,7 +55,7 @@ class Tool:
         (self.folder / "made").touch()
 
     def run(self, *arguments: object) -> None:
-        """Run the script, which can reach no model hub."""
+        """Run the script, without access to a model hub."""
         node = self.script.endswith(".mjs")
         program = "node" if node else self.python
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -63,7 +63,7 @@ class Tool:
         _run(program, HERE / self.script, *arguments, cwd=self.folder, env=environment)
 
 
-# optimum-onnx wants transformers before 4.58, and sentence-transformers 6 wants a later one.
+# optimum-onnx requires transformers before 4.58, and sentence-transformers 6 a later version.
 _OPTIMUM = ("optimum-onnx[onnxruntime]==0.1.0", "transformers==4.57.6", "torch==2.13.0")
 TOOLS = {
     "onnxruntime": Tool(

@@ -1,4 +1,7 @@
-"""python with_fastembed.py BUNDLE TEXTS.json OUT.json: a custom model in a local folder."""
+"""Encode by fastembed with a custom model in a local folder.
+
+python with_fastembed.py BUNDLE TEXTS.json OUT.json
+"""
 
 import json
 import sys
@@ -11,10 +14,10 @@ folder, texts, out = map(Path, sys.argv[1:])
 settings = json.loads((folder / "mirror.json").read_text())
 TextEmbedding.add_custom_model(
     model="own/bundle",
-    pooling=PoolingType.DISABLED,  # it is in the graph
+    pooling=PoolingType.DISABLED,  # pooling is in the graph
     normalization=False,
     output_name="sentence_embedding",
-    sources=ModelSource(hf="own/bundle"),  # required, and not asked: the folder is given below
+    sources=ModelSource(hf="own/bundle"),  # required, but not used: the folder is given below
     dim=settings["dimension"],
     model_file="onnx/model.onnx",
 )

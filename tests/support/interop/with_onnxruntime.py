@@ -1,4 +1,7 @@
-"""python with_onnxruntime.py BUNDLE TEXTS.json OUT.json: ten lines, without any other library."""
+"""Encode in ten lines of onnxruntime and tokenizers.
+
+python with_onnxruntime.py BUNDLE TEXTS.json OUT.json
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""python with_optimum.py BUNDLE TEXTS.json OUT.json: token vectors by optimum, pooled here."""
+"""Compute token vectors by optimum, and pool them here.
+
+python with_optimum.py BUNDLE TEXTS.json OUT.json
+"""
 
 import json
 import sys

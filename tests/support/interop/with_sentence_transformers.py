@@ -1,4 +1,7 @@
-"""python with_sentence_transformers.py FOLDER TEXTS.json OUT.json: the backend that has weights."""
+"""Encode by sentence-transformers, with the backend whose weights are in the folder.
+
+python with_sentence_transformers.py FOLDER TEXTS.json OUT.json
+"""
 
 import json
 import sys
