@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 
 from mirror_export import ExportConfig, export_bundle  # noqa: E402
 from mirror_rt import Manifest  # noqa: E402
