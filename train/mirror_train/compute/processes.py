@@ -19,7 +19,7 @@ __all__ = ["Processes", "is_first_process", "joined_processes", "world_size"]
 
 T = TypeVar("T")
 
-_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # beside WORLD_SIZE
+_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # besides WORLD_SIZE
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from mirror_train.recipes.recipe import Recipe
 __all__ = ["dropout_seed", "epoch_order", "make_views", "step_rng"]
 
 
-@lru_cache(maxsize=1)  # asked for at every step
+@lru_cache(maxsize=1)  # needed at every step
 def epoch_order(n: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Return the order of n strings in an epoch, which depends only on n, seed and epoch."""
     order = np.random.default_rng([seed, 0, epoch]).permutation(n)

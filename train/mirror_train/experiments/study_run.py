@@ -230,5 +230,5 @@ class _Clock:
 
     @property
     def left(self) -> float:
-        """Return the remaining seconds; NaN before the first tuned run."""
+        """The estimated remaining seconds; NaN before the first tuned run."""
         return self._left * self._seconds / self._done if self._done else float("nan")

@@ -163,7 +163,7 @@ class _Bases:
         key = _base_key(config)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None
-            gc.collect()  # before the next one takes its place
+            gc.collect()  # frees the old model before the next one is loaded
             self._loaded = key, load_base(config)
         return self._loaded[1]
 
@@ -291,7 +291,7 @@ def _read_report(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}  # only figures that would be shown again
+        return {}  # the report only holds figures to show again, so a run can do without it
     return values if isinstance(values, dict) else {}
 
 

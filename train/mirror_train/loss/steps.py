@@ -33,7 +33,7 @@ class Options:
 
     @property
     def scale(self) -> float:
-        """1 / temperature."""
+        """The factor of the cosines, 1 / temperature."""
         return 1 / self.temperature
 
 

@@ -41,7 +41,7 @@ _MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
 _TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 _LIBRARY = "sentence_transformers."
-FLOW_MODULE = "mirror_train.glow.Flow"  # a name in files on disk: it does not follow the code
+FLOW_MODULE = "mirror_train.glow.Flow"  # a name in files on disk, which must not move with the code
 # Keys of the older layout, in the order in which that layout joins several poolings.
 POOLING_FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
@@ -154,8 +154,8 @@ def declared_pooling(folder: Path) -> Pooling | None:
     """Return the pooling that `folder` declares; None where it declares none.
 
     Raises:
-        ModelError: it declares a pooling that cannot be tuned, further modules, or modules that are
-            not supported.
+        ModelError: the folder declares a pooling that cannot be tuned, further modules, or modules
+            that are not supported.
     """
     head = declared_head(folder)
     if head is None:

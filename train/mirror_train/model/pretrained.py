@@ -97,7 +97,7 @@ class Pretrained:
         """Check that the tokenizer puts one special token before a text and one after it.
 
         Raises:
-            ConfigError: it does not, and `poolings` has `mean-without-special`.
+            ConfigError: the tokenizer does not, and `poolings` has `mean-without-special`.
         """
         if "mean-without-special" not in poolings:
             return

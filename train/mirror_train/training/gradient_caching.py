@@ -68,8 +68,8 @@ class GradCache(Generic[Chunk]):
             with torch.no_grad():
                 embeddings = self._encode(chunk)
             self._cached.append(_Cached(chunk, random, embeddings.requires_grad_()))
-        # An autocast context around both passes must not hand the second one the 16-bit copies of
-        # the weights that the first made without a graph.
+        # An autocast context around both passes caches 16-bit copies of the weights. Those of the
+        # first pass have no graph, so the second pass must not use them.
         torch.clear_autocast_cache()
         return [cached.embeddings for cached in self._cached]
 

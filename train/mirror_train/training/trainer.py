@@ -127,7 +127,7 @@ class Trainer:
         """Train to the end.
 
         Args:
-            store: where checkpoints go.
+            store: where checkpoints are written.
             checkpoint_every: steps between checkpoints; 0 for none but on interruption.
             resume_from: continue after this checkpoint.
             on_step: called with the loss after every step.

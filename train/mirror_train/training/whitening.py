@@ -71,9 +71,9 @@ def centre_again(
     Args:
         base: the model, tuned.
         layer: the layer that `fit_whitening` returned; changed in place.
-        data: as given to `fit_whitening`.
-        recipe: the same.
-        seed: the same.
+        data: the strings that `fit_whitening` was given.
+        recipe: the recipe that `fit_whitening` was given.
+        seed: the seed that `fit_whitening` was given.
         device: where to compute.
     """
     encoder = TorchEncoder(base, head=Head([recipe.pooling], [layer]), device=device)
