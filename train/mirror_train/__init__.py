@@ -1,6 +1,6 @@
-"""mirror_train: Mirror-BERT tuning (Liu et al., EMNLP 2021). Needs the extra `train`.
+"""Tune encoders by Mirror-BERT (Liu et al., EMNLP 2021); this package needs the extra `train`.
 
-Recipes, tables of languages and configurations can be read without it.
+Recipes, tables of languages and configurations can be read without that extra.
 """
 
 from typing import TYPE_CHECKING

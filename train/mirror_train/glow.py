@@ -1,4 +1,4 @@
-"""The place of `Flow` that modules.json of a folder names; it may not follow the code."""
+"""The import path of `Flow` that modules.json files name, so it must not move with the code."""
 
 from mirror_train.model.glow import Flow
 

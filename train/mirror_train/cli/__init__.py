@@ -1,4 +1,4 @@
-"""The commands that tune: their list, which `mirror-rt` finds by an entry point."""
+"""The list of the commands that tune, which `mirror-rt` finds by an entry point."""
 
 from mirror_rt.cli.commands import commands_of
 

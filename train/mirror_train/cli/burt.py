@@ -1,4 +1,4 @@
-"""mirror-rt burt."""
+"""The command `mirror-rt burt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mirror-rt cf."""
+"""The command `mirror-rt cf`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mirror_train.recipes.recipe import Recipe, load_recipe
 __all__ = ["add_parser"]
 
 _RECIPE = "cf"
-# Fields of the first step's recipe.
+# The options for fields of the first step's recipe, with their help.
 _MIRROR: Mapping[str, str] = {
     "epochs": "passes over the strings",
     "batch_size": "strings of a step",

@@ -1,4 +1,4 @@
-"""mirror-rt flow."""
+"""The command `mirror-rt flow`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def add_flow_options(parser: argparse.ArgumentParser) -> None:
 
 
 def flow_recipe(arguments: argparse.Namespace) -> FlowRecipe:
-    """Return the flow's recipe, with the options that were given."""
+    """Return the recipe of the flow with the options that were given."""
     return FlowRecipe(**given(arguments, _RECIPE))
 
 
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def report(made: TuneReport) -> None:
-    """Say what was written, and how the flow's loss went."""
+    """Print what was written, and how the flow's loss changed."""
     losses = made.stats.losses
     ends = max(1, min(100, len(losses) // 2))
     first, last = sum(losses[:ends]) / ends, sum(losses[-ends:]) / ends

@@ -1,4 +1,4 @@
-"""mirror-rt multitask."""
+"""The command `mirror-rt multitask`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RECIPE: Mapping[str, str] = {
     "max_length": "most tokens of a text in training",
     "projection": "length of the projected vectors of pairs",
 }
-# Fields with a number for each task.
+# The options for fields with a number for each task, with their help.
 _BY_TASK: Mapping[str, str] = {
     "weights": "factors of the losses",
     "batch_sizes": "rows of a batch",
@@ -147,7 +147,7 @@ def _recipe(arguments: argparse.Namespace) -> MultitaskRecipe:
 
 
 def _by_task(name: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A number for each task, of the type that the defaults have."""
+    """Return a number for each task, of the type that its default has."""
     kinds = [type(number) for number in defaults.values()]
     try:
         numbers = [kind(word) for kind, word in zip(kinds, text.split(","), strict=True)]

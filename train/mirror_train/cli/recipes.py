@@ -1,4 +1,4 @@
-"""mirror-rt recipes."""
+"""The command `mirror-rt recipes`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ mirror-rt recipes pt-BR --recipes mine.toml
 
 
 def add_recipes_option(parser: argparse._ActionsContainer) -> None:
-    """Add --recipes, a user's own table."""
+    """Add the option --recipes, which names a user's own table."""
     parser.add_argument(
         "--recipes",
         type=Path,
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _of_language(table: LanguageTable, tag: str, level: str | None) -> list[LanguageRecipe]:
-    """The recipes of a language: with its default base model, then with the others."""
+    """Return the recipes of a language, first with its default base model, then with others."""
     levels = [level] if level else _LEVELS
     rows = [table.recipe(tag, one) for one in levels]
     bases = table.bases_of(table.find(tag))

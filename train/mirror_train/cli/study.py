@@ -1,4 +1,4 @@
-"""mirror-rt study."""
+"""The command `mirror-rt study`."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _OPTIONS: Mapping[str, str] = {
     "device": "auto, cpu, cuda or cuda:N",
 }
 
-# What --data holds for a level: strings to tune on, pairs to evaluate on.
+# The files below --data for each level: strings to tune on, pairs to evaluate on.
 _FILES = {
     "word": ("words/{}.txt", "multisimlex/{}.tsv"),
     "phrase": ("phrases/{}.txt", "multisimlex/{}.tsv"),
     "sentence": ("sentences/{}.txt", "sts/stsb-{}-test.tsv"),
 }
 _SMALL_TOP, _SMALL_SEEDS = 1000, 2
-_WORDS = 100_000  # of --words; the data-size study goes as far
+_WORDS = 100_000  # number of words that --words takes; the data-size study goes up to it
 
 
 def add_parser(commands: Subparsers) -> None:

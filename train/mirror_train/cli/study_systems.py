@@ -1,4 +1,4 @@
-"""mirror-rt study systems: every system of the papers from one base model, in one table."""
+"""The command `mirror-rt study systems`: all systems of the papers from one base model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 NAME = "systems"
 TITLE = "every system of the papers from one base model, on the same sets (docs/guides/systems.md)"
 
-# Options of the other studies, and what they are where they are not given.
+# The options of the other studies, with their values where they are not given.
 _OF_OTHERS = {"strings": None, "words": None, "pairs": None, "recipe": None, "seeds": None,
               "pooling": None, "small": False}  # fmt: skip
 _OPTIONS: Mapping[str, str] = {
@@ -43,7 +43,7 @@ _OWN = dict.fromkeys(["systems", *_OPTIONS]) | {"export": True}
 
 
 def add_systems_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this study alone."""
+    """Add the options that only this study has."""
     titles = [(name, f"{one.title} ({one.source})") for name, one in SYSTEMS.items()]
     listed = "\n".join(f"  {line}" for line in fill_table(titles).splitlines())
     group = parser.add_argument_group(
@@ -63,7 +63,7 @@ def add_systems_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_systems_options(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError where an option does not go with the study that was named."""
+    """Raise ConfigError where an option does not belong to the study that was named."""
     own = arguments.name == NAME
     for name, default in (_OF_OTHERS if own else _OWN).items():
         if getattr(arguments, name) != default:

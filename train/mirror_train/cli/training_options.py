@@ -1,4 +1,4 @@
-"""Options that the commands that tune share, made from the fields of their configurations."""
+"""Make the options that the tuning commands share from the fields of their configurations."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def add_fields(
     prefix: str = "",
     flags: Mapping[str, str] | None = None,
 ) -> None:
-    """Add an option for some fields of a dataclass; one that is not given is None.
+    """Add options for some fields of a dataclass; an option that is not given is None.
 
     Args:
         group: the parser, or a group of it.
         config: the dataclass.
-        helps: the field's name and what its help says.
-        defaults: the values that the help names as defaults; None for options that override what
-            is chosen elsewhere, a recipe's.
-        prefix: of the attributes in the parsed arguments, before the field's name.
-        flags: options of another name than their field.
+        helps: the help text of each field.
+        defaults: the values that the help names as defaults; None for options that override
+            values chosen elsewhere, such as a recipe's.
+        prefix: prefix of the field's name in the parsed arguments.
+        flags: names of options that are not called like their field.
     """
     types = get_type_hints(config)
     for name, text in helps.items():
@@ -63,7 +63,7 @@ def add_fields(
 
 
 def _kind(hint: Any) -> tuple[type, list[str]]:
-    """The type that a field's option is read as, and its choices where it has some."""
+    """Return the type that a field's option is parsed as, and its choices if it has any."""
     if isinstance(hint, type):
         return hint, []
     parts = [part for part in get_args(hint) if part is not type(None)]
@@ -74,7 +74,7 @@ def _kind(hint: Any) -> tuple[type, list[str]]:
 
 
 def defaults_of(config: type) -> dict[str, Any]:
-    """Return the defaults of a dataclass's fields, those that have one."""
+    """Return the defaults of those fields of a dataclass that have one."""
     fields = dataclasses.fields(config)
     return {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
 
@@ -86,7 +86,7 @@ def given(arguments: argparse.Namespace, names: Iterable[str], prefix: str = "")
 
 
 def given_config(arguments: argparse.Namespace, config: type, **changes: Any) -> Any:
-    """Make a configuration of the options that were given, with changes."""
+    """Make a configuration from the options that were given, with some fields changed."""
     names = {one.name for one in dataclasses.fields(config)}
     options = given(arguments, names)
     if "show_progress_bar" in names and "quiet" in arguments:
@@ -97,12 +97,12 @@ def given_config(arguments: argparse.Namespace, config: type, **changes: Any) ->
 def add_base_options(
     parser: argparse.ArgumentParser, *, what: str = "base model", note: str = ""
 ) -> None:
-    """Add --out, --model and what loads it.
+    """Add --out, --model and the options that say how the model is loaded.
 
     Args:
-        parser: of the command.
-        what: the model is, in the help.
-        note: what the help of --model says besides.
+        parser: parser of the command.
+        what: what the help calls the model.
+        note: an addition to the help of --model.
     """
     default = defaults_of(RunConfig)["model"]
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
@@ -124,12 +124,12 @@ def add_base_options(
 def add_run_options(
     parser: argparse.ArgumentParser, config: type, helps: Mapping[str, str] | None = None
 ) -> argparse._ArgumentGroup:
-    """Add the group of options that say how a command runs, and not what it makes.
+    """Add the group of options that say how a command runs, but do not change its result.
 
     Args:
-        parser: of the command.
-        config: the configuration that the options are fields of.
-        helps: further fields than device, seed and overwrite; these may have another help.
+        parser: parser of the command.
+        config: the configuration whose fields the options set.
+        helps: help texts of fields besides device, seed and overwrite, or other texts for these.
     """
     own = {"device": _DEVICE, "seed": "of every random choice", "overwrite": "replace --out"}
     group = parser.add_argument_group("run")

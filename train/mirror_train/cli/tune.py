@@ -1,4 +1,4 @@
-"""mirror-rt tune."""
+"""The command `mirror-rt tune`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POOLING = (
     "auto: what the base model declares, else the recipe's (mean-without-special of a recipe goes "
     "first)"
 )
-# Choices and ranges are checked by the recipe itself.
+# The options for fields of the recipe, which checks choices and ranges itself.
 _RECIPE: Mapping[str, str] = {
     "level": "what the strings are",
     "temperature": "tau of the InfoNCE loss (none with multi_similarity)",
@@ -172,7 +172,7 @@ def _check_one_language(arguments: argparse.Namespace) -> None:
 
 
 def training_data(arguments: argparse.Namespace) -> TrainingData:
-    """Read the strings that the options name, and say how many there are."""
+    """Read the strings that the options name, and print how many there are."""
     from mirror_train.compute.processes import is_first_process
 
     if arguments.words is not None:

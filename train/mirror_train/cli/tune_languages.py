@@ -1,4 +1,4 @@
-"""mirror-rt tune --langs: which language takes what, the table at the end, the exit code."""
+"""The command `mirror-rt tune --langs`: the jobs of the languages, and the table of results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_languages"]
 
-# Below --data: where the scored pairs of a language are, by level.
+# The files of a language's scored pairs below --data, by level.
 _PAIRS = {
     "word": ("multisimlex/{}.tsv", "{}.tsv"),
     "phrase": ("multisimlex/{}.tsv", "{}.tsv"),
@@ -37,14 +37,14 @@ def run_languages(
     """Tune for the languages of the command line.
 
     Args:
-        arguments: of the command.
-        template: what all have in common; its recipe says the level.
+        arguments: arguments of the command.
+        template: settings that all languages share; its recipe gives the level.
         changes: fields of the recipe that the command line sets.
 
     Raises:
-        ConfigError: before any work: an unknown language, one without strings, or an option
-            that does not go with others.
-        ModelError: some of them failed; the others are written.
+        ConfigError: a language is unknown or has no strings, or options do not go together; raised
+            before any work.
+        ModelError: tuning failed for some languages; the others are written.
     """
     from mirror_train.languages.tune_languages import tune_languages
 
@@ -83,7 +83,7 @@ def _jobs(
     table = load_languages(arguments.recipes)
     tags = _tags(arguments.langs, table.find)
     rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
-    if arguments.recipe != template.recipe.level:  # all of a recipe: nothing is left to the table
+    if arguments.recipe != template.recipe.level:  # --recipe overrides the table
         rows = [dataclasses.replace(row, recipe=template.recipe) for row in rows]
     words = None if arguments.words is None else Path(arguments.words)
     jobs = [_job(row, template, changes, words, arguments) for row in rows]
@@ -125,7 +125,7 @@ def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["au
 
 
 def _tags(text: str, find: Callable[[str], str]) -> list[str]:
-    """The languages of the command line, each known and given once."""
+    """Return the languages of the command line; refuse unknown ones and repetitions."""
     given = [tag.strip() for tag in text.split(",") if tag.strip()]
     if not given:
         raise ConfigError("--langs names no language: expected en,fr for example")
@@ -138,7 +138,7 @@ def _tags(text: str, find: Callable[[str], str]) -> list[str]:
 
 
 def _strings(row: LanguageRecipe, words: Path | None) -> Path | None:
-    """The file of a language's strings, None for wordfreq's words."""
+    """Return the file of a language's strings; None for the words of wordfreq."""
     if words is not None:
         if (path := _find(words, ("{}.txt",), row.language)) is None:
             raise ConfigError(f"--words {words} has no {row.language}.txt")
@@ -159,7 +159,7 @@ def _strings(row: LanguageRecipe, words: Path | None) -> Path | None:
 
 
 def _find(folder: Path, patterns: Sequence[str], tag: str) -> Path | None:
-    """The first file there is, for the tag or a more general one."""
+    """Return the first file that exists for the tag or a more general one; None for no file."""
     names = [pattern.format(t) for t in lookup_chain(tag) for pattern in patterns]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 

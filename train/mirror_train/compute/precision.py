@@ -1,4 +1,4 @@
-"""Device and floating-point precision of training."""
+"""Choose the device and the floating-point precision of training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:N`.
+    """Return the device named `auto` (CUDA if available, else CPU), `cpu`, `cuda` or `cuda:N`.
 
     Raises:
-        ConfigError: unknown, or CUDA is asked for and PyTorch has none.
+        ConfigError: the name is unknown, or PyTorch finds no such CUDA device.
     """
-    import torch  # not above: configurations are read without it
+    import torch  # imported here, because configurations can be read without torch
 
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,14 +42,14 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_precision(name: str, device: torch.device) -> Precision:
-    """Resolve `auto` to what the processor computes fastest; other names pass unchanged.
+    """Resolve `auto` to the precision that the device computes fastest; return others unchanged.
 
-    16-bit matrix products need hardware for them: on a CPU without AVX512-BF16 or AMX, bf16 is
-    far slower than fp32 (a 2048 x 384 x 1536 product on two AMD EPYC cores with AVX2 alone,
-    torch 2.13: 1.3 against 147 GFLOP/s).
+    16-bit matrix products need hardware support: on a CPU without AVX512-BF16 or AMX, bf16 is far
+    slower than fp32 (a 2048 x 384 x 1536 product on two AMD EPYC cores with only AVX2, torch 2.13:
+    1.3 against 147 GFLOP/s).
 
     Raises:
-        ConfigError: unknown name.
+        ConfigError: the name is unknown.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Training in several processes, as `torchrun` starts them: one for every GPU, or on the CPU."""
+"""Train in several processes that `torchrun` starts: one for every GPU, or several on the CPU."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ __all__ = ["Processes", "is_first_process", "joined_processes", "world_size"]
 
 T = TypeVar("T")
 
-_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # beside WORLD_SIZE
+_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # besides WORLD_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """This process, and the others of the run; alone, every method is trivial.
+    """This process and the others of the run; with one process, every method is trivial.
 
-    The methods are collective: all processes call them, in the same order.
+    The methods are collective: all processes must call them in the same order.
 
     Attributes:
         device: where this process computes.
-        rank: of this process, 0 .. count - 1. Process 0 writes what the run leaves.
-        count: of processes.
-        group: what `mirror_train.infonce` takes negatives across; None for one process.
+        rank: rank of this process, 0 .. count - 1. Process 0 writes the output of the run.
+        count: number of processes.
+        group: process group across which `mirror_train.infonce` takes negatives; None for one
+            process.
     """
 
     device: torch.device
@@ -51,8 +52,8 @@ class Processes:
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace every parameter's gradient by its mean over the processes, in one all-reduce.
 
-        A gradient that is not finite in one process is so in all afterwards: a GradScaler skips
-        the step in all of them, or in none.
+        A gradient that is not finite in one process becomes so in all, so that a GradScaler skips
+        the step in all processes or in none.
         """
         if self.group is None:
             return
@@ -65,10 +66,11 @@ class Processes:
             gradient.copy_(mean.view_as(gradient))
 
     def in_first(self, work: Callable[[], T]) -> T:
-        """Run `work` in process 0 while the others wait; its result, in all.
+        """Run `work` in process 0 while the others wait; return its result in all processes.
 
         Raises:
-            ProcessGroupError: in the others, where process 0 raises its own error.
+            ProcessGroupError: `work` failed in process 0; raised in the other processes, while
+                process 0 raises the original exception.
         """
         if self.group is None:
             return work()
@@ -85,13 +87,13 @@ class Processes:
         return cast(T, outcome[0])
 
     def first_then_all(self, work: Callable[[], T]) -> T:
-        """Run `work` in process 0 and then in the others, which find what it downloaded."""
+        """Run `work` in process 0, then in the others, which find what process 0 downloaded."""
         results: list[T] = []
         self.in_first(lambda: results.append(work()))
         return results[0] if results else work()
 
     def check_alike(self, settings: dict[str, Any]) -> None:
-        """Raise ConfigError, in all, unless all processes have the same settings."""
+        """Raise ConfigError in all processes unless all have the same settings."""
         if self.group is None:
             return
         everyone: list[Any] = [None] * self.count
@@ -106,23 +108,23 @@ class Processes:
 
 
 def is_first_process() -> bool:
-    """Whether this process prints: the only one, or the first that torchrun started."""
+    """Return whether this process, the only or the first one, is the one that prints."""
     return world_size() == 1 or os.environ.get("RANK", "0") == "0"
 
 
 @contextlib.contextmanager
 def joined_processes(device: str) -> Iterator[Processes]:
-    """Join the processes that torchrun started, or be alone where it did not.
+    """Join the processes that torchrun started, or yield a single process where it started none.
 
-    On GPUs each takes the card of its local rank and NCCL connects them, on CPUs gloo does. A
-    process group that the caller has initialised is used, and left as it is.
+    On GPUs, each process takes the card of its local rank, and NCCL connects them; on CPUs, gloo
+    does. A process group that the caller has initialised is used and not destroyed.
 
     Args:
-        device: auto, cpu, cuda, or for one process cuda:N.
+        device: auto, cpu, cuda, or (with a single process) cuda:N.
 
     Raises:
         ConfigError: the device cannot be used, or torchrun's variables are incomplete.
-        ProcessGroupError: the processes cannot be joined, or one has ended.
+        ProcessGroupError: the processes cannot be joined, or one of them has ended.
     """
     started = dist.is_available() and dist.is_initialized()
     count = dist.get_world_size() if started else world_size()
@@ -147,7 +149,7 @@ def joined_processes(device: str) -> Iterator[Processes]:
 
 
 def world_size() -> int:
-    """How many processes torchrun started; 1 where it did not."""
+    """Return the number of processes that torchrun started; 1 without torchrun."""
     text = os.environ.get("WORLD_SIZE", "1")
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"the environment variable WORLD_SIZE must be at least 1, got {text!r}")

@@ -1,4 +1,4 @@
-"""The batches of a run: which strings, as which views, and which of them are this process's."""
+"""Make the batches of a run: the strings of each step, their views, and this process's share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Batches", "StepBatch", "check_loss_batch"]
 
 
 def check_loss_batch(data: TrainingData, recipe: Recipe, loss_batch: int, count: int) -> None:
-    """Check that there is a batch of `loss_batch` pairs, and a share of it for every process.
+    """Check that the data fill a batch of `loss_batch` pairs that `count` processes can share.
 
     Raises:
         ConfigError: the batch does not divide among the processes.
@@ -46,10 +46,10 @@ class StepBatch(NamedTuple):
     Attributes:
         texts: V * n strings: n, then their positives and, where V is 3, their hard negatives.
         views: V, 2 or 3.
-        group_ids: int64 [n], see `TrainingData`; they mean the same in all processes.
-        dropout_seed: for torch's generators, another in every process.
-        span_draws: float64 [n, 2], which tokens of the positives are masked (see
-            `mirror_train.data.token_masking`); None where none are.
+        group_ids: int64 [n] (see `TrainingData`), with the same meaning in all processes.
+        dropout_seed: seed for torch's generators, different in every process.
+        span_draws: float64 [n, 2], the random numbers that choose the masked tokens of the
+            positives (see `mirror_train.data.token_masking`); None to mask none.
     """
 
     texts: list[str]
@@ -60,22 +60,22 @@ class StepBatch(NamedTuple):
 
 
 class Batches:
-    """Every step's batch, computed from the seed and the step alone.
+    """The sequence of all steps' batches, each computed from the seed and the step alone.
 
-    All processes draw the views of the whole batch, so that it does not depend on their number,
-    and each takes its slice.
+    All processes draw the views of the whole batch, so that these do not depend on the number of
+    processes, and each takes its slice.
 
     Args:
         data: n positive pairs.
-        recipe: its epochs and views.
-        loss_batch: N, pairs of a step in all processes together.
-        seed: of the order and the views.
-        mask_token: of the tokenizer.
-        processes: this process among all.
+        recipe: gives the number of epochs and the kind of views.
+        loss_batch: N, number of pairs of a step in all processes together.
+        seed: seed of the order and the views.
+        mask_token: the tokenizer's mask token; None where it has none.
+        processes: this process and the others of the run.
 
     Attributes:
         loss_batch: N.
-        share: pairs of a step in this process.
+        share: number of pairs of a step in this process.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Batches:
         return self._recipe.epochs * self._per_epoch
 
     def __getitem__(self, step: int) -> StepBatch:
-        """Raise DataError where the pairs of the batch leave no negatives."""
+        """Return the batch of a step; raise DataError where its pairs leave no negatives."""
         epoch, batch = divmod(step, self._per_epoch)
         size = self.loss_batch
         rows = epoch_order(len(self._data), seed=self._seed, epoch=epoch)[batch * size :][:size]

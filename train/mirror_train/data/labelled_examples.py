@@ -1,4 +1,4 @@
-"""Labelled texts and pairs of texts, and how some are held out."""
+"""Labelled texts and pairs of texts, and a way to hold some of them out."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """n texts, or pairs of texts, with what is right for each.
+    """n texts, or pairs of texts, with the target of each.
 
     Attributes:
         first: n texts.
         second: n texts, the other side of each pair; None for single texts.
-        targets: int64 [n], numbers of classes; or float64 [n], values.
-        labels: names of the classes; none for values.
-        source: where they came from.
-        left_out: rows of the source without a label or a text.
+        targets: int64 [n], indices of classes; or float64 [n], values.
+        labels: names of the classes; empty for values.
+        source: name of the file that they came from.
+        left_out: number of rows of the source that lack a label or a text.
     """
 
     first: list[str]
@@ -43,7 +43,7 @@ class Examples:
         return len(self.first)
 
     def __add__(self, other: Examples) -> Examples:
-        """Both together; they must have the same classes."""
+        """Join two sets of examples, which must have the same classes."""
         second = None
         if self.second is not None and other.second is not None:
             second = self.second + other.second
@@ -57,7 +57,7 @@ class Examples:
         )
 
     def take(self, rows: Sequence[int] | Rows) -> Examples:
-        """The same with those rows alone, in that order."""
+        """Return the examples of the given rows, in their order."""
         return dataclasses.replace(
             self,
             first=[self.first[row] for row in rows],
@@ -66,11 +66,11 @@ class Examples:
         )
 
     def top(self, count: int | None) -> Examples:
-        """The first `count` rows; all for None."""
+        """Return the first `count` examples; all for None."""
         return self if count is None or count >= len(self) else self.take(range(count))
 
     def items(self) -> list[Any]:
-        """The texts, or the pairs as tuples."""
+        """Return the texts, or the pairs as tuples."""
         if self.second is None:
             return list(self.first)
         return list(zip(self.first, self.second, strict=True))
@@ -85,14 +85,14 @@ class Examples:
             )
 
     def sha256(self) -> str:
-        """Hash of texts and targets in order, whatever file they came from."""
+        """Return a hash of the texts and targets in order, which does not depend on the file."""
         digest = hashlib.sha256()
         for item, target in zip(self.items(), self.targets.tolist(), strict=True):
             digest.update(f"{item!r}\t{target!r}\n".encode(errors="surrogatepass"))
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """What mirror.json records of them."""
+        """Return what mirror.json records of the examples."""
         return {
             "source": self.source,
             "sha256": self.sha256(),
@@ -102,15 +102,15 @@ class Examples:
 
 
 def held_out(examples: Examples, share: float, *, seed: int) -> tuple[Examples, Examples]:
-    """Split at random; rows that share a text, directly or through others, stay together.
+    """Split examples at random; rows that share a text, directly or through others, stay together.
 
     Args:
         examples: n rows.
-        share: of the rows, about, that the second part gets.
-        seed: of the choice.
+        share: approximate share of the rows to hold out.
+        seed: seed of the choice.
 
     Returns:
-        The rest, and what is held out; both in their old order.
+        The rows that are kept and those that are held out, both in their old order.
 
     Raises:
         DataError: one part would be empty.
@@ -120,7 +120,7 @@ def held_out(examples: Examples, share: float, *, seed: int) -> tuple[Examples, 
     wanted = round(share * len(examples))
     order = np.random.default_rng([seed, 3]).permutation(groups.max() + 1)
     sizes = np.bincount(groups)[order]
-    # Whole groups, as long as no more than wanted are out: one huge group stays in training.
+    # Only whole groups that fit into the wanted number are held out, so a huge group is kept.
     chosen, total = [], 0
     for group, size in zip(order.tolist(), sizes.tolist(), strict=True):
         if total + size <= wanted:

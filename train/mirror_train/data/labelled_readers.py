@@ -1,4 +1,4 @@
-"""Readers of labelled texts and pairs, in the forms that they are published in."""
+"""Read labelled texts and pairs in the formats in which they are published."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ SENTIMENT_LABELS = ("very negative", "negative", "neutral", "positive", "very po
 PARAPHRASE_LABELS = ("not duplicate", "duplicate")
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 
-# What SNLI writes where its annotators did not agree, and an empty cell.
+# An empty cell, and SNLI's mark for examples on whose label the annotators did not agree.
 _NO_LABEL = ("", "-")
-# Line of the file, texts, and the cell of the label.
+# The line's number in the file, the texts, and the cell of the label.
 _Cells = tuple[int, tuple[str, ...], str]
 
 
 def read_sentiment(path: Path) -> Examples:
-    """Read a table with the columns sentence (or text) and sentiment (or label), 0 .. 4 as SST-5.
+    """Read a table of sentence (or text) and sentiment (or label), 0 .. 4 as in SST-5.
 
     Raises:
-        DataError: as `read_nli`.
+        DataError: as for `read_nli`.
     """
     table = read_any_table(path)
     text = find_column(table, ("sentence", "text"), "texts")
@@ -51,23 +51,23 @@ def read_sentiment(path: Path) -> Examples:
 
 
 def read_paraphrases(path: Path) -> Examples:
-    """Read a table with two text columns and is_duplicate (or label), 1 or 0, as Quora's pairs.
+    """Read a table with two text columns and is_duplicate (or label), 1 or 0, as in Quora's pairs.
 
     Raises:
-        DataError: as `read_nli`.
+        DataError: as for `read_nli`.
     """
     return _classes(path, _pairs(path, ("is_duplicate", "label")), PARAPHRASE_LABELS)
 
 
 def read_nli(path: Path) -> Examples:
-    """Read SNLI or MultiNLI, as JSON lines or TSV; or a table of premise, hypothesis, label.
+    """Read SNLI or MultiNLI as JSON lines or TSV, or a table of premise, hypothesis and label.
 
-    The published files have the label in gold_label; rows where it is `-` (no agreement) are left
-    out and counted, as are those with a blank text.
+    The published files have the label in gold_label. Rows where it is `-` (no agreement) or a text
+    is blank are left out and counted.
 
     Raises:
-        DataError: a column or field is missing, a label is another than entailment, neutral and
-            contradiction (the line is named), or no row is left.
+        DataError: a column or field is missing, a label is not entailment, neutral or
+            contradiction (the message names the line), or no row is left.
     """
     if path.suffix == ".jsonl":
         names = ("sentence1", "sentence2", "gold_label")
@@ -82,7 +82,7 @@ def read_similarity(path: Path, scale: tuple[float, float] = (0.0, 5.0)) -> Exam
     """Read a table with two text columns and similarity (or score), in the range `scale`.
 
     Raises:
-        DataError: as `read_nli`, or a value is not a number in that range.
+        DataError: as for `read_nli`, or a value is not a number in that range.
     """
     low, high = scale
 
@@ -112,7 +112,7 @@ def _pairs(path: Path, labels: Sequence[str]) -> Iterable[_Cells]:
 
 
 def _nli_rows(path: Path) -> Iterable[_Cells]:
-    """Rows of a TSV; the published ones have up to 15 columns, the last of them often absent."""
+    """Yield the rows of a TSV; published files have up to 15 columns, often without the last."""
     rows = [(n, line.split("\t")) for n, line in enumerate(iter_lines(path), 1) if line]
     header = Table(path, rows[0][1] if rows else [], [], [])
     label = find_column(header, ("gold_label", "label"), "labels")
@@ -132,7 +132,7 @@ def _classes(path: Path, cells: Iterable[_Cells], labels: tuple[str, ...]) -> Ex
 
 
 def _nli_classes(path: Path, cells: Iterable[_Cells]) -> Examples:
-    """Labels by name alone: files number them in several orders."""
+    """Make examples from cells with label names; numbers are refused, as files differ in them."""
     numbers = {label: i for i, label in enumerate(NLI_LABELS)}
     expected = f"one of {', '.join(NLI_LABELS)}"
 

@@ -1,4 +1,4 @@
-"""Which script strings are written in, guessed from the names of their characters in Unicode."""
+"""Guess the script that strings are written in from the Unicode names of their characters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 __all__ = ["letters_by_script", "script_warning"]
 
-_ENOUGH = 0.5  # of the letters: names and borrowed words are often in another script
-_LETTERS = 20_000  # that are looked at
+_ENOUGH = 0.5  # share of letters in the expected scripts; names are often in another script
+_LETTERS = 20_000  # number of letters to look at
 
-# First word of a letter's name -> ISO 15924.
+# The ISO 15924 code for the first word of a letter's Unicode name.
 _SCRIPTS = {
     "ARABIC": "Arab",
     "ARMENIAN": "Armn",
@@ -48,7 +48,7 @@ _SCRIPTS = {
 
 
 def letters_by_script(texts: Iterable[str]) -> Counter[str]:
-    """Count the letters of texts by script (ISO 15924; `Zzzz` for any that is not known here)."""
+    """Count the letters of texts by script (ISO 15924; `Zzzz` for a script that is not known)."""
     counts: Counter[str] = Counter()
     for character, n in _letters(texts).items():
         name = unicodedata.name(character, "").split(" ")[0]
@@ -59,13 +59,16 @@ def letters_by_script(texts: Iterable[str]) -> Counter[str]:
 def script_warning(
     texts: Iterable[str], language: str, scripts: Sequence[str], source: str
 ) -> str | None:
-    """What to warn of where most letters are of a script that the language is not written in.
+    """Return a warning if most letters are of a script that the language is not written in.
 
     Args:
         texts: strings of a file.
-        language: they are said to be of.
-        scripts: that the language is written in; none where that is not known.
-        source: the file.
+        language: the language that the strings are said to be in.
+        scripts: scripts that the language is written in; empty where they are not known.
+        source: the file, for the message.
+
+    Returns:
+        The warning; None where there is nothing to warn of.
     """
     counts = letters_by_script(texts)
     total = counts.total()

@@ -1,4 +1,4 @@
-"""Reading the strings to tune on: text files, pairs, triplets, synonyms, word lists."""
+"""Read the strings to tune on: text files, pairs, triplets, synonyms and word lists."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ DataFormat = Literal["auto", "text", "pairs", "tsv", "triplets", "nli", "synonym
 
 logger = logging.getLogger("mirror_train")
 
-# Distances of languages, by CLDR: up to 10 for what is written alike, 60 for what is related.
+# CLDR's distances of languages: up to 10 for those written alike, up to 60 for related ones.
 _SAME, _RELATED = 10, 60
 
 
 def load_training_data(
     path: Path, *, data_format: DataFormat = "auto", language: str | None = None
 ) -> TrainingData:
-    """Read one string a line, or supervised pairs (`text1||text2`, or two-column TSV), or more.
+    """Read one string a line, supervised pairs (`text1||text2` or two-column TSV), or triplets.
 
     `auto` takes a `.tsv` file as TSV, a file in which every line holds one `||` as pairs, and
     anything else as text. Blank lines and repetitions are dropped and counted. `triplets` and
     `nli` are read by `mirror_train.data.triplets`, `synonyms` by `mirror_train.data.synonyms`.
 
     Raises:
-        DataError: missing, empty, binary or not UTF-8; or a line is not of the format.
+        DataError: the file is missing, empty, binary or not UTF-8, or a line is not of the format.
     """
     if data_format in ("triplets", "nli", "synonyms"):
         read = {"triplets": read_triplets, "nli": read_nli, "synonyms": read_synonyms}[data_format]
@@ -56,10 +56,10 @@ def load_training_data(
 
 
 def word_list(language: str, *, top: int = 10_000) -> TrainingData:
-    """Return the most frequent words of a language, from `wordfreq` (no download).
+    """Return the `top` most frequent words of a language from `wordfreq` (no download).
 
     Raises:
-        ConfigError: wordfreq has no words of that language, or `top` is not positive.
+        ConfigError: wordfreq has no words of the language, or `top` is not positive.
         MissingDependencyError: wordfreq is not installed.
     """
     if top < 1:
@@ -70,7 +70,7 @@ def word_list(language: str, *, top: int = 10_000) -> TrainingData:
 
 
 def has_word_list(language: str) -> bool:
-    """Whether `word_list` has words of a language.
+    """Return whether `word_list` has words of a language.
 
     Raises:
         MissingDependencyError: wordfreq is not installed.
@@ -83,9 +83,9 @@ def has_word_list(language: str) -> bool:
 
 
 def _listed(wordfreq: Any, language: str) -> str:
-    """The language of wordfreq that a tag means: `pt` for `pt-BR`, `sh` for `hr`.
+    """Return the language of wordfreq that a tag means: `pt` for `pt-BR`, `sh` for `hr`.
 
-    wordfreq itself would give English words for Albanian.
+    wordfreq's own matching is not used, because it gives English words for Albanian.
     """
     from langcodes import closest_match  # a dependency of wordfreq
 

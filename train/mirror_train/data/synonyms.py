@@ -1,4 +1,4 @@
-"""Synonym lists, names with the id of their concept, as pairs to tune on (SapBERT, NAACL 2021)."""
+"""Turn lists of names and concept ids into pairs of synonyms to tune on (SapBERT, NAACL 2021)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["MOST_PAIRS", "read_synonyms", "synonym_pairs"]
 
 logger = logging.getLogger("mirror_train")
 
-# Of a concept: else the few with hundreds of names would be most of the pairs. As SapBERT.
+# The most pairs of one concept, as in SapBERT: without a limit, most pairs would come from the few
+# concepts with hundreds of names.
 MOST_PAIRS = 50
 
 _ID_COLUMNS = frozenset({"concept_id", "concept", "id", "cui"})
@@ -27,13 +28,13 @@ _ID_COLUMNS = frozenset({"concept_id", "concept", "id", "cui"})
 def read_synonyms(path: Path, *, language: str | None = None) -> TrainingData:
     """Read names with the ids of their concepts, and make pairs of the names of each concept.
 
-    A line is `ID<TAB>name`, or `ID||name` as BioSyn and SapBERT have it; or the file is a TSV with
-    a header and columns `concept_id` and `mention`. A name of several concepts at once (an id such
-    as `D1|D2`) is left out, and so is a concept with one name; a log line counts both.
+    A line is `ID<TAB>name`, or `ID||name` as in BioSyn and SapBERT; or the file is a TSV with a
+    header and the columns `concept_id` and `mention`. Names of several concepts at once (an id such
+    as `D1|D2`) and concepts with only one name are left out; a log line counts both.
 
     Raises:
-        DataError: missing, empty or not UTF-8; a line has no id or no name, or no concept has two
-            names.
+        DataError: the file is missing, empty or not UTF-8, a line has no id or no name, or no
+            concept has two names.
     """
     names = _read(path)
     pairs = [
@@ -60,7 +61,7 @@ def read_synonyms(path: Path, *, language: str | None = None) -> TrainingData:
         alone,
         composite,
     )
-    # A name of two concepts makes them one group: it cannot be told from itself.
+    # Two concepts that share a name become one group, since a name is no negative of itself.
     return TrainingData(
         [a for a, _ in synonyms],
         [b for _, b in synonyms],
@@ -72,7 +73,7 @@ def read_synonyms(path: Path, *, language: str | None = None) -> TrainingData:
 
 
 def synonym_pairs(concepts: dict[str, list[str]]) -> list[tuple[str, str]]:
-    """Every two names of a concept, at most 50 random pairs of each; always the same ones."""
+    """Return all pairs of names of each concept, or 50 random ones, the same on every call."""
     rng = np.random.default_rng(0)
     pairs = []
     for names in concepts.values():

@@ -1,7 +1,7 @@
-"""Random span masking of tokens (BERT-CF, sections 4.1 and 5.3; after SpanBERT, Joshi et al. 2019).
+"""Mask random spans of tokens (BERT-CF, sections 4.1 and 5.3; after SpanBERT, Joshi et al. 2019).
 
-The characters of a word are never cut: the span's tokens become mask tokens, one for one, after
-tokenisation.
+Masking happens after tokenisation: each token of a span is replaced by one mask token, so the
+characters of a token are never separated.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def mask_token_spans(
 ) -> RaggedTokens:
     """Mask a random span of tokens in each of m sequences.
 
-    The span's length is drawn from a geometric distribution and capped; it is never over half of
-    the sequence's tokens, so that a word of one token stays.
+    The span's length is drawn from a geometric distribution and capped at `most` and at half of the
+    sequence's tokens, so that a word of one token is never masked.
 
     Args:
         tokens: n sequences, special tokens included.
-        draws: float64 [m, 2], uniform in [0, 1): what length and place of each span follow from.
-        probability: of success in the geometric distribution, above 0 and below 1; a span has
-            1 / `probability` tokens on average before it is capped.
-        most: tokens of the longest span.
-        mask_id: what takes the place of each token of the span.
-        special_ids: tokens that are never masked and do not count.
-        first: the first of the m sequences; None for the last m.
+        draws: float64 [m, 2], uniform in [0, 1), which decide the length and place of each span.
+        probability: probability of success in the geometric distribution, above 0 and below 1; a
+            span has 1 / `probability` tokens on average before it is capped.
+        most: maximum number of tokens of a span.
+        mask_id: id of the token that replaces each token of a span.
+        special_ids: ids of tokens that are never masked and not counted.
+        first: index of the first of the m sequences; None for the last m.
     """
     ids = tokens.ids.copy()
     special = np.array(sorted(special_ids), dtype=ids.dtype)

@@ -1,4 +1,4 @@
-"""Positive pairs to tune on."""
+"""The positive pairs to tune on."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class TrainingData:
         first: n strings.
         second: n strings, the positives of `first` (the same list for raw strings).
         group_ids: n numbers, equal for pairs that share a string or a concept, directly or through
-            others; such pairs are no negatives of each other. None where all strings differ.
-        source: where they came from.
-        language: their language, if known.
-        blank: blank lines dropped.
-        duplicates: repeated lines dropped.
-        hard_negatives: n strings, each near to a string of `first` and not its positive; None for
-            none.
+            others; such pairs are not negatives of each other. None where all strings differ.
+        source: name of the file or list that the strings came from.
+        language: tag of their language; None where it is not known.
+        blank: number of blank lines dropped.
+        duplicates: number of repeated lines dropped.
+        hard_negatives: n strings, each similar to a string of `first` but not its positive; None
+            where there are none.
     """
 
     first: list[str]
@@ -40,7 +40,7 @@ class TrainingData:
         return len(self.first)
 
     def sha256(self) -> str:
-        """Hash of the strings in order, whatever file they came from."""
+        """Return a hash of the strings in order, which does not depend on the file."""
         digest = hashlib.sha256()
         columns = [self.first, self.second]
         if self.hard_negatives is not None:
@@ -50,7 +50,7 @@ class TrainingData:
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """What mirror.json records of the data."""
+        """Return what mirror.json records of the data."""
         return {
             "source": self.source,
             "sha256": self.sha256(),
@@ -63,7 +63,7 @@ class TrainingData:
 
 
 def connected_groups(pairs: Iterable[tuple[str, str]]) -> list[int]:
-    """Number the connected components of the graph whose edges are the pairs (union-find)."""
+    """Return for each pair the number of its connected component, with pairs as edges."""
     pairs = list(pairs)
     parent: dict[str, str] = {}
 

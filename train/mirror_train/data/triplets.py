@@ -1,4 +1,4 @@
-"""Triplets of an anchor, its positive and a hard negative: as such, or from labelled inference."""
+"""Read triplets of an anchor, a positive and a hard negative, or make them from inference data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ Triplet = tuple[str, str, str]
 
 
 def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
-    """Read a table with a header and a column each for anchors, positives and hard negatives.
+    """Read a table with a header and columns of anchors, positives and hard negatives.
 
-    Columns are called `sent0`, `sent1` and `hard_neg`, as SimCSE's own file has them, or `anchor`,
-    `positive` and `negative`. A `.csv` has commas and quotes, any other file tabs and none.
+    The columns are called `sent0`, `sent1` and `hard_neg`, as in SimCSE's own file, or `anchor`,
+    `positive` and `negative`. A `.csv` file has commas and quotes; any other has tabs and no
+    quotes.
 
     Raises:
-        DataError: missing, empty or not UTF-8; a column is missing, or a text is blank.
+        DataError: the file is missing, empty or not UTF-8, a column is missing, or a text is blank.
     """
     table = read_any_table(path)
     names = [
@@ -44,10 +45,10 @@ def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
 
 
 def read_nli(path: Path, *, language: str | None = None) -> TrainingData:
-    """Read SNLI or MultiNLI (JSON lines or TSV) and make triplets of it, see `nli_triplets`.
+    """Read SNLI or MultiNLI (JSON lines or TSV) and make triplets of it by `nli_triplets`.
 
     Raises:
-        DataError: as `mirror_train.data.labelled_readers.read_nli`, or no premise has both an
+        DataError: as for `mirror_train.data.labelled_readers.read_nli`, or no premise has both an
             entailed and a contradicting sentence.
     """
     pairs = read_pairs(path)
@@ -62,10 +63,10 @@ def read_nli(path: Path, *, language: str | None = None) -> TrainingData:
 
 
 def nli_triplets(rows: Iterable[tuple[str, str, str]]) -> list[Triplet]:
-    """Make triplets of (premise, hypothesis, label): premise, entailed, contradicting.
+    """Turn rows of (premise, hypothesis, label) into (premise, entailed, contradicting) triplets.
 
-    The entailed hypotheses of a premise are matched with its contradicting ones in their order, and
-    those that are left over are left out (Gao et al. 2021, section 4.2).
+    The entailed hypotheses of a premise are matched with its contradicting ones in order; those
+    without a match are left out (Gao et al. 2021, section 4.2).
     """
     entailed: dict[str, list[str]] = {}
     contradicting: dict[str, list[str]] = {}

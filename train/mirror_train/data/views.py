@@ -1,4 +1,4 @@
-"""The two views of each string (EMNLP 2021, sections 2.1 and 2.2)."""
+"""Make the two views of each string (EMNLP 2021, sections 2.1 and 2.2)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from mirror_train.recipes.recipe import Recipe
 __all__ = ["dropout_seed", "epoch_order", "make_views", "step_rng"]
 
 
-@lru_cache(maxsize=1)  # asked for at every step
+@lru_cache(maxsize=1)  # needed at every step
 def epoch_order(n: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Order of the n strings in an epoch; depends on nothing but the seed and the epoch."""
+    """Return the order of n strings in an epoch, which depends only on n, seed and epoch."""
     order = np.random.default_rng([seed, 0, epoch]).permutation(n)
     order.flags.writeable = False
     return order
 
 
 def step_rng(*, seed: int, step: int) -> np.random.Generator:
-    """Randomness of one step; made anew for each, so a resumed run draws the same numbers."""
+    """Return a new generator for one step, so that a resumed run draws the same numbers."""
     return np.random.default_rng([seed, 1, step])
 
 
 def dropout_seed(rng: np.random.Generator, *, rank: int) -> int:
-    """Draw a step's seed for torch's generators: dropout differs in every process."""
+    """Draw a step's seed for torch's generators, a different one for every process."""
     seed = int(rng.integers(2**63))
     return seed if rank == 0 else int(np.random.default_rng([seed, rank]).integers(2**63))
 
@@ -42,12 +42,13 @@ def make_views(
     mask_token: str | None,
     rng: np.random.Generator,
 ) -> list[str]:
-    """The chosen N strings, their positives with a random span masked, their hard negatives if any.
+    """Return N chosen strings, their positives with a random span masked, and any hard negatives.
 
-    Dropout makes the views differ further, inside the model; spans of tokens are masked later.
+    Spans of tokens are masked later, after tokenisation. Dropout makes the views differ further
+    inside the model.
 
     Raises:
-        ConfigError: span masking with a tokenizer that has no mask token.
+        ConfigError: the recipe masks spans, but the tokenizer has no mask token.
     """
     first = [data.first[row] for row in rows]
     second = [data.second[row] for row in rows]

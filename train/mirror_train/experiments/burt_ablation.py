@@ -1,4 +1,4 @@
-"""The ablations of BURT (section 5, table 4): a run a row, each result kept at once."""
+"""Run the ablations of BURT (section 5, table 4), one run a row, and keep each result at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirror_train.pairs.recipe import CONCATENATIONS, BurtConfig, BurtRecipe
 
 __all__ = ["ABLATIONS", "read_sets", "run_ablations"]
 
-# Ablation -> label of a row -> what it changes in the recipe.
+# The changes of the recipe for each row of each ablation.
 ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
     "objectives": {
         "NLI": {"objectives": ("nli",)},
@@ -37,14 +37,14 @@ ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def read_sets(given: Sequence[str], ppdb: Path | None) -> dict[str, ScoredPairs]:
-    """Read what the rows are evaluated on.
+    """Read the sets that the rows are evaluated on.
 
     Args:
-        given: NAME=FILE.tsv each.
+        given: sets, each as NAME=FILE.tsv.
         ppdb: a file of PPDB, for the similarity of phrases; None for none.
 
     Raises:
-        ConfigError: not of that form, a name twice, or no set at all.
+        ConfigError: a set is not of that form, a name is given twice, or there is no set.
         DataError: a file cannot be used.
     """
     sets = {}
@@ -70,19 +70,19 @@ def run_ablations(
 ) -> Path:
     """Train and evaluate the rows of some ablations, and write their table.
 
-    A row's result is kept in `config.out`/runs under a hash of what decides it: what is there is
-    not run again, and rows that are in several ablations run once. Rows without data (of `ptc`
-    without PPDB, say) are in the table without figures.
+    A row's result is kept in `config.out`/runs under a hash of everything that decides it, so that
+    finished rows are not run again, and a row of several ablations runs once. Rows without data
+    (such as those with `ptc` if there is no PPDB) are in the table without figures.
 
     Args:
-        names: of `ABLATIONS`.
-        tasks: what to train on.
-        config: of every run, but for what a row changes; its `out` is the folder of the table.
-        sets: name -> pairs to compute Spearman's rho on.
+        names: names in `ABLATIONS`.
+        tasks: the data to train on.
+        config: settings of every run, before a row's changes; `out` is the folder of the table.
+        sets: pairs to compute Spearman's rho on, by name.
         on_row: called after every row with a line about it.
 
     Returns:
-        The table, `config.out`/ablation.md, beside ablation.json.
+        The path of the table, `config.out`/ablation.md; ablation.json is beside it.
 
     Raises:
         as `tune_burt`.
@@ -112,7 +112,7 @@ def _run(
     sets: Mapping[str, ScoredPairs],
     common: dict[str, Any],
 ) -> dict[str, float]:
-    """Spearman's rho on every set, of a run or of its kept result."""
+    """Return Spearman's rho on every set, from a new run or from its kept result."""
     objectives = recipe.objectives or tasks.objectives
     fields = dataclasses.asdict(recipe) | {"objectives": list(objectives)}
     identity = common | {"recipe": fields}
@@ -120,7 +120,7 @@ def _run(
     if (found := kept.load(_scores)) is not None:
         return found
     work = config.out / "work"
-    shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed
     try:
         tune_burt(tasks, dataclasses.replace(config, recipe=recipe, out=work, overwrite=True))
         encoder = TorchEncoder.load(work, device=config.device)

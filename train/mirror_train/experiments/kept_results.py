@@ -1,6 +1,6 @@
-"""Results of runs, kept in files that are named by a hash of everything that decides them.
+"""Keep the results of runs in files that are named by a hash of everything that decides them.
 
-The same command then goes on after an interruption, and commands share the runs that are alike.
+The same command can then continue after an interruption, and commands can share equal runs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """The place of one result, which may be there already.
+    """The file of one result, which may exist already.
 
     Attributes:
-        folder: of the results.
+        folder: folder of the results.
         identity: everything that decides the result, as JSON values.
-        name: of what is kept, before the hash in the file's name.
+        name: first part of the file's name, before the hash.
     """
 
     folder: Path
@@ -43,10 +43,10 @@ class KeptResult:
         return self.folder / f"{self.name}{'-' * bool(self.name)}{digest}.json"
 
     def load(self, read: Callable[[dict[str, Any]], T]) -> T | None:
-        """Return what `read` makes of the kept values; None where nothing is kept.
+        """Return the kept values, converted by `read`; None where nothing is kept.
 
         Raises:
-            DataError: the file cannot be read, or is of something else.
+            DataError: the file cannot be read, or does not hold such a result.
         """
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
@@ -61,19 +61,19 @@ class KeptResult:
             ) from error
 
     def save(self, values: dict[str, Any]) -> None:
-        """Keep the values of a result."""
+        """Write the values of a result."""
         write_json(self.path, values | {"identity": self.identity})
 
 
 def run_setting(weights_sha256: list[str], *, precision: str, device: str) -> dict[str, Any]:
-    """Return what decides the result of every run: the base model, and what computes.
+    """Return what decides the result of every run: base model, precision, device and torch.
 
     Args:
-        weights_sha256: of the base model.
-        precision: as the run was told; `auto` is resolved.
-        device: as the run was told; `auto` is resolved.
+        weights_sha256: hashes of the base model's weight files.
+        precision: precision that the run was given; `auto` is resolved.
+        device: device that the run was given; `auto` is resolved.
     """
-    import torch  # the hashes are also of use without it
+    import torch  # imported here, because the other functions work without torch
 
     resolved = resolve_device(device)
     return {
@@ -85,7 +85,7 @@ def run_setting(weights_sha256: list[str], *, precision: str, device: str) -> di
 
 
 def files_sha256(paths: Iterable[Path], below: Path) -> str:
-    """Hash the contents of files, and their places below a folder."""
+    """Return a hash of the contents of files and of their paths relative to the folder `below`."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.relative_to(below).as_posix()}\0{sha256(path)}\n".encode())

@@ -1,7 +1,7 @@
-"""The studies: what each tunes and compares, as data (EMNLP 2021, section 4.4, appendices B to D).
+"""The studies as data: what each tunes and compares (EMNLP 2021, section 4.4, appendices B to D).
 
-A study is a list of labelled changes of a recipe. The first that is tuned is the one that the
-others are compared with.
+A study is a list of setups, which are labelled changes of a recipe. The first setup that is tuned
+is the reference that the others are compared with.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Setup:
     """One row of a study's table.
 
     Attributes:
-        label: its name in table and plot.
+        label: its name in the table and the plot.
         changes: recipe fields that differ from the study's recipe.
-        tuned: False for the base model as it is.
-        top: tune on so many of the first strings; None for all.
-        random_strings: tune on random letters and digits, of the strings' lengths.
-        x: where it is on the axis of a study of rates or sizes.
+        tuned: False for the base model without tuning.
+        top: number of first strings to tune on; None for all.
+        random_strings: whether to tune on random letters and digits of the strings' lengths.
+        x: position on the axis of a study of rates or sizes.
     """
 
     label: str
@@ -45,16 +45,16 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is compared.
+    """A comparison of setups.
 
     Attributes:
-        name: as on the command line.
+        name: name on the command line.
         source: the paper's table or figure.
         title: what is compared, in a line.
-        level: recipe that the paper used, and so the default.
-        setups: from the recipe and the number of strings to the rows.
-        axis: of a study of rates or sizes; "" for one of names.
-        log: that axis is logarithmic.
+        level: the recipe that the paper used, which is the default.
+        setups: maps the recipe and the number of strings to the setups.
+        axis: label of the axis of a study of rates or sizes; "" where setups only have names.
+        log: whether that axis is logarithmic.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class StudyConfig:
-    """What to study, on what.
+    """The settings of a study: what to compare, and on which data.
 
     Attributes:
         study: a row of `STUDIES`.
@@ -108,13 +108,13 @@ class StudyConfig:
 
 _BASE = Setup("untuned", tuned=False)
 _DROPOUT_RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
-_DROPHEAD_RATES = (0.05, 0.2)  # their defaults for RoBERTa and for BERT
+_DROPHEAD_RATES = (0.05, 0.2)  # the authors' defaults for RoBERTa and for BERT
 _POOLINGS: dict[Pooling, str] = {
     "cls": "[CLS]",
     "mean": "mean",
     "mean-without-special": "mean without special tokens",
 }
-# Characters masked: the paper's for sentences; words are shorter than most of those.
+# Numbers of characters to mask: the paper's for sentences; most of those are too long for words.
 _SPANS = {
     "word": (0, 1, 2, 3, 5),
     "phrase": (0, 1, 2, 5, 10),
@@ -123,7 +123,7 @@ _SPANS = {
 
 
 def _masked(recipe: Recipe) -> dict[str, Any]:
-    """Span masking as the recipe has it; two characters where it has none, as for phrases."""
+    """Return the recipe's span masking, or two characters (as for phrases) if it has none."""
     return {"span_length": recipe.span_length or 2}
 
 
@@ -188,10 +188,10 @@ def _masking_rate(recipe: Recipe, count: int) -> list[Setup]:
 
 
 def _data_size(recipe: Recipe, count: int) -> list[Setup]:
-    """1, 2, 5, 10, ... up to all strings, from a hundredth of them on: 1,000 of 100,000."""
+    """Return setups of 1, 2, 5, 10, ... strings, from a hundredth of all strings up to all."""
     steps = [step * 10**k for k in range(9) for step in (1, 2, 5)]
     sizes = [n for n in steps if max(recipe.batch_size, count / 100) <= n <= count] or [count]
-    first = 10_000 if 10_000 in sizes else sizes[-1]  # that of the paper's other experiments
+    first = 10_000 if 10_000 in sizes else sizes[-1]  # the size in the paper's other experiments
     sizes.remove(first)
     return [_BASE, *(Setup(f"{n:,} strings", top=n, x=n) for n in (first, *sizes))]
 
@@ -217,7 +217,10 @@ def _pooling(recipe: Recipe, count: int) -> list[Setup]:
 
 
 def _masking(recipe: Recipe, count: int) -> list[Setup]:
-    """The authors' code masks no string under 30 characters, and with the literal [MASK]."""
+    """Compare ways to mask: the authors' code leaves strings under 30 characters unmasked.
+
+    It also masks with the literal [MASK], whatever the tokenizer's mask token is.
+    """
     span = _masked(recipe)
     return [
         _BASE,
@@ -269,7 +272,7 @@ def find_study(name: str) -> Study:
     """Return the study of that name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such study.
     """
     if name not in STUDIES:
         raise ConfigError(f"no study {name!r}; there are {', '.join(STUDIES)}")

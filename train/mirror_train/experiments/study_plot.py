@@ -1,4 +1,4 @@
-"""The plot of a study: means and intervals over the seeds, as PNG. Needs matplotlib."""
+"""Plot the means and intervals of a study over its seeds as PNG, with matplotlib."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["plot_study"]
 
 
 def plot_study(path: Path, study: Study, rows: list[Row]) -> None:
-    """Plot the setups of a study: along its axis, or one under the other.
+    """Plot the setups of a study, along its axis or one under the other.
 
     Args:
         path: the PNG file, replaced if it exists.
-        study: what the rows are of.
-        rows: as `mirror_train.experiments.study_report.summarize` gives them.
+        study: the study that the rows belong to.
+        rows: the result of `mirror_train.experiments.study_report.summarize`.
     """
     require("matplotlib", extra="study", purpose="mirror-rt study")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -67,5 +67,5 @@ def _one_under_the_other(axes: Any, rows: list[Row]) -> None:
 
 
 def _error(row: Row) -> float:
-    """Half the interval; 0 where there is none."""
+    """Return half the width of the interval; 0 where there is none."""
     return 0.0 if row.low is None or row.high is None else (row.high - row.low) / 2

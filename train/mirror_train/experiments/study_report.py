@@ -1,4 +1,4 @@
-"""What a study found: means with intervals over the seeds, as a table and as JSON."""
+"""Report the results of a study, means with intervals over the seeds, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setup.
+    """The result of one setup.
 
     Attributes:
-        label: of the setup.
+        label: label of the setup.
         values: Spearman's rho of every run.
-        mean: of the values.
-        low: lower end of the interval; None where one seed gives none.
-        high: upper end.
-        verdict: how it compares with the reference.
-        x: where it is on the axis of a study of rates or sizes.
+        mean: mean of the values.
+        low: lower end of the interval; None where there is only one seed.
+        high: upper end of the interval, or None.
+        verdict: how the setup compares with the reference.
+        x: position on the axis of a study of rates or sizes.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Row:
 
 
 def t_interval(values: list[float], *, level: float = LEVEL) -> tuple[float, float] | None:
-    """Student's t interval of the mean of independent values; None of fewer than two."""
+    """Return Student's t interval of the mean of independent values; None for fewer than two."""
     if len(values) < 2:
         return None
     student = require("scipy.stats", extra="study", purpose="mirror-rt study").t
@@ -60,8 +60,8 @@ def t_interval(values: list[float], *, level: float = LEVEL) -> tuple[float, flo
 def summarize(config: StudyConfig, runs: list[Run]) -> list[Row]:
     """Return a row for every setup, in the order of the study.
 
-    Each tuned setup is compared with the first tuned one: where both intervals overlap, no
-    difference is shown, whatever the means are.
+    Each tuned setup is compared with the first tuned one. Where the two intervals overlap, no
+    difference is reported, whatever the means are.
     """
     setups = config.study.setups(config.recipe, len(config.data))
     rows = []
@@ -94,7 +94,7 @@ def markdown_table(rows: list[Row]) -> str:
         "|---|---|---|---|---|",
     ]
     for row in rows:
-        fixed = row.low == row.high  # a base model, or seeds that do not matter
+        fixed = row.low == row.high  # a base model, or seeds that have no effect
         interval = "-" if row.low is None or fixed else f"{row.low:.4f} .. {row.high:.4f}"
         seeds = "-" if fixed and len(row.values) == 1 else str(len(row.values))
         lines.append(f"| {row.label} | {row.mean:.4f} | {interval} | {seeds} | {row.verdict} |")
@@ -143,7 +143,7 @@ def _about(config: StudyConfig) -> dict[str, Any]:
         "strings": f"{config.data.source}, {len(config.data)}",
         "pairs": config.pairs.name,
         "recipe": dataclasses.asdict(config.recipe),
-        "precision": resolve_precision(config.precision, device),  # auto is not what was measured
+        "precision": resolve_precision(config.precision, device),  # the one used, never auto
         "device": str(device),
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

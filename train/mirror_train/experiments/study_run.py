@@ -1,4 +1,4 @@
-"""Running a study: tune and evaluate every setup with every seed, keep each result at once."""
+"""Run a study: tune and evaluate every setup with every seed, and keep each result at once."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from mirror_train.training.tune import tune
 
 __all__ = ["Run", "random_strings", "run_study"]
 
-_FIRST_SEED = 42  # that of `mirror-rt tune`
+_FIRST_SEED = 42  # the default seed of `mirror-rt tune`
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One setup with one seed.
+    """The result of one setup with one seed.
 
     Attributes:
-        label: of the setup.
-        seed: of the run; None for a base model, which has no randomness.
-        spearman: rho on the pairs.
-        seconds: it took, evaluation included.
+        label: label of the setup.
+        seed: seed of the run; None for a base model, which has no randomness.
+        spearman: Spearman's rho on the pairs.
+        seconds: duration of the run, including evaluation.
     """
 
     label: str
@@ -52,22 +52,23 @@ def run_study(
     *,
     on_run: Callable[[Run, int, int, float], None] = lambda run, done, total, left: None,
 ) -> list[Run]:
-    """Run what `config.out` does not hold yet; all runs, seed by seed.
+    """Run, seed by seed, what `config.out` does not hold yet; return all runs.
 
-    A run is kept under a hash of everything that decides its result, so a study that was
-    interrupted goes on, one with more seeds keeps those it has, and studies in one folder share
-    the runs that they have in common.
+    A run is kept under a hash of everything that decides its result. So an interrupted study can be
+    continued, seeds can be added, and studies in one folder share the runs that they have in
+    common.
 
     Args:
         config: the study.
-        on_run: called after every run with it, the number done, of how many, and about how many
-            seconds the rest will take.
+        on_run: called after every run with the run, the number of runs done, the total, and an
+            estimate of the seconds that the rest will take.
 
     Raises:
         ConfigError: an option cannot be used.
-        DataError: fewer strings than a batch, or pairs that cannot be read or scored.
+        DataError: there are fewer strings than a batch holds, or the pairs cannot be read or
+            scored.
         ModelError: the base model cannot be loaded, or a loss diverges.
-        Interrupted: Ctrl-C while tuning; the running run has left a checkpoint.
+        Interrupted: Ctrl-C during tuning; the current run has left a checkpoint.
     """
     runner = _Runner(config)
     setups = config.study.setups(config.recipe, len(config.data))
@@ -91,9 +92,9 @@ def run_study(
 def random_strings(like: list[str], *, seed: int) -> list[str]:
     """Return different random strings of letters and digits, as long as those of `like`.
 
-    After the "zero-semantics" strings of EMNLP 2021, section 4.4. Letters are lower case, as for
-    models without case two strings could else be one. Where a length has no string left, one of
-    the next is taken.
+    They follow the "zero-semantics" strings of EMNLP 2021, section 4.4. Letters are lower case,
+    because an uncased model could not tell some strings apart otherwise. A string that was drawn
+    before is replaced by a longer one.
     """
     alphabet = list(string.ascii_lowercase + string.digits)
     rng = np.random.default_rng([seed, 2])
@@ -108,7 +109,7 @@ def random_strings(like: list[str], *, seed: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A run to be, and the file of its result."""
+    """A planned run, and the file of its result."""
 
     setup: Setup
     seed: int | None
@@ -129,12 +130,12 @@ class _Task:
 
     @property
     def work(self) -> int:
-        """Strings to pass through the model in training."""
+        """The number of strings that pass through the model in training."""
         return len(self.data) * self.recipe.epochs if self.setup.tuned else 0
 
 
 class _Runner:
-    """Makes tasks and runs them."""
+    """The maker and runner of a study's tasks."""
 
     def __init__(self, config: StudyConfig) -> None:
         self._config = config
@@ -154,7 +155,7 @@ class _Runner:
         return _Task(setup, seed, recipe, data, KeptResult(config.out / "runs", identity))
 
     def load(self, task: _Task) -> Run | None:
-        """Return the result that is there already, or None."""
+        """Return the kept result of a task, or None."""
         return task.kept.load(
             lambda found: Run(found["label"], task.seed, float(found["spearman"]), found["seconds"])
         )
@@ -165,7 +166,7 @@ class _Runner:
         encoder = self._tuned(task) if tuned else self._encoder(pooling)
         rho = evaluate_similarity(encoder, self._pairs)
         shutil.rmtree(self._work(task), ignore_errors=True)
-        with contextlib.suppress(OSError):  # a checkpoint of another study is there
+        with contextlib.suppress(OSError):  # it may hold a checkpoint of another study
             self._work(task).parent.rmdir()
         seconds = round(time.perf_counter() - began, 2)
         run = Run(task.setup.label, task.seed, rho, seconds)
@@ -174,7 +175,7 @@ class _Runner:
 
     def _tuned(self, task: _Task) -> TorchEncoder:
         config, out = self._config, self._work(task)
-        shutil.rmtree(out, ignore_errors=True)  # tuned, and then killed before its evaluation
+        shutil.rmtree(out, ignore_errors=True)  # left by a run that was killed in its evaluation
         tune(
             task.data,
             TuneConfig(
@@ -215,7 +216,7 @@ class _Runner:
 
 
 class _Clock:
-    """How long the rest takes: so long for a string and epoch as in the runs so far."""
+    """An estimate of the remaining time, from the time per string and epoch of the runs so far."""
 
     def __init__(self, tasks: list[tuple[_Task, Run | None]]) -> None:
         self._done = sum(task.work for task, run in tasks if run is not None)
@@ -229,5 +230,5 @@ class _Clock:
 
     @property
     def left(self) -> float:
-        """Seconds; NaN before the first tuned run."""
+        """The estimated remaining seconds; NaN before the first tuned run."""
         return self._left * self._seconds / self._done if self._done else float("nan")

@@ -1,4 +1,4 @@
-"""BERT-flow (Li et al. 2020) and BERT-CF (Hu): a normalising flow behind an encoder's pooling."""
+"""BERT-flow (Li et al. 2020) and BERT-CF (Hu): a normalising flow after an encoder's pooling."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""BERT-CF (Hu): Mirror-BERT first, then a flow with Mirror-BERT's loss as its regulariser."""
+"""BERT-CF (Hu): tune by Mirror-BERT, then fit a flow with Mirror-BERT's loss as regulariser."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
 
     Raises:
         ConfigError: an option cannot be used, the vectors have an odd number of dimensions, or
-            what is to be resumed is of another run.
-        DataError: fewer strings than one batch.
+            the files to resume from are of another run.
+        DataError: there are fewer strings than one batch holds.
         ModelError: the base model cannot be loaded, or a loss diverges.
-        OutputExistsError: `out` or what an earlier run has left exists.
+        OutputExistsError: `out` or the files of an earlier run exist.
         Interrupted: Ctrl-C in the first step; a checkpoint was written.
-        KeyboardInterrupt: Ctrl-C in the second one; the first one's result is in OUT.mirror.
+        KeyboardInterrupt: Ctrl-C in the second step; the result of the first is in OUT.mirror.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.
     """
     check_one_process("cf")
@@ -99,7 +99,7 @@ def _load(model: str, config: CfConfig) -> Pretrained:
 
 
 def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
-    """The same with the pooling that is used, as `mirror-rt tune` chooses it."""
+    """Return the configuration with the pooling that `mirror-rt tune` would choose."""
     pooling = tuned_pooling(base, _mirror_config(config))
     mirror = config.recipe.mirror.replace(pooling=pooling)
     base.check_special_tokens([pooling])
@@ -110,7 +110,7 @@ def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
 def _first_step(
     data: TrainingData, config: CfConfig, base: Pretrained
 ) -> tuple[Pretrained, dict[str, Any]]:
-    """The encoder after Mirror-BERT, and what mirror.json says of that step."""
+    """Return the encoder after Mirror-BERT, and what mirror.json records of that step."""
     out = config.mirror_out
     if config.resume and (out / Layout.manifest).is_file():
         manifest = Manifest.read(out, "mirror_rt encoder")
@@ -142,7 +142,7 @@ def _mirror_config(config: CfConfig) -> TuneConfig:
 def _check_same_run(
     manifest: Manifest, data: TrainingData, config: CfConfig, base: Pretrained
 ) -> None:
-    """Raise ConfigError unless the first step's result in OUT.mirror is that of this run."""
+    """Raise ConfigError unless the first step's result in OUT.mirror belongs to this run."""
     manifest.verify(config.mirror_out)
     found = {
         "model": manifest.base_model.get("weights_sha256"),

@@ -1,4 +1,4 @@
-"""Fitting a flow by likelihood: to fixed vectors, or beside Mirror-BERT's loss."""
+"""Fit a flow by likelihood: to fixed vectors, or together with Mirror-BERT's loss."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from mirror_train.training.view_tokenizer import ViewTokenizer
 
 __all__ = ["RegularisedFit", "bits_per_dimension", "fit_flow", "initial_flow"]
 
-# Vectors that the ActNorms are fitted to before the first step.
+# The most vectors that the ActNorms are fitted to before the first step.
 _INITIAL = 4096
 
 
 def bits_per_dimension(z: Tensor, log_determinant: Tensor) -> Tensor:
-    """L_flow (BERT-CF, section 4.2) over D ln 2: -ln p(x), in bits for each dimension.
+    """Return L_flow (BERT-CF, section 4.2) divided by D ln 2: -ln p(x) in bits per dimension.
 
-    -ln p(x) = |z|^2 / 2 + D / 2 ln(2 pi) - ln |det dz/dx|. The division is not in the formula of
-    the paper but in the implementation that it names, and what lambda = 0.3 is a weight beside.
+    -ln p(x) = |z|^2 / 2 + D / 2 ln(2 pi) - ln |det dz/dx|. The division is not in the paper's
+    formula but in the implementation that the paper names, and lambda = 0.3 assumes it.
 
     Args:
-        z: float [B, D], what the flow makes of text vectors x.
+        z: float [B, D], the flow's output for text vectors x.
         log_determinant: ln |det dz/dx|, a scalar.
 
     Returns:
@@ -53,14 +53,14 @@ def bits_per_dimension(z: Tensor, log_determinant: Tensor) -> Tensor:
 def initial_flow(
     size: int, recipe: FlowRecipe, *, seed: int, vectors: Vectors | None = None
 ) -> Flow:
-    """A flow before its first step, in training mode.
+    """Return a flow before its first step, in training mode.
 
     Args:
         size: D.
-        recipe: its blocks and hidden size.
-        seed: of its weights, and of the sample.
-        vectors: float32 [n, D], which its ActNorms standardise; of more than 4,096 a random sample
-            is taken. None leaves them as identities.
+        recipe: gives the number of blocks and the hidden size.
+        seed: seed of the weights and of the sample.
+        vectors: float32 [n, D], which the ActNorms are fitted to standardise; of more than 4,096, a
+            random sample is taken. None leaves the ActNorms as identities.
 
     Raises:
         ConfigError: D is odd.
@@ -88,10 +88,10 @@ def fit_flow(
     """Fit a flow to fixed vectors by likelihood alone (BERT-flow).
 
     Args:
-        flow: of `initial_flow`; left in evaluation mode on the device.
+        flow: a flow of `initial_flow`; left in evaluation mode on the device.
         vectors: float32 [n, D], n at least the batch size.
-        recipe: steps, batches and AdamW.
-        seed: of the order of the vectors.
+        recipe: gives the steps, the batch size and the options of AdamW.
+        seed: seed of the order of the vectors.
         device: where to compute.
         on_step: called with the loss after every step.
 
@@ -116,18 +116,18 @@ def fit_flow(
 
 
 class RegularisedFit:
-    """A flow fitted by likelihood and Mirror-BERT's loss together (BERT-CF, section 4.2).
+    """The fit of a flow by likelihood and Mirror-BERT's loss together (BERT-CF, section 4.2).
 
     Each step encodes two views of its strings, with dropout: the flow's vectors of both go into
-    InfoNCE, and those of the first view into the likelihood. The encoder is frozen, or with
-    `joint` moved by InfoNCE alone.
+    InfoNCE, and those of the first view into the likelihood. The encoder is frozen or, with
+    `joint`, trained by InfoNCE alone.
 
     Args:
-        base: the encoder, on the device.
-        flow: of `initial_flow`, on the device.
-        batches: of the recipe's views, `flow.batch_size` strings each.
-        recipe: of both losses.
-        precision: of the encoder; the flow is in float32.
+        base: the encoder; moved to the device.
+        flow: a flow of `initial_flow`; moved to the device.
+        batches: batches of the recipe's views, with `flow.batch_size` strings each.
+        recipe: the hyper-parameters of both losses.
+        precision: precision of the encoder; the flow is in float32.
         device: where to compute.
     """
 
@@ -161,7 +161,7 @@ class RegularisedFit:
         self._scaler = torch.amp.GradScaler(device.type, enabled=scaled)
 
     def run(self, on_step: Callable[[float], None] = lambda loss: None) -> TrainingStats:
-        """Take all steps; flow and encoder are left in evaluation mode.
+        """Run all steps, and leave flow and encoder in evaluation mode.
 
         Raises:
             ModelError: the loss is no longer finite.
@@ -199,7 +199,7 @@ class RegularisedFit:
         z = self._flow(x)
         contrastive = contrast(z, batch, mirror)
         z1 = z.chunk(batch.views)[0]
-        if joint:  # the likelihood is the flow's alone: it would shrink the encoder's vectors
+        if joint:  # the likelihood must train only the flow: it would shrink the encoder's vectors
             z1 = self._flow(x.detach().chunk(batch.views)[0])
         likelihood = bits_per_dimension(z1, self._flow.log_determinant())
         return self._recipe.mirror_weight * contrastive + likelihood

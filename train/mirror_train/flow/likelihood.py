@@ -1,4 +1,4 @@
-"""BERT-flow (Li et al. 2020): a flow fitted to the vectors of a frozen encoder."""
+"""BERT-flow (Li et al. 2020): fit a flow to the vectors of a frozen encoder."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["tune_flow"]
 def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
     """Fit a flow to an encoder's vectors of `data`, and write both as `config.out`.
 
-    Every string is encoded once, without dropout; nothing of the encoder changes.
+    Every string is encoded once, without dropout; the encoder does not change.
 
     Raises:
         ConfigError: an option cannot be used, or the vectors have an odd number of dimensions.
-        DataError: fewer strings than one batch.
+        DataError: there are fewer strings than one batch holds.
         ModelError: the model cannot be loaded, no flow can follow it, it gives every string the
             same vector, or the loss diverges.
         OutputExistsError: `out` exists.

@@ -1,4 +1,4 @@
-"""Hyper-parameters and runs of the two systems."""
+"""The hyper-parameters and the run settings of BERT-flow and BERT-CF."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FlowPooling = Literal["auto", "cls", "mean", "mean-without-special"]
 
 @dataclass(frozen=True, slots=True)
 class FlowRecipe:
-    """How a flow is fitted (BERT-CF, sections 4.2 and 5.3; hidden size: BERT-flow's code).
+    """The hyper-parameters of a flow (BERT-CF, sections 4.2, 5.3; hidden size: BERT-flow's code).
 
     Attributes:
         blocks: of the flow.
@@ -49,13 +49,15 @@ class FlowRecipe:
             raise ConfigError(f"weight_decay must be at least 0, got {self.weight_decay}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for mirror.json."""
+        """Return the fields as plain values for mirror.json."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class CfRecipe:
-    """How BERT-CF is trained (sections 4.1, 4.2, 5.3); its section 6.1 changes one field each.
+    """The hyper-parameters of BERT-CF (sections 4.1, 4.2, 5.3).
+
+    Each ablation of the paper's section 6.1 changes one field.
 
     Attributes:
         mirror: the first step, and the views and the loss of the regulariser. With `span_length` 0
@@ -89,7 +91,7 @@ class CfRecipe:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for mirror.json: Mirror's fields, and the flow's as `flow_...`."""
+        """Return plain values for mirror.json; names of the flow's fields begin with `flow_`."""
         flow = {f"flow_{name}": value for name, value in self.flow.to_dict().items()}
         joint = {"mirror_weight": self.mirror_weight, "joint": self.joint}
         return dataclasses.asdict(self.mirror) | flow | joint
@@ -97,7 +99,7 @@ class CfRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowConfig(RunConfig):
-    """Everything of a run but its strings; see `RunConfig`.
+    """All settings of a run of BERT-flow but its strings; see `RunConfig`.
 
     Attributes:
         recipe: hyper-parameters.
@@ -111,9 +113,9 @@ class FlowConfig(RunConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CfConfig(RunConfig):
-    """Everything of a run but its strings; see `RunConfig`.
+    """All settings of a run of BERT-CF but its strings; see `RunConfig`.
 
-    The result of the first step is kept in OUT.mirror until all is done.
+    The result of the first step is kept in OUT.mirror until the run is complete.
 
     Attributes:
         recipe: hyper-parameters of both steps.
@@ -136,5 +138,5 @@ class CfConfig(RunConfig):
 
     @property
     def mirror_out(self) -> Path:
-        """Where the first step leaves its result."""
+        """The folder in which the first step leaves its result."""
         return self.out.parent / f"{self.out.name}.mirror"

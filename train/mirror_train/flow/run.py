@@ -1,4 +1,4 @@
-"""What both systems share: the encoder below the flow, its vectors, and the folder at the end."""
+"""Functions that BERT-flow and BERT-CF share: checks, the head below a flow, and its vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["check_batch", "check_one_process", "frozen_head", "text_vectors", "t
 
 
 def check_one_process(command: str) -> None:
-    """Raise ConfigError where torchrun has started several."""
+    """Raise ConfigError where torchrun has started several processes."""
     if (count := world_size()) > 1:
         raise ConfigError(
             f"mirror-rt {command} runs in one process, torchrun started {count}: start it without"
@@ -30,7 +30,7 @@ def check_one_process(command: str) -> None:
 
 
 def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size") -> None:
-    """Raise DataError where there are fewer strings than a batch, set by `option`, has."""
+    """Raise DataError for fewer strings than a batch has; `option` is what sets its size."""
     count = min(len(data), len({*data.first, *data.second}))  # pairs may share strings
     if count < batch_size:
         hint = f"pass {option} {count} or less" if count > 1 else "give at least 2"
@@ -41,16 +41,16 @@ def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size
 
 
 def frozen_head(base: Pretrained, pooling: str) -> Head:
-    """The head that a flow follows: what the folder declares, or the pooling asked for.
+    """Return the head that a flow follows: the one that the folder declares, or a pooling alone.
 
     Args:
         base: the model.
-        pooling: to take in its place; auto for none: what the folder declares, else mean.
+        pooling: pooling to use instead; auto for the head that the folder declares, else mean.
 
     Raises:
-        ConfigError: mean-without-special, with a tokenizer that has no special tokens around a
-            text.
-        ModelError: it declares what is not supported, or no flow can follow.
+        ConfigError: the pooling is mean-without-special, but the tokenizer does not put special
+            tokens around a text.
+        ModelError: the folder declares a head that is not supported or that no flow can follow.
     """
     head = declared_head(base.folder) if pooling == "auto" else Head([cast(Pooling, pooling)])
     head = head or Head(["mean"])
@@ -66,7 +66,7 @@ def frozen_head(base: Pretrained, pooling: str) -> Head:
 def text_vectors(
     base: Pretrained, head: Head, data: TrainingData, *, device: torch.device, show: bool
 ) -> Vectors:
-    """Vectors of all different strings of `data`, float32 [n, D], as the head gives them."""
+    """Return the head's vectors of all different strings of `data`, float32 [n, D]."""
     strings = list(dict.fromkeys([*data.first, *data.second]))
     encoder = TorchEncoder(base, head=head, device=device)
     vectors = encoder.encode(strings, normalize_embeddings=False, show_progress_bar=show)
@@ -74,7 +74,7 @@ def text_vectors(
 
 
 def tuned_level(folder: Path) -> str | None:
-    """The level that a folder was tuned for; None for one that was not tuned here."""
+    """Return the level that a folder was tuned for; None where it has no mirror.json."""
     if not (folder / Layout.manifest).is_file():
         return None
     return Manifest.read(folder, "mirror_rt encoder").level

@@ -1,4 +1,4 @@
-"""The table of languages: which base model to tune for which, at which level, and how."""
+"""The table of languages: the base model and the recipe for each language at each level."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class BaseModel:
     """A model to start from.
 
     Attributes:
-        name: in the table.
+        name: its name in the table.
         model: hub name, or folder.
-        languages: tags that it is for.
-        source: who says so.
-        revision: branch, tag or commit on the hub; None for its newest.
-        pooling: to tune with; `auto` for what the model declares, else the recipe's.
+        languages: tags of the languages that it is suited to.
+        source: the publication or page that says so.
+        revision: branch, tag or commit on the hub; None for the newest.
+        pooling: pooling to tune with; `auto` for the one that the model declares, else the
+            recipe's.
     """
 
     name: str
@@ -48,12 +49,12 @@ class BaseModel:
 
 @dataclass(frozen=True, slots=True)
 class LanguageRecipe:
-    """All that tuning for one language at one level needs besides strings.
+    """All that tuning for one language at one level needs, except for the strings.
 
     Attributes:
-        language: tag.
-        name: of the language, in English.
-        scripts: it is written in, as of ISO 15924; empty where that is not known.
+        language: tag of the language.
+        name: English name of the language.
+        scripts: scripts that it is written in (ISO 15924); empty where they are not known.
         base: the model to start from.
         recipe: hyper-parameters.
     """
@@ -67,11 +68,12 @@ class LanguageRecipe:
 
 @dataclass(frozen=True)
 class LanguageTable:
-    """Base models and languages, as `load_languages` reads them.
+    """The base models and languages that `load_languages` reads.
 
     Attributes:
-        bases: by name.
-        languages: tag -> its row: name, scripts, base, and by level what differs there.
+        bases: the base models by name.
+        languages: the row of each tag: name, scripts, base, and for each level the recipe fields
+            that differ.
     """
 
     bases: dict[str, BaseModel]
@@ -81,7 +83,7 @@ class LanguageTable:
         """Return the language of the table that a BCP 47 tag means: `pt` for `pt-BR`.
 
         Raises:
-            ConfigError: there is none; the nearest is suggested.
+            ConfigError: there is none; the message suggests the most similar one.
         """
         try:
             chain = lookup_chain(tag)
@@ -102,16 +104,17 @@ class LanguageTable:
         return [default, *(base for base in others if base is not default)]
 
     def recipe(self, tag: str, level: str, *, base: str | None = None) -> LanguageRecipe:
-        """Look up what to do for a language.
+        """Look up the base model and the recipe for a language.
 
         Args:
-            tag: of the language; it is kept, where the table has but a more general one.
+            tag: tag of the language; kept in the result even if the table only has a more general
+                one.
             level: word, phrase or sentence.
             base: name of a base model of the table, or any folder or hub name, in place of the
                 language's own.
 
         Raises:
-            ConfigError: no such language or level; the nearest is suggested.
+            ConfigError: there is no such language or level; the message suggests the most similar.
         """
         if level not in _LEVELS:
             raise ConfigError(
@@ -130,7 +133,7 @@ class LanguageTable:
         )
 
     def base(self, name: str) -> BaseModel:
-        """Return the base model of that name; one that has no row is a folder or a hub name."""
+        """Return the base model of a name; a name without a row means a folder or a hub name."""
         if name in self.bases:
             return self.bases[name]
         same = next((base for base in self.bases.values() if base.model == name), None)
@@ -151,14 +154,14 @@ class LanguageTable:
 
 
 def load_languages(path: str | Path | None = None) -> LanguageTable:
-    """Load the table that comes with the package, with your own changes on top.
+    """Load the table that comes with the package, with the user's own changes on top.
 
-    Later files win, key by key: `mirror-rt/languages.toml` in $XDG_CONFIG_HOME (~/.config), the
-    file that $MIRROR_RT_RECIPES names, `path`.
+    Later files override earlier ones key by key, in the order `mirror-rt/languages.toml` in
+    $XDG_CONFIG_HOME (~/.config), the file that $MIRROR_RT_RECIPES names, `path`.
 
     Raises:
         ConfigError: a file cannot be read, or a key, language, level, base model or value in it
-            is not known or out of range; the nearest name is suggested.
+            is unknown or out of range; the message suggests the most similar name.
     """
     shipped = (resources.files(__package__) / "languages.toml").read_text(encoding="utf-8")
     bases: dict[str, dict[str, Any]] = {}
@@ -188,7 +191,7 @@ def _own_files(path: str | Path | None) -> list[Path]:
 def _merge(
     bases: dict[str, dict[str, Any]], languages: dict[str, dict[str, Any]], values: dict[str, Any]
 ) -> None:
-    """Put the tables of one file over those of the files before it."""
+    """Merge the tables of one file into those of the files before it, which it overrides."""
     _check_keys("the file", values, ("bases", "languages"))
     for kind, known in (("bases", bases), ("languages", languages)):
         for name, given in _table(kind, values.get(kind, {})).items():
@@ -202,7 +205,7 @@ def _merge(
 def _build(
     bases: Mapping[str, dict[str, Any]], languages: Mapping[str, dict[str, Any]]
 ) -> LanguageTable:
-    """Check everything, down to the recipe of each language at each level."""
+    """Build the table, and check it down to the recipe of each language at each level."""
     rows = {}
     for tag, given in languages.items():
         where = f"[languages.{tag}]"

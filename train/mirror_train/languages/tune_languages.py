@@ -1,4 +1,4 @@
-"""One run for many languages: what is to do for each, and what became of it."""
+"""Tune for many languages in one run, and report the result of each."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ logger = logging.getLogger("mirror_train")
 
 @dataclass(frozen=True, slots=True)
 class LanguageJob:
-    """One language of a run.
+    """The work for one language of a run.
 
     Attributes:
-        language: tag; also the name of the folder that is written.
-        config: of its tuning.
-        scripts: it is written in (ISO 15924); empty where that is not known.
+        language: tag of the language; also the name of the folder that is written.
+        config: settings of its tuning.
+        scripts: scripts that it is written in (ISO 15924); empty where they are not known.
         strings: file to tune on; None for the words of `wordfreq`.
-        top: how many of those.
-        pairs: scored pairs to evaluate on, before and after; None for none.
+        top: number of words to take from `wordfreq`.
+        pairs: scored pairs to evaluate on before and after tuning; None for none.
     """
 
     language: str
@@ -63,7 +63,7 @@ class LanguageJob:
     pairs: Path | None = None
 
     def read(self) -> tuple[TrainingData, str | None]:
-        """Read the strings; also a warning where they are in another script."""
+        """Read the strings; return them with a warning if they are in another script, else None."""
         if self.strings is None:
             return word_list(self.language, top=self.top), None
         data = load_training_data(self.strings, language=self.language)
@@ -72,10 +72,10 @@ class LanguageJob:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What was measured of an encoder.
+    """The measurements of an encoder.
 
     Attributes:
-        geometry: of its space, on the first 1,000 strings.
+        geometry: geometry of its embedding space, on the first 1,000 strings.
         score: Spearman's rho with the human scores of `LanguageJob.pairs`.
     """
 
@@ -85,21 +85,21 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class LanguageResult:
-    """What became of a language.
+    """The result for a language.
 
     Attributes:
-        language: tag.
-        model: base model.
-        status: `kept` is what an earlier run had finished.
-        strings: that it was tuned on.
-        seconds: of training.
-        before: of the base model, pooled as it declares, else by the mean.
-        after: of the tuned one.
+        language: tag of the language.
+        model: name of the base model.
+        status: tuned, failed, or `kept` where an earlier run had finished it.
+        strings: number of strings that it was tuned on.
+        seconds: duration of training.
+        before: measurements of the base model, with the pooling that it declares, else the mean.
+        after: measurements of the tuned model.
         pairs: name of the set of scored pairs.
-        pairs_sha256: of that set.
-        warning: what is odd about the strings.
-        error: why it failed.
-        manifest_sha256: of the tuned folder's mirror.json.
+        pairs_sha256: hash of that set.
+        warning: what looks wrong about the strings.
+        error: why tuning failed.
+        manifest_sha256: hash of the tuned folder's mirror.json.
     """
 
     language: str
@@ -121,22 +121,22 @@ def tune_languages(
     *,
     on_result: Callable[[LanguageResult], object] = lambda result: None,
 ) -> list[LanguageResult]:
-    """Tune for one language after the other; one failure does not stop the rest.
+    """Tune for one language after the other; a failure does not stop the others.
 
-    Languages of one base model follow one another, and it is loaded once. Each is written as by
-    `tune`: whole or not at all, from its checkpoint where `resume` is set. What was measured is
-    kept in `languages.json` beside the folders.
+    Languages with the same base model run one after another, so that it is loaded once. `tune`
+    writes each of them: whole or not at all, and from its checkpoint where `resume` is set. The
+    measurements are kept in `languages.json` beside the folders.
 
     Args:
-        jobs: one for each language.
-        on_result: called with each result as it comes.
+        jobs: one job for each language.
+        on_result: called with each result as soon as it is known.
 
     Returns:
         The results, in the order of `jobs`.
 
     Raises:
-        OutputExistsError: before any work, where a folder is there already.
-        Interrupted: Ctrl-C while training; a checkpoint was written.
+        OutputExistsError: an output folder exists already; raised before any work.
+        Interrupted: Ctrl-C during training; a checkpoint was written.
     """
     _check_outputs(jobs)
     bases, results = _Bases(), dict[str, LanguageResult]()
@@ -153,17 +153,17 @@ def tune_languages(
 
 
 class _Bases:
-    """The base model of the last language, kept for the next."""
+    """A cache of the last language's base model, which the next language may use too."""
 
     def __init__(self) -> None:
         self._loaded: tuple[tuple[Any, ...], Pretrained] | None = None
 
     def load(self, config: TuneConfig) -> Pretrained:
-        """Load it, or take the one at hand; it must not be trained itself."""
+        """Return the base model, loaded if it is not cached; callers must train only a copy."""
         key = _base_key(config)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None
-            gc.collect()  # before the next one takes its place
+            gc.collect()  # frees the old model before the next one is loaded
             self._loaded = key, load_base(config)
         return self._loaded[1]
 
@@ -173,7 +173,7 @@ def _base_key(config: TuneConfig) -> tuple[Any, ...]:
 
 
 def _base_order(jobs: Sequence[LanguageJob]) -> Callable[[LanguageJob], int]:
-    """Sort by the first language of the same base model."""
+    """Return a sort key that puts jobs with the same base model together, at the first of them."""
     first: dict[tuple[Any, ...], int] = {}
     for i, job in enumerate(jobs):
         first.setdefault(_base_key(job.config), i)
@@ -232,11 +232,11 @@ def _result(
 
 
 def _finished(job: LanguageJob) -> LanguageResult | None:
-    """What an earlier run made of a language, None where it did not finish.
+    """Return the result of an earlier run for a language; None where it did not finish.
 
     Raises:
-        ConfigError: it was another run, of other strings or settings.
-        BundleError: a file of it is missing or was changed.
+        ConfigError: the earlier run had other strings or settings.
+        BundleError: a file of its folder is missing or was changed.
     """
     out = job.config.out
     if not job.config.resume or not out.is_dir() or not any(out.iterdir()):
@@ -261,7 +261,7 @@ def _finished(job: LanguageJob) -> LanguageResult | None:
 
 
 def _identity(job: LanguageJob, data: TrainingData, manifest: Manifest) -> dict[str, Any]:
-    """What decides a result, as far as it can be told without loading the base model."""
+    """Return what decides a result, as far as it is known without loading the base model."""
     config, model = job.config, Path(job.config.model)
     recipe = dataclasses.asdict(config.recipe)
     recipe["pooling"] = manifest.pooling if config.pooling == "auto" else config.pooling
@@ -281,7 +281,7 @@ def _identity_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def _remember(path: Path, result: LanguageResult) -> None:
-    """Write a result over what is known of its language, so that it outlives the run."""
+    """Write a result into the report in place of its language's old one, to outlive the run."""
     if result.status == "failed":
         return
     write_json(path, _read_report(path) | {result.language: dataclasses.asdict(result)})
@@ -291,7 +291,7 @@ def _read_report(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}  # only figures that would be shown again
+        return {}  # the report only holds figures to show again, so a run can do without it
     return values if isinstance(values, dict) else {}
 
 

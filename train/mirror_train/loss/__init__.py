@@ -1,4 +1,4 @@
-"""The contrastive losses: InfoNCE, of Mirror-BERT, with its kernels, and multi-similarity."""
+"""The contrastive losses: InfoNCE, as in Mirror-BERT, with its kernels, and multi-similarity."""
 
 from mirror_train.loss.infonce import infonce
 from mirror_train.loss.multi_similarity import multi_similarity

@@ -1,4 +1,4 @@
-"""InfoNCE as a differentiable function: eager, or as an operator for torch.compile."""
+"""Make InfoNCE a differentiable function: eager, or as an operator for torch.compile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(inputs: Inputs, options: Options, gathered: Gathered | None) -> Tensor:
-    """The loss, differentiable in z1, z2 and the hard negatives.
+    """Return the loss, differentiable in z1, z2 and the hard negatives.
 
     `gathered` holds the inputs of all processes, or is None for one process.
     """
@@ -27,7 +27,7 @@ def evaluate(inputs: Inputs, options: Options, gathered: Gathered | None) -> Ten
 
 
 class _Infonce(torch.autograd.Function):
-    """The eager path, without the operator's dispatch; the only one with several processes."""
+    """The eager path, without an operator's dispatch; the only path for several processes."""
 
     @staticmethod
     def forward(
@@ -75,7 +75,7 @@ def _operator(
     variant: str,
     kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, weights and log weights: see `mirror_train.loss.kernel.Objective`."""
+    """Return loss, weights and log weights; see `mirror_train.loss.kernel.Objective`."""
     options = Options(temperature, cast(Variant, variant), kernel)
     return tuple(forward(_contiguous(Inputs(z1, z2, hard, ids)), options, None))  # type: ignore[return-value]
 
@@ -115,7 +115,7 @@ def _backward_operator(
     options = Options(temperature, cast(Variant, variant), kernel)
     inputs = _contiguous(Inputs(z1, z2, hard, ids))
     grads = backward(inputs, weights, log_weights, grad_output, options, None)
-    # Results of an operator must not share memory, as parts of one tensor do.
+    # An operator's results must not share memory, but the torch kernel returns views of one tensor.
     return [grad.clone() for grad in grads] if kernel == "torch" else grads
 
 

@@ -1,4 +1,4 @@
-"""What `infonce` refuses, each with a ValueError that names what it got."""
+"""Check the arguments of `infonce`; each ValueError names the value that was refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["check_inputs", "check_options"]
 def check_inputs(
     z1: Tensor, z2: Tensor, hard: Tensor | None, ids: Tensor | None, *, alone: bool
 ) -> None:
-    """ValueError unless the tensors fit together; `alone`: no other process adds negatives."""
+    """Raise ValueError unless the tensors fit together.
+
+    `alone` says that no other process adds negatives.
+    """
     if z1.shape != z2.shape or z1.ndim != 2:
         raise ValueError(
             f"z1 and z2 must both be [N, D], got {tuple(z1.shape)} and {tuple(z2.shape)}"
@@ -58,14 +61,14 @@ def _check_group_ids(ids: Tensor, z1: Tensor) -> None:
 
 
 def _check_some_negatives(ids: Tensor) -> None:
-    # On a GPU this would wait for the device, and a traced tensor has no values.
+    # Reading values would wait for the device on a GPU, and a traced tensor has none.
     if ids.is_cpu and not torch.compiler.is_compiling() and bool((ids == ids[0]).all()):
         raise ValueError("all pairs have one group id, which leaves no negatives")
 
 
 def check_options(temperature: float, variant: str) -> None:
-    """ValueError unless the options can be used."""
-    # exp(2 / tau) spans the range of two cosines; past 1e-30 even its logarithm loses them.
+    """Raise ValueError unless the options can be used."""
+    # Weights span a range of exp(2 / tau). Below 1e-30 not even their logarithms are exact enough.
     if not (math.isfinite(temperature) and temperature > 1e-30):
         raise ValueError(f"temperature must be a finite number above 1e-30, got {temperature}")
     if variant not in get_args(Variant):

@@ -1,4 +1,4 @@
-"""InfoNCE in C++ on the CPU (csrc/infonce_*.cpp), over the data pointers of tensors."""
+"""Compute InfoNCE in C++ on the CPU (csrc/infonce), which reads tensors by their data pointers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORCED = "MIRROR_RT_INSTRUCTION_SET"
 
 
 def unavailable_reason(z: Tensor) -> str | None:
-    """Why the kernel cannot take embeddings like `z`; None if it can."""
+    """Return why the kernel cannot take embeddings like `z`; None if it can."""
     if not z.is_cpu:
         return f"the embeddings are on {z.device}"
     if z.dtype not in _DTYPES:
@@ -30,7 +30,13 @@ def unavailable_reason(z: Tensor) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CpuRows:
-    """Rows where they are, with 1 / norm of each; the rest is only kept alive or counted."""
+    """Rows that stay in place, with 1 / norm of each.
+
+    Attributes:
+        native: the rows for the native code, which does not keep the tensors alive.
+        blocks: the tensors that hold the rows.
+        inverse_norms: float32, 1 / norm of each row.
+    """
 
     native: _core.InfonceRows
     blocks: list[Tensor]
@@ -38,18 +44,18 @@ class CpuRows:
 
 
 class CpuKernel:
-    """See `mirror_train.loss.kernel.Kernel`. Threads are torch's (`torch.set_num_threads`).
+    """The CPU's `mirror_train.loss.kernel.Kernel`; `torch.set_num_threads` sets its threads.
 
     Args:
         instruction_set: one of `_core.instruction_sets()`; None for the environment variable
-            MIRROR_RT_INSTRUCTION_SET, or the most capable.
-        module: the native module, if not `mirror_rt._core`.
+            MIRROR_RT_INSTRUCTION_SET or, if it is not set, the most capable one.
+        module: the native module, `mirror_rt._core` or a build with its interface.
     """
 
     def __init__(self, instruction_set: str | None = None, module: ModuleType = _core) -> None:
         self._native = module
         self._forced = instruction_set or os.environ.get(_FORCED)
-        # Pairs of bfloat16 take half the time of float32, and suit 16-bit input.
+        # Products of bfloat16 take half the time of float32, and are exact enough for 16-bit input.
         single = module.best_instruction_set(False)
         self._best = {True: single, False: module.best_instruction_set(True) or single}
         known = module.instruction_sets()
@@ -188,5 +194,5 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def _empty(*shape: int) -> Tensor:
-    """What the native code writes, whatever torch's default dtype and device are."""
+    """Return an empty float32 CPU tensor, whatever torch's default dtype and device are."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")

@@ -1,4 +1,4 @@
-"""Whether the CUDA extension is built, and can take the embeddings that there are."""
+"""Find out whether the CUDA extension is built and can take given embeddings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mirror_train.loss.cuda_rows import DTYPES
 __all__ = ["EXTENSION", "extension_is_built", "unavailable_reason"]
 
 EXTENSION = "mirror_train._cuda"
-_OLDEST = (7, 5)  # compute capability: the first with the matrix loads that the kernels use
+_OLDEST = (7, 5)  # the first compute capability with the matrix loads that the kernels use
 
 
 def unavailable_reason(z: Tensor) -> str | None:
-    """Why `CudaKernel` cannot take embeddings like `z`; None if it can.
+    """Return why `CudaKernel` cannot take embeddings like `z`; None if it can.
 
     Raises:
-        ImportError: the extension is there and does not load: it is broken, not absent.
+        ImportError: the extension is installed but does not load: it is broken, not absent.
     """
     if not extension_is_built():
         return "mirror_rt was built without CUDA (build with -DMIRROR_RT_CUDA=ON)"
@@ -39,7 +39,7 @@ def unavailable_reason(z: Tensor) -> str | None:
 
 @cache
 def extension_is_built() -> bool:
-    """Whether the extension is there; ImportError where it is and does not load."""
+    """Return whether the extension is installed; raise ImportError if it is but does not load."""
     if importlib.util.find_spec(EXTENSION) is None:
         return False
     importlib.import_module(EXTENSION)

@@ -1,8 +1,8 @@
-"""InfoNCE by the CUDA extension: memory linear in the batch, no wait for the device.
+"""Compute InfoNCE by the CUDA extension, in memory linear in the batch, without synchronising.
 
-The kernels and their derivation are in csrc/infonce/gpu/loss.cu. Here tensors are checked, space is
-taken from torch's allocator, and everything queued on torch's current stream: so calls can be
-captured in a CUDA graph.
+The kernels and their derivation are in csrc/infonce/gpu/loss.cu. This module checks the tensors,
+allocates memory by torch's allocator, and queues everything on torch's current stream, so that
+calls can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaKernel"]
 
-# The panel of weights: as large a wave as lets the sums be rarely read and written again.
+# Size of the panel of weights: waves so large that the sums are rarely read and written again.
 _PANEL_BYTES = 256 << 20
-# Tiles a wave of logsumexp has down and across: enough to keep every GPU busy, and partials of
-# at most 2 * 128 * 128 * 128 * 8 bytes = 32 MB.
+# Tiles in each direction of a wave of logsumexp: enough to keep every GPU busy, while the partial
+# results take at most 2 * 128 * 128 * 128 * 8 bytes = 32 MB.
 _LOGSUMEXP_TILES = 128
 
 
 class CudaKernel:
-    """See `mirror_train.loss.kernel.Kernel`; fp32, fp16 and bf16.
+    """The `mirror_train.loss.kernel.Kernel` for CUDA, in fp32, fp16 and bf16.
 
     Args:
-        module: the extension, or what has its interface; then the tensors' device is not checked.
-        panel_tiles: at most so many tiles of weights at once; None for 256 MB of them.
-        logsumexp_tiles: tiles a wave of logsumexp has each way.
+        module: a module with the extension's interface, for which the tensors' device is not
+            checked; None for the extension.
+        panel_tiles: maximum number of tiles of weights at once; None for 256 MB of them.
+        logsumexp_tiles: number of tiles in each direction of a wave of logsumexp.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class CudaKernel:
             self._logsumexp_tiles**2,
             symmetric=columns is rows,
         )
-        # Of a maximum and a sum for every row, and every column, of every tile.
+        # A maximum and a sum for every row, and for every column, of every tile.
         partials = empty_like_rows(rows, (2, wave[0] * wave[1], self._cuda.TILE, 2))
         state = empty_like_rows(rows, (n_rows, 2))
         n = empty_like_rows(rows, (n_rows,))
@@ -158,7 +159,7 @@ class CudaKernel:
         scale: float,
         both: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """See `Kernel.contract`. The sums are [R, D] padded to whole tiles."""
+        """Contract as `Kernel.contract` says; the sums are [R, D] padded to whole tiles."""
         check_alike(rows, columns)
         if row_log_weights is not None:
             check_floats("row_log_weights", row_log_weights, negatives.n_rows, rows)
@@ -264,7 +265,7 @@ class CudaKernel:
 
     @contextmanager
     def _on(self, device: torch.device) -> Iterator[int]:
-        """Within it the device is current; gives the handle of its current stream."""
+        """Make the device current within the block; yield the handle of its current stream."""
         if device.type != "cuda":
             yield 0
             return
@@ -274,10 +275,10 @@ class CudaKernel:
 
 
 def _wave(rows: int, columns: int, tiles: int, *, symmetric: bool) -> tuple[int, int]:
-    """Tiles of rows and of columns in a wave of at most `tiles`, of all `rows` x `columns`.
+    """Return how many tiles of rows and of columns a wave of at most `tiles` tiles has.
 
-    As square as can be, for then the least is read and written between waves, and all about equal.
-    A symmetric problem needs true squares.
+    The problem has `rows` x `columns` tiles. Waves are of about equal size and as square as can be,
+    because then the least is read and written between them. A symmetric problem needs squares.
     """
     side = math.isqrt(tiles)
     if symmetric:
@@ -291,5 +292,5 @@ def _wave(rows: int, columns: int, tiles: int, *, symmetric: bool) -> tuple[int,
 
 
 def _even(count: int, most: int) -> int:
-    """The size of parts of `count`, as few as can be of at most `most` each."""
+    """Split `count` into the fewest even parts of at most `most`; return the size of a part."""
     return -(-count // -(-count // max(1, most)))

@@ -1,6 +1,6 @@
-"""Normalised rows on a CUDA device, and checks of the tensors that the extension reads with them.
+"""Hold normalised rows on a CUDA device, and check the tensors that the extension reads with them.
 
-The extension takes addresses: a tensor that is not what it should be would be read beyond its end.
+The extension takes bare addresses, so a tensor of the wrong shape would be read beyond its end.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 
 @dataclass(frozen=True, slots=True)
 class CudaRows:
-    """Normalised rows.
+    """Normalised rows on a CUDA device.
 
     Attributes:
-        unit: fp16 [R rounded up to a tile, parts * stride]; see csrc/infonce/gpu/loss.h.
-        norms: fp32 [R].
-        native: the same for the extension, which does not keep the tensors alive.
-        sizes: rows of the blocks these came from.
+        unit: unit rows, fp16 [R rounded up to a tile, parts * stride]; see csrc/infonce/gpu/loss.h.
+        norms: the norms of the original rows, fp32 [R].
+        native: the same rows for the extension, which does not keep the tensors alive.
+        sizes: number of rows of each block that the rows came from.
         dim: D.
         stride: D rounded up to a tile.
-        dtype: of the blocks.
+        dtype: dtype of the blocks.
     """
 
     unit: Tensor
@@ -54,27 +54,30 @@ class CudaRows:
 
     @property
     def parts(self) -> int:
-        """fp16 parts an element has."""
+        """The number of fp16 parts that represent an element: 2 for float32, else 1."""
         return self.unit.shape[1] // self.stride
 
 
 def empty_like_rows(rows: CudaRows, shape: tuple[int, ...]) -> Tensor:
-    """Space for float32 values where the rows are."""
+    """Return an uninitialised float32 tensor on the device of the rows."""
     return torch.empty(shape, dtype=torch.float32, device=rows.unit.device)
 
 
 def address(tensor: Tensor | None) -> int:
-    """Where the tensor's values begin; 0 for none."""
+    """Return the address of the tensor's values; 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
 def addresses(blocks: Sequence[Tensor]) -> list[tuple[int, int]]:
-    """Where each block begins, and how many rows it has."""
+    """Return the address and the number of rows of each block."""
     return [(block.data_ptr(), len(block)) for block in blocks]
 
 
 def check_blocks(blocks: Sequence[Tensor], device_type: str | None) -> None:
-    """ValueError unless the blocks can be rows of one matrix; None for any type of device."""
+    """Raise ValueError unless the blocks can be rows of one matrix on a device of `device_type`.
+
+    None allows any type of device.
+    """
     first = blocks[0]
     if first.dtype not in DTYPES:
         raise ValueError(f"embeddings must be float32, float16 or bfloat16, got {first.dtype}")
@@ -92,7 +95,7 @@ def check_blocks(blocks: Sequence[Tensor], device_type: str | None) -> None:
 
 
 def check_alike(rows: CudaRows, others: CudaRows) -> None:
-    """ValueError unless both have rows of the same length and type."""
+    """Raise ValueError unless both have rows of the same length and dtype."""
     for name in ("dim", "dtype"):
         if getattr(rows, name) != getattr(others, name):
             raise ValueError(
@@ -101,14 +104,14 @@ def check_alike(rows: CudaRows, others: CudaRows) -> None:
 
 
 def check_floats(name: str, vector: Tensor, length: int, rows: CudaRows) -> None:
-    """ValueError unless the vector is float32, of that length, where the rows are."""
+    """Raise ValueError unless the vector is float32 [length] on the device of the rows."""
     check_vector(name, vector, length, torch.float32, rows)
 
 
 def check_vector(
     name: str, vector: Tensor, length: int, dtype: torch.dtype, rows: CudaRows
 ) -> None:
-    """ValueError unless the extension may read `length` values from the vector's address."""
+    """Raise ValueError unless the extension may read `length` values at the vector's address."""
     device = rows.unit.device
     like = vector.dtype == dtype and vector.device == device
     if vector.shape != (length,) or not like or not vector.is_contiguous():

@@ -1,4 +1,4 @@
-"""Which kernel computes the loss."""
+"""Choose the kernel that computes the loss."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _log = logging.getLogger("mirror_train")
 
 
 def choose_kernel(impl: str, z: Tensor) -> str:
-    """Name of the kernel for embeddings like `z`.
+    """Return the name of the kernel for embeddings like `z`.
 
-    `auto` is the C++ or CUDA kernel of the device of `z` where there is one, else PyTorch, at every
-    size: on the CPU the C++ is the faster from 4 rows on (benchmarks/infonce.py --rows 4 32 128);
-    on a GPU nothing has been measured yet.
+    `auto` chooses the C++ or CUDA kernel for the device of `z` if there is one, else PyTorch, at
+    every size: on the CPU, the C++ kernel is faster from 4 rows on (benchmarks/infonce.py --rows 4
+    32 128); on a GPU nothing has been measured yet.
 
     Raises:
-        ValueError: `impl` is unknown, or cannot run; says why.
-        ImportError: the CUDA extension is there, and broken.
+        ValueError: `impl` is unknown or cannot run; the message says why.
+        ImportError: the CUDA extension is installed but broken.
     """
     if impl == "auto":
         return _best_kernel(z)
@@ -58,7 +58,7 @@ def _say_once(reason: str) -> None:
 
 @cache
 def kernel_named(name: str) -> Kernel[Any]:
-    """The kernel that `choose_kernel` named."""
+    """Return the kernel whose name `choose_kernel` returned."""
     kernels: dict[str, type[Kernel[Any]]] = {
         "torch": TorchKernel,
         "cpu": cpu_kernel.CpuKernel,

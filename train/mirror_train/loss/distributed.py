@@ -1,7 +1,7 @@
-"""Negatives across processes: every process contrasts its own rows with the rows of all.
+"""Share negatives across processes: each contrasts its own rows with the rows of all processes.
 
-One all-gather of the embeddings and one of the row weights; then each process has the complete
-gradient of its own rows, and nothing is scattered back.
+This takes one all-gather of the embeddings and one of the row weights. Each process then has the
+complete gradient of its own rows, so nothing needs to be scattered back.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from mirror_train.loss.kernel import Negatives, Objective
 
 __all__ = ["Gathered", "gather"]
 
-# The name since torch 2.13; the older one warns there.
+# The new name since torch 2.13, where the old one warns.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _checked: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()
 
 
 @dataclass(slots=True)
 class Gathered:
-    """The inputs of all processes of a group, and which of them are this process's.
+    """The inputs of all processes of a group, and the ids of this process.
 
     Attributes:
         group: the process group.
-        world_size: W.
+        world_size: W, the number of processes.
         z1: [W * N, D].
         z2: [W * N, D].
         hard: [W * H, D] or None.
         ids: int64 [W * N], the string or group of every pair.
-        own_ids: int64 [N], of this process.
-        log_weights: of all processes once `share` has run: [W * 2N] as z1 then z2 of all, or
-            [W * N] where only z1 has losses.
+        own_ids: int64 [N], the ids of this process.
+        log_weights: log weights of all processes, set by `share`: [W * 2N], those of z1 before
+            those of z2, or [W * N] where only the rows of z1 have losses.
     """
 
     group: dist.ProcessGroup
@@ -48,12 +48,12 @@ class Gathered:
     log_weights: Tensor = field(init=False)
 
     def columns(self, *, one_way: bool) -> list[Tensor]:
-        """Blocks that rows are contrasted with."""
+        """Return the blocks that rows are contrasted with."""
         blocks = [self.z2] if one_way else [self.z1, self.z2]
         return blocks if self.hard is None else [*blocks, self.hard]
 
     def negatives(self, *, one_way: bool) -> Negatives:
-        """Rows of this process against `columns`."""
+        """Return which of `columns` are negatives of the rows of this process."""
         rows, columns = self.own_ids, self.ids
         if not one_way:
             rows, columns = torch.cat([rows, rows]), torch.cat([columns, columns])
@@ -75,7 +75,7 @@ def gather(
     """All-gather the inputs of a group.
 
     Raises:
-        ValueError: the processes do not have the same shapes and dtype; raised in all of them.
+        ValueError: the shapes or dtypes of the processes differ; raised in all processes.
     """
     world_size, rank = dist.get_world_size(group), dist.get_rank(group)
     _check_alike(z1, hard, ids, group)
@@ -101,9 +101,10 @@ def _all_gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
 def _check_alike(
     z1: Tensor, hard: Tensor | None, ids: Tensor | None, group: dist.ProcessGroup
 ) -> None:
-    """The shapes travel first: a collective over tensors of unequal size hangs or corrupts.
+    """Raise ValueError unless all processes have the same shapes and dtype.
 
-    On a GPU this waits for the device, so there only the first call of a group does it.
+    A collective over tensors of unequal size hangs or corrupts them, so shapes are compared first.
+    On a GPU this waits for the device, so there it is done only on the first call of a group.
     """
     if z1.is_cuda and group in _checked:
         return

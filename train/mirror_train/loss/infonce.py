@@ -1,14 +1,15 @@
 """InfoNCE over cosines: the loss of Mirror-BERT (EMNLP 2021, Eq. 1).
 
-With N strings there are M = 2N rows: row i < N is view 1 of string i, row N + i its view 2.
-s_ij is the cosine of rows i and j over the temperature, p(i) the row of the same string's other
-view, Neg(i) every row but i and p(i); n_i is the logsumexp of s_ij over Neg(i), and
-u_i = n_i - s_i,p(i).
+With N strings there are M = 2N rows: row i < N is view 1 of string i, and row N + i is its view 2.
+s_ij is the cosine of rows i and j divided by the temperature, p(i) is the row of the same string's
+other view, and Neg(i) is every row but i and p(i); n_i is the logsumexp of s_ij over Neg(i), and
+u_i = n_i - s_i,p(i). The variants are:
 
-`ntxent`     mean of softplus(u_i): the positive is in the denominator. What the authors' code
-             computes (NT-Xent, Chen et al. 2020).
-`decoupled`  mean of u_i: negatives alone in the denominator, Eq. 1 as printed.
-`one_way`    rows of view 1 against columns of view 2 alone: unsupervised SimCSE (Gao et al. 2021).
+`ntxent`     mean of softplus(u_i): the positive is in the denominator. The authors' code computes
+             this variant (NT-Xent, Chen et al. 2020).
+`decoupled`  mean of u_i: only negatives are in the denominator, as in Eq. 1 as printed.
+`one_way`    mean of softplus(u_i) over the rows of view 1, with only view 2 as columns, as in
+             unsupervised SimCSE (Gao et al. 2021).
 """
 
 from __future__ import annotations
@@ -38,34 +39,33 @@ def infonce(
 ) -> Tensor:
     """Contrast N positive pairs against all other rows of both views.
 
-    Memory beside the input is linear in N. The gradient is computed once: it cannot itself be
-    differentiated.
+    Memory besides the input is linear in N. The gradient itself cannot be differentiated.
 
     Args:
         z1: [N, D] embeddings of one view, any scale, floating point.
         z2: [N, D] embeddings of the other view; row i belongs to row i of `z1`.
         temperature: tau, greater than 0.
         variant: see the module's docstring.
-        group_ids: int64 [N]; pairs with equal ids are no negatives of each other.
+        group_ids: int64 [N]; pairs with equal ids are not negatives of each other.
         hard_negatives: [H, D] embeddings that are negatives of every row and have no positive
-            (supervised SimCSE). Group ids do not touch them.
+            (supervised SimCSE). Group ids do not apply to them.
         impl: `"torch"` (plain PyTorch, any device), `"cpu"` (C++), `"cuda"` (CUDA C++), or
             `"auto"` for the fastest that can run.
         process_group: also take the rows of all other processes of this group as negatives. All
-            must call with the same shapes. The value is the loss of the joined batch; the gradient
-            is that of the joined batch times the number of processes, because
-            DistributedDataParallel divides by it. Without `group_ids` all strings are taken to be
-            different; with them, ids must mean the same in all processes.
+            processes must call with the same shapes. The value is the loss of the joined batch; the
+            gradient is that of the joined batch times the number of processes, because
+            DistributedDataParallel divides by that number. Without `group_ids` all strings are
+            taken to be different; with them, ids must mean the same in all processes.
 
     Returns:
         A scalar in float32 (float64 for float64 input), differentiable in `z1`, `z2` and
-        `hard_negatives`. NaN if any embedding is NaN or infinite. A row whose candidates all share
-        its group has no negatives: `ntxent` and `one_way` count it as 0, `decoupled` gives -inf.
+        `hard_negatives`. It is NaN if any embedding is NaN or infinite. A row whose candidates all
+        share its group has no negatives: `ntxent` and `one_way` count it as 0, `decoupled` as -inf.
 
     Raises:
-        ValueError: shapes, dtypes, devices, temperature, variant or ids cannot be used, N = 1
-            without hard negatives, or (on the CPU, where looking costs nothing) all pairs have one
-            group id; the message names what it got. Or `impl` cannot run here; it says why.
+        ValueError: shapes, dtypes, devices, temperature, variant or ids cannot be used; N is 1
+            without hard negatives; all pairs have one group id (checked on the CPU only, where it
+            costs nothing); or `impl` cannot run here. The message names the value or the reason.
     """
     check_inputs(z1, z2, hard_negatives, group_ids, alone=process_group is None)
     check_options(temperature, variant)

@@ -1,17 +1,18 @@
-"""What an implementation of InfoNCE provides: five steps over blocks of rows.
+"""The interface of an implementation of InfoNCE: five steps over blocks of rows.
 
-The loss (`mirror_train.loss.autograd`) is these steps in order, on one process or several; the
-implementations differ in nothing else. With x^ for a row x of unit length, scale = 1 / temperature
-and s_ij = scale * x^_i . y^_j:
+The loss (`mirror_train.loss.autograd`) runs these steps in order, in one process or several; the
+implementations differ only in how they compute them. With x^ for a row x scaled to unit length,
+scale = 1 / temperature and s_ij = scale * x^_i . y^_j:
 
-1. `normalize`   rows to unit length.
-2. `logsumexp`   n_i = logsumexp of s_ij over the negatives j of row i.
-3. `objective`   the loss from n_i and the positive's s+_i, and what its gradient needs:
+1. `normalize`   scales rows to unit length.
+2. `logsumexp`   computes n_i = logsumexp of s_ij over the negatives j of row i.
+3. `objective`   computes the loss from n_i and the positive's score s+_i, and for its gradient
                  g_i = d loss_i / d (n_i - s+_i) and a_i = ln g_i - n_i.
-4. `contract`    sums_i = sum over negatives j of W_ij y^_j, with
-                 W_ij = exp(s_ij + a_i) + exp(s_ij + b_j).
-                 No exponent exceeds 0: n_i is at least s_ij for every negative, and g_i at most 1.
-5. `finish`      from the gradient of unit rows to that of the input.
+4. `contract`    computes sums_i = sum over negatives j of W_ij y^_j, with
+                 W_ij = exp(s_ij + a_i) + exp(s_ij + b_j), where b_j is the log weight that column
+                 j has as a row. No exponent exceeds 0: n_i is at least s_ij for every negative,
+                 and g_i is at most 1.
+5. `finish`      turns the gradient of the unit rows into that of the input.
 
 Steps 2 and 4 cost O(rows * columns * D) time and may hold O(rows + columns) values at once; the
 others cost O(rows * D).
@@ -33,17 +34,18 @@ RowsT = TypeVar("RowsT")
 
 @dataclass(frozen=True, slots=True)
 class Negatives:
-    """Which columns are negatives of which rows.
+    """The rule that says which columns are negatives of which rows.
 
-    The first `n_rows` rows and `n_columns` columns belong to a string, those after them (hard
-    negatives) to none. A column is a negative of a row unless both belong to the same string, or
-    to strings of one group.
+    The first `n_rows` rows and `n_columns` columns belong to a string; those after them (hard
+    negatives) belong to none. A column is a negative of a row unless both belong to the same
+    string, or to strings of one group.
 
     Attributes:
-        n_rows: rows that belong to a string; these are the rows that have a loss.
-        n_columns: columns that belong to a string.
+        n_rows: number of rows that belong to a string; these rows have a loss.
+        n_columns: number of columns that belong to a string.
         period: without ids, row or column i belongs to string i % period.
-        row_ids: int64 [n_rows], contiguous, or None. Equal ids are never negatives.
+        row_ids: int64 [n_rows], contiguous, or None. A row and a column with equal ids are never
+            negatives.
         column_ids: int64 [n_columns], contiguous; None exactly when `row_ids` is.
     """
 
@@ -56,12 +58,12 @@ class Negatives:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The positive of row i < count is row (i + shift) % count of the partners.
+    """The rule that the positive of row i < count is row (i + shift) % count of the partners.
 
     Attributes:
-        count: rows that have a positive.
-        shift: see above.
-        mutual: the partner's own loss counts the row as its positive too.
+        count: number of rows that have a positive.
+        shift: distance from a row to its positive, as above.
+        mutual: whether the partner has a loss too, of which the row is the positive.
     """
 
     count: int
@@ -70,7 +72,7 @@ class Pairs:
 
 
 class Objective(NamedTuple):
-    """The loss, and its derivative by every row's margin.
+    """The loss, and its derivative with respect to every row's margin n_i - s+_i.
 
     Attributes:
         loss: 0-dim float32 (float64 for float64 input).
@@ -84,23 +86,24 @@ class Objective(NamedTuple):
 
 
 class Kernel(Protocol[RowsT]):
-    """An implementation. Nothing here may wait for a device; results are the same on every call.
+    """An implementation of the five steps, which never waits for a device and is deterministic.
 
-    `RowsT` is the implementation's own form of normalised rows. `columns is rows` (the same
-    object) tells that the problem is symmetric, with `negatives` the same on both sides.
+    `RowsT` is the implementation's own representation of normalised rows. If `columns is rows` (the
+    same object), the problem is symmetric, and `negatives` is the same on both sides.
     """
 
     def normalize(self, blocks: Sequence[Tensor]) -> RowsT:
-        """Rows of `blocks` (each [n_b, D], contiguous, one dtype and device), one after another.
+        """Return the normalised rows of `blocks`, one block after another.
 
-        A row x becomes x / max(||x||, 1e-12).
+        Each block is contiguous [n_b, D]; all have one dtype and device. A row x becomes
+        x / max(||x||, 1e-12).
         """
         ...
 
     def logsumexp(
         self, rows: RowsT, columns: RowsT, negatives: Negatives, *, scale: float
     ) -> Tensor:
-        """n_i of the first `negatives.n_rows` rows, [n_rows]; -inf for a row without negatives."""
+        """Return n_i of the first n_rows rows, [n_rows]; -inf for a row without negatives."""
         ...
 
     def objective(
@@ -114,7 +117,10 @@ class Kernel(Protocol[RowsT]):
         variant: Variant,
         factor: float,
     ) -> Objective:
-        """`factor` times the sum over the rows of softplus(u_i) (decoupled: u_i), u = n - s+."""
+        """Return `factor` times the sum of the rows' losses, and the weights of their gradient.
+
+        The loss of row i is softplus(u_i), or u_i if the variant is decoupled, with u = n - s+.
+        """
         ...
 
     def contract(
@@ -128,22 +134,22 @@ class Kernel(Protocol[RowsT]):
         scale: float,
         both: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """The weighted sums of step 4.
+        """Return the weighted sums of step 4.
 
         Args:
-            rows: [R] rows.
-            columns: [C] columns.
+            rows: R rows.
+            columns: C columns.
             negatives: as for `logsumexp`.
-            row_log_weights: a [n_rows]; None, and rows past n_rows, for -inf.
-            column_log_weights: b [n_columns]; None, and columns past n_columns, for -inf. In the
-                symmetric case the same tensor as `row_log_weights`.
+            row_log_weights: a [n_rows]. None stands for -inf, which rows past n_rows have too.
+            column_log_weights: b [n_columns]. None stands for -inf, which columns past n_columns
+                have too. In the symmetric case it is the same tensor as `row_log_weights`.
             scale: 1 / temperature.
-            both: also the sums of the columns, sum over i of W_ij x^_i; not in the symmetric
-                case, where they are the same sums.
+            both: whether to return the sums of the columns too, sum over i of W_ij x^_i; not
+                allowed in the symmetric case, where they are the same sums.
 
         Returns:
-            Sums of the rows [R, D] and, with `both`, of the columns [C, D]. Their layout may be
-            the implementation's own: `finish` alone reads them.
+            The sums of the rows [R, D] and, with `both`, of the columns [C, D]. The layout is up
+            to the implementation, because only its `finish` reads them.
         """
         ...
 
@@ -158,12 +164,12 @@ class Kernel(Protocol[RowsT]):
         factor: float,
         grad_output: Tensor,
     ) -> list[Tensor]:
-        """Gradients of the blocks of `rows`, in their shapes and dtype.
+        """Return the gradients of the blocks of `rows`, in their shapes and dtype.
 
-        G_i = sums_i - w_i * (partner of i), the second term for i < pairs.count alone, w_i being
-        weights_i, plus the partner's weight if the pairs are mutual;
-        the gradient is factor * grad_output * (G_i - x^_i (x^_i . G_i)) / max(||x_i||, 1e-12),
-        and for a row shorter than 1e-12, whose norm the clamp holds constant, without the
-        projection.
+        G_i = sums_i - w_i * (partner of i), where w_i is weights_i, plus the partner's weight if
+        the pairs are mutual; the second term is only there for i < pairs.count. The gradient is
+        factor * grad_output * (G_i - x^_i (x^_i . G_i)) / max(||x_i||, 1e-12). For a row shorter
+        than 1e-12 the norm is clamped to a constant, so the projection term x^_i (x^_i . G_i) is
+        left out.
         """
         ...

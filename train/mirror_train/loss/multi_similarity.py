@@ -1,17 +1,17 @@
-"""Multi-similarity loss on hard triplets, as SapBERT (Liu et al., NAACL 2021, Eq. 1 and 2).
+"""Multi-similarity loss on hard triplets, as in SapBERT (Liu et al., NAACL 2021, Eq. 1 and 2).
 
-Rows and cosines s_ij are those of `mirror_train.infonce`, but unscaled. Rows of one string, or of
-one group, are positives of each other, all others negatives. With the distance d_ij of the unit
-vectors, a triplet of anchor a, positive p and negative n is hard where d_an - d_ap <= margin. With
-P(a) the positives and N(a) the negatives that are in a hard triplet of a, the loss is the mean over
-all rows a of (Wang et al., CVPR 2019, Eq. 15)
+Rows and cosines s_ij are those of `mirror_train.infonce`, but not divided by a temperature. Rows of
+one string, or of one group, are positives of each other; all other rows are negatives. With d_ij
+the distance of the unit vectors, a triplet of an anchor a, a positive p and a negative n is hard if
+d_an - d_ap <= margin. Let P(a) be the positives and N(a) the negatives in hard triplets of a. The
+loss is the mean over all rows a of (Wang et al., CVPR 2019, Eq. 15)
 
     log(1 + sum over P(a) of exp(alpha (base - s_ap))) / alpha
     + log(1 + sum over N(a) of exp(beta (s_an - base))) / beta
 
-No triplet is written down for it: p is in one exactly where the nearest negative makes one with it,
-and n where the farthest positive does. That takes memory of O(rows^2), where a list of all triplets
-(pytorch-metric-learning's TripletMarginMiner) takes O(rows^3).
+The triplets need not be listed: p is in a hard triplet exactly if p and the nearest negative make
+one, and n exactly if n and the farthest positive do. That takes O(rows^2) memory, where a list of
+all triplets (pytorch-metric-learning's TripletMarginMiner) takes O(rows^3).
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def multi_similarity(
         z2: [N, D] embeddings of the other view; row i belongs to row i of `z1`.
         alpha: weight of a positive in the exponent, greater than 0.
         beta: weight of a negative in the exponent, greater than 0.
-        base: cosine from which on a negative counts much, and up to which a positive does.
-        margin: a triplet whose negative is farther away than its positive by more than this is
-            left out; infinity for none.
+        base: cosine above which a negative, and below which a positive, has a large weight.
+        margin: leave out triplets whose negative is farther away than the positive by more than
+            this; infinity to leave out none.
         group_ids: int64 [N]; pairs with equal ids are positives of each other.
-        process_group: contrast the rows of all processes of this group, see `infonce`.
+        process_group: contrast the rows of all processes of this group; see `infonce`.
 
     Returns:
-        A scalar in float32 (float64 for float64 input), differentiable in `z1` and `z2`. 0 where
-        no triplet is hard.
+        A scalar in float32 (float64 for float64 input), differentiable in `z1` and `z2`. It is 0
+        where no triplet is hard.
 
     Raises:
         ValueError: shapes, dtypes, devices, an option or ids cannot be used, or there are no
-            negatives; the message names what it got.
+            negatives; the message names the value.
     """
     check_inputs(z1, z2, None, group_ids, alone=process_group is None)
     _check_options(alpha=alpha, beta=beta, base=base, margin=margin)
@@ -70,12 +70,12 @@ def multi_similarity(
             return _loss(torch.cat([z1, z2]).to(dtype), ids, alpha, beta, base, margin)
         from mirror_train.loss.distributed import gather
 
-        # Every process computes the loss of all rows, and differentiates it by its own.
+        # Every process computes the loss of all rows, but the gradient of its own rows only.
         rank = torch.distributed.get_rank(process_group)
         others = gather(z1, z2, None, group_ids, process_group)
         rows = [_with_own(others.z1, z1, rank), _with_own(others.z2, z2, rank)]
         loss = _loss(torch.cat(rows).to(dtype), others.ids, alpha, beta, base, margin)
-        # As DistributedDataParallel divides by the number of processes.
+        # The gradient is multiplied, because DistributedDataParallel divides by world_size.
         return loss.detach() + others.world_size * (loss - loss.detach())
 
 
@@ -87,7 +87,7 @@ def _with_own(everyone: Tensor, own: Tensor, rank: int) -> Tensor:
 def _loss(
     rows: Tensor, ids: Tensor, alpha: float, beta: float, base: float, margin: float
 ) -> Tensor:
-    """The loss of 2N rows [2N, D] that belong to strings `ids` [N], twice."""
+    """Return the loss of rows [2N, D]; both halves belong to the strings or groups `ids` [N]."""
     unit = functional.normalize(rows, dim=1)
     cosines = unit @ unit.T
     labels = torch.cat([ids, ids])
@@ -101,7 +101,7 @@ def _loss(
 
 @torch.no_grad()
 def _hard(cosines: Tensor, same: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Which columns are in a hard triplet of which row, as its positive and as its negative."""
+    """Return masks of the positives and of the negatives that are in a hard triplet of each row."""
     distances = (2 - 2 * cosines).clamp_(min=0).sqrt_()
     positives = same.clone().fill_diagonal_(False)
     nearest = distances.masked_fill(same, math.inf).amin(dim=1, keepdim=True)
@@ -113,7 +113,7 @@ def _hard(cosines: Tensor, same: Tensor, margin: float) -> tuple[Tensor, Tensor]
 
 
 def _log1p_sum_exp(values: Tensor, chosen: Tensor) -> Tensor:
-    """log(1 + sum of exp(values)) over the chosen columns of every row, [rows]."""
+    """Return log(1 + sum of exp(values)) over the chosen columns of every row, [rows]."""
     kept = values.masked_fill(~chosen, -math.inf)
     return torch.logsumexp(functional.pad(kept, (0, 1)), dim=1)
 

@@ -1,4 +1,4 @@
-"""The loss and its gradient from the five steps of a kernel, on one process or several."""
+"""Compute the loss and its gradient by the five steps of a kernel, in one process or several."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Inputs", "Options", "backward", "forward"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is no tensor.
+    """The arguments of the loss that are not tensors.
 
     Attributes:
         temperature: tau.
-        variant: of the loss.
+        variant: variant of the loss.
         kernel: name of the implementation, never "auto".
     """
 
@@ -33,12 +33,12 @@ class Options:
 
     @property
     def scale(self) -> float:
-        """1 / temperature."""
+        """The factor of the cosines, 1 / temperature."""
         return 1 / self.temperature
 
 
 class Inputs(NamedTuple):
-    """z1, z2 [N, D], hard negatives [H, D] or None, int64 ids [N] or None; this process's own."""
+    """This process's z1, z2 [N, D], hard negatives [H, D] or None, and int64 ids [N] or None."""
 
     z1: Tensor
     z2: Tensor
@@ -55,9 +55,9 @@ def _twice(ids: Tensor | None) -> Tensor | None:
 
 
 def forward(inputs: Inputs, options: Options, gathered: Gathered | None) -> Objective:
-    """The loss, and what `backward` needs of it. Inputs must be contiguous.
+    """Return the loss and the weights that `backward` needs; inputs must be contiguous.
 
-    With `gathered` the loss is this process's share of the joined batch's.
+    With `gathered`, the loss is this process's share of the loss of the joined batch.
     """
     kernel = kernel_named(options.kernel)
     n = len(inputs.z1)
@@ -103,7 +103,7 @@ def backward(
     options: Options,
     gathered: Gathered | None,
 ) -> list[Tensor]:
-    """Gradients of z1, z2 and, where there are any, of the hard negatives."""
+    """Return the gradients of z1, z2 and, if there are any, the hard negatives."""
     with torch.autocast(inputs.z1.device.type, enabled=False):
         step = _backward_one_way if options.variant == "one_way" else _backward_square
         return step(inputs, weights, log_weights, grad_output, options, gathered)
@@ -132,8 +132,8 @@ def _backward_square(
         both=False,
     )
     pairs = Pairs(len(weights), len(inputs.z1), mutual=True)
-    # Each process returns world_size times its share, for DDP divides by world_size: so the
-    # factor of one process is right for all.
+    # DDP divides gradients by world_size, so each process must return world_size times its share.
+    # Using the factor for one process does exactly that.
     factor = options.scale / len(weights)
     return kernel.finish(sums, rows, rows, pairs, weights, factor=factor, grad_output=grad_output)
 

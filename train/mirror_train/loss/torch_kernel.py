@@ -1,4 +1,4 @@
-"""InfoNCE in plain PyTorch: any device, any floating-point dtype, memory linear in the batch."""
+"""Compute InfoNCE in plain PyTorch: any device and float dtype, memory linear in the batch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
 
 __all__ = ["TorchKernel", "TorchRows"]
 
-# Cosines held at once. Larger chunks are no faster; a chunk is three or four tensors of this size.
+# Cosines held at once. Larger chunks are no faster; a chunk needs three or four tensors this large.
 _CHUNK_ELEMENTS = 1 << 21
-_SHORTEST = 1e-12  # rows shorter than this are divided by it
+_SHORTEST = 1e-12  # the norm of a shorter row is clamped to this
 
 
 @dataclass(frozen=True, slots=True)
 class TorchRows:
-    """Unit rows [R, D] in float32 or float64, the norms [R, 1] divided by, and their origin."""
+    """Unit rows [R, D] in float32 or float64, the norms [R, 1] they were divided by, and origin.
+
+    `sizes` and `dtype` are the number of rows and the dtype of the blocks they came from.
+    """
 
     unit: Tensor
     norms: Tensor
@@ -30,7 +33,7 @@ class TorchRows:
 
 
 class TorchKernel:
-    """See `mirror_train.loss.kernel.Kernel`."""
+    """The `mirror_train.loss.kernel.Kernel` in plain PyTorch."""
 
     def normalize(self, blocks: Sequence[Tensor]) -> TorchRows:
         dtype = blocks[0].dtype
@@ -132,7 +135,7 @@ def _padded(log_weights: Tensor | None, rows: TorchRows) -> Tensor | None:
 def _chunks(
     rows: TorchRows, columns: TorchRows, negatives: Negatives, scale: float, n_rows: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Scores [chunk, C] of the first `n_rows` rows, -inf where a column is no negative."""
+    """Yield scores [chunk, C] of the first `n_rows` rows, -inf where a column is no negative."""
     size = max(16, _CHUNK_ELEMENTS // max(1, len(columns.unit)))
     device = rows.unit.device
     row_ids = _ids(negatives.row_ids, negatives.n_rows, negatives.period, device)

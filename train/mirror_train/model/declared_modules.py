@@ -1,7 +1,7 @@
-"""What a folder declares besides its transformer: in mirror.json, or as sentence-transformers does.
+"""Read what a model folder declares besides its transformer, in mirror.json or modules.json.
 
-That library describes an encoder as a list of modules (modules.json), each with a configuration
-and perhaps weights of its own, in the layout of its version 5 or an older one.
+sentence-transformers describes an encoder as a list of modules (modules.json), each with a
+configuration and perhaps weights of its own, in the layout of its version 5 or an older one.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
 _TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 _LIBRARY = "sentence_transformers."
-FLOW_MODULE = "mirror_train.glow.Flow"  # a name in files on disk: it does not follow the code
-# Keys of the older layout, in the order in which that joins several poolings.
+FLOW_MODULE = "mirror_train.glow.Flow"  # a name in files on disk, which must not move with the code
+# Keys of the older layout, in the order in which that layout joins several poolings.
 POOLING_FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -55,13 +55,13 @@ POOLING_FLAGS: dict[str, PoolingMode] = {
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a sentence-transformers folder says of the whole encoder.
+    """The settings of the whole encoder that a sentence-transformers folder declares.
 
     Attributes:
-        prompts: name -> text to put before a text.
-        default_prompt_name: the one that is used unless told; None for none.
+        prompts: maps a prompt's name to the text to put before an input text.
+        default_prompt_name: name of the prompt used where the caller names none; None for none.
         similarity: cosine, dot, euclidean or manhattan.
-        truncate_dim: dimensions to keep; None for all.
+        truncate_dim: number of dimensions to keep; None for all.
     """
 
     prompts: dict[str, str] = field(default_factory=dict)
@@ -72,11 +72,11 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """How a sentence-transformers folder has its texts tokenised.
+    """The tokenisation settings that a sentence-transformers folder declares.
 
     Attributes:
-        max_length: most tokens of a text; None for as many as the model has positions for.
-        lowercase: whether texts are lower-cased, whatever the tokenizer does.
+        max_length: maximum number of tokens of a text; None for as many as the model has positions.
+        lowercase: whether texts are lower-cased before the tokenizer's own normalisation.
     """
 
     max_length: int | None = None
@@ -84,10 +84,10 @@ class TextOptions:
 
 
 def declared(folder: Path) -> Declared:
-    """Read the settings of a sentence-transformers folder; the defaults where there are none.
+    """Read the settings of a sentence-transformers folder; return the defaults where it has none.
 
     Raises:
-        ModelError: they cannot be read, or are those of another kind of model.
+        ModelError: the settings cannot be read, or are those of another kind of model.
     """
     path = folder / _SETTINGS
     values = read_object(path) if path.is_file() else {}
@@ -113,13 +113,13 @@ def declared(folder: Path) -> Declared:
 
 
 def declared_text_options(folder: Path) -> TextOptions:
-    """Read how texts are tokenised; `folder` is that of the transformer itself.
+    """Read how texts are tokenised; `folder` is the folder of the transformer itself.
 
     Raises:
-        ModelError: it cannot be read.
+        ModelError: the settings cannot be read.
     """
     path = folder / _TRANSFORMER_SETTINGS
-    if not path.is_file():  # early versions had one name for each family
+    if not path.is_file():  # early versions had a file name for each family
         path = next(iter(sorted(folder.glob("sentence_*_config.json"))), path)
     values = read_object(path) if path.is_file() else {}
     for key, value in values.items():
@@ -132,7 +132,7 @@ def declared_text_options(folder: Path) -> TextOptions:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Where the transformer of `folder` is: there itself, or below in an old layout.
+    """Return the folder of the transformer: `folder` itself, or a subfolder in an old layout.
 
     Raises:
         ModelError: modules.json cannot be read, or names another module first.
@@ -146,15 +146,16 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def declared_pad_to(folder: Path) -> int | None:
-    """Tokens that mirror.json says to pad every text to (`mean-with-padding`), else None."""
+    """Return the tokens to pad every text to by mirror.json (`mean-with-padding`), else None."""
     return _read_manifest(folder).pad_to if (folder / Layout.manifest).is_file() else None
 
 
 def declared_pooling(folder: Path) -> Pooling | None:
-    """Pooling that `folder` declares, where it is one that can be tuned; None for none.
+    """Return the pooling that `folder` declares; None where it declares none.
 
     Raises:
-        ModelError: it declares more than that, or what is not supported.
+        ModelError: the folder declares a pooling that cannot be tuned, further modules, or modules
+            that are not supported.
     """
     head = declared_head(folder)
     if head is None:
@@ -169,10 +170,10 @@ def declared_pooling(folder: Path) -> Pooling | None:
 
 
 def declared_head(folder: Path) -> Head | None:
-    """Head that mirror.json or a sentence-transformers folder declares, None for neither.
+    """Return the head that mirror.json or modules.json declares; None where there is neither.
 
     Raises:
-        ModelError: it declares a module that is not supported, or one that cannot be read.
+        ModelError: a declared module is not supported or cannot be read.
     """
     if (folder / Layout.manifest).is_file():
         pooling = _read_manifest(folder).pooling
@@ -197,7 +198,7 @@ def declared_head(folder: Path) -> Head | None:
     layers = [
         _layer(name, folder / path)
         for name, path in modules[1:]
-        if name != "Dropout"  # does nothing outside of training
+        if name != "Dropout"  # has no effect outside training
     ]
     normalize = bool(layers) and isinstance(layers[-1], Normalize)
     poolings = _poolings(folder / modules[0][1] / "config.json")
@@ -205,7 +206,7 @@ def declared_head(folder: Path) -> Head | None:
 
 
 def _tuned_layers(folder: Path) -> list[nn.Module]:
-    """What follows the pooling in a folder that was written here; it ends in a Normalize."""
+    """Return the layers after the pooling, without the final Normalize, of a tuned folder."""
     modules = _modules(folder)[2:-1] if (folder / _MODULES).is_file() else []
     return [_layer(name, folder / path) for name, path in modules]
 
@@ -225,7 +226,10 @@ class _Module:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Name and subfolder of each module; one that is not of the library keeps its full name."""
+    """Return the name and the subfolder of each module.
+
+    A module that is not one of sentence-transformers keeps its full name.
+    """
     path = folder / _MODULES
     values = read_json(path)
     try:

@@ -1,4 +1,4 @@
-"""Dense modules: a linear layer behind the pooling, in the files of sentence-transformers."""
+"""Dense modules: linear layers after the pooling, in the file format of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Dense(nn.Module):
     """A linear layer with an activation; its parameters are named as in sentence-transformers.
 
     Args:
-        in_features: size of its input.
-        out_features: size of its output.
+        in_features: size of the input.
+        out_features: size of the output.
         bias: whether a bias is added.
         activation: a module of torch.nn.
         residual: whether the input is added to the output, through a linear layer of its own
@@ -56,7 +56,7 @@ class Dense(nn.Module):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors [B, in_features] to [B, out_features]."""
+        """Map vectors [B, in_features] to [B, out_features]."""
         y = cast(Tensor, self.activation_function(self.linear(x)))
         if not self.use_residual:
             return y
@@ -83,10 +83,10 @@ def save_dense(layer: Dense, folder: Path) -> None:
 
 
 def load_dense(folder: Path) -> Dense:
-    """Read a Dense module as sentence-transformers writes it, its weights pickled or not.
+    """Read a Dense module of sentence-transformers, with safetensors or pickled weights.
 
     Raises:
-        ModelError: it is not one, or needs what is not supported.
+        ModelError: the folder holds no Dense module, or one that needs what is not supported.
     """
     path = folder / "config.json"
     config = read_object(path)
@@ -94,7 +94,7 @@ def load_dense(folder: Path) -> Dense:
         if config.get(key) not in (None, "sentence_embedding"):
             raise ModelError(f"{path}: a Dense module of {config[key]!r} is not supported")
     try:
-        with torch.device("meta"):  # whatever sizes it states, they take no memory
+        with torch.device("meta"):  # takes no memory, however large the stated sizes are
             layer = Dense(
                 int(config["in_features"]),
                 int(config["out_features"]),
@@ -118,15 +118,15 @@ def save_weights(layer: nn.Module, folder: Path) -> None:
     weights = {name: weight.contiguous() for name, weight in layer.state_dict().items()}
     try:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    except SafetensorError as error:  # what safetensors makes of a full disk
+    except SafetensorError as error:  # safetensors' error for a full disk
         raise OSError(f"cannot write {folder}: {error}") from error
 
 
 def load_weights(layer: nn.Module, weights: dict[str, Tensor], folder: Path, *, noun: str) -> None:
-    """Put the tensors of `read_weights` in the place of the weights of a layer.
+    """Replace the weights of a layer by the tensors that `read_weights` returned.
 
     Raises:
-        ModelError: they are of another layer, or hold NaN or an infinity.
+        ModelError: the tensors belong to another layer, or hold NaN or an infinity.
     """
     try:
         layer.load_state_dict(weights, assign=True)
@@ -139,7 +139,7 @@ def load_weights(layer: nn.Module, weights: dict[str, Tensor], folder: Path, *, 
 
 
 def _activation(path: Path, name: str) -> nn.Module:
-    """An activation by its full name, of torch.nn alone: others are code that comes along."""
+    """Return a torch.nn activation by its full name; any other would run code from the folder."""
     made = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
     if not (isinstance(made, type) and issubclass(made, nn.Module)):
         raise ModelError(f"{path}: the activation {name!r} is not one of torch.nn")
@@ -147,15 +147,15 @@ def _activation(path: Path, name: str) -> nn.Module:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read what `save_weights` wrote, or a pickle of tensors in pytorch_model.bin.
+    """Read the file that `save_weights` wrote, or a pickle of tensors in pytorch_model.bin.
 
     Raises:
-        ModelError: there is none, or it cannot be read.
+        ModelError: there is no such file, or it cannot be read.
     """
     if (safe := folder / "model.safetensors").is_file():
         try:
             return load_file(safe)
-        except Exception as error:  # safetensors has one of its own, and OSError
+        except Exception as error:  # safetensors' own class, or OSError
             raise ModelError(f"{safe} cannot be read: {error}") from error
     pickled = folder / "pytorch_model.bin"
     if not pickled.is_file():
@@ -163,7 +163,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     logger.warning("%s holds pickled weights: only tensors are read from it", pickled)
     try:
         return cast(dict[str, Tensor], torch.load(pickled, map_location="cpu", weights_only=True))
-    except Exception as error:  # pickle, zipfile and torch have each their own
+    except Exception as error:  # pickle, zipfile and torch each have their own
         raise ModelError(
             f"{pickled} cannot be read: {' '.join(str(error).split()[:30])}"
         ) from error

@@ -1,6 +1,6 @@
-"""Drophead: whole attention heads dropped in training (Zhou et al. 2020, "Scheduled DropHead").
+"""Drophead: drop whole attention heads in training (Zhou et al. 2020, "Scheduled DropHead").
 
-Mirror-BERT puts it in the place of dropout (EMNLP 2021, section 4.4 and Table 7).
+Mirror-BERT tries it in place of dropout (EMNLP 2021, section 4.4 and Table 7).
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ __all__ = ["drop_heads", "drophead"]
 def drophead(model: Any, rate: float) -> Iterator[None]:
     """Drop attention heads of `model` (a transformers encoder) wherever it is in training mode.
 
-    The heads meet again in the projection behind an attention, whatever computes it (SDPA, eager,
-    relative positions): they are dropped from its input. Every text and layer draws for itself,
-    from torch's default generator of the device; with rate 0 nothing is drawn or changed.
+    However the attention is computed (SDPA, eager, relative positions), its heads are joined by an
+    output projection, so heads are dropped from the input of that projection. The heads to drop are
+    drawn for every text and layer from torch's default generator of the device; with rate 0 nothing
+    is drawn or changed.
 
     Args:
-        model: the encoder; it is as before when the block ends.
-        rate: probability of a head to be dropped, 0 .. 1.
+        model: the encoder; it is restored when the block ends.
+        rate: probability that a head is dropped, 0 .. 1.
 
     Raises:
-        ConfigError: the rate is above 0 and it is not known where the family's heads are.
+        ConfigError: the rate is above 0 and the family's output projection is not known.
     """
     with contextlib.ExitStack() as hooks:
         if rate > 0:
@@ -45,14 +46,14 @@ def drophead(model: Any, rate: float) -> Iterator[None]:
 def drop_heads(context: Tensor, *, heads: int, rate: float) -> Tensor:
     """Zero the output of random heads and scale up the others by heads / (heads kept).
 
-    As in the authors' code, the scale counts what was kept, so that the sum over the heads keeps
-    its size in every text, not only on average. Where every head would go, all stay; so a head's
-    expectation is its value.
+    As in the authors' code, the scale depends on the number of heads kept, so that the sum over the
+    heads keeps its size in every text, not only on average. Where all heads would be dropped, all
+    are kept; so the expected output of a head is its undropped output.
 
     Args:
         context: [B, L, heads * d], the heads side by side.
-        heads: how many there are.
-        rate: probability of a head to be dropped, drawn for each of the B texts.
+        heads: number of heads.
+        rate: probability that a head is dropped, drawn for each of the B texts.
     """
     batch, length, width = context.shape
     kept = torch.rand(batch, heads, device=context.device) >= rate
@@ -70,7 +71,7 @@ def _hook(heads: int, rate: float) -> Any:
 
 
 def _output_projections(model: Any, rate: float) -> list[torch.nn.Module]:
-    """The layers that take all heads of an attention; ALBERT's is one, run by every layer."""
+    """Return each attention's output projection; ALBERT has a single one that all layers share."""
     name = family_of(model).attention_output
     found = [module for path, module in model.named_modules() if name and path.endswith(name)]
     if not found:

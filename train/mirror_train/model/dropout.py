@@ -1,4 +1,4 @@
-"""One dropout rate in every dropout of a model (EMNLP 2021, section 2.2 and Table 12)."""
+"""Set every dropout of a model to one rate (EMNLP 2021, section 2.2 and Table 12)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 __all__ = ["dropout_fields", "set_dropout"]
 
-# Dropouts of heads that an encoder does not have, or of a whole layer: another technique.
+# Dropout in heads that an encoder does not have, and layer dropout, which is another technique.
 _NOT_FEATURE_DROPOUT = ("classifier_dropout", "summary_last_dropout", "layerdrop")
 
 
 def dropout_fields(config: Any) -> list[str]:
-    """Names of the configuration's feature-dropout rates, for example hidden_dropout_prob."""
+    """Return the names of the configuration's dropout rates, for example hidden_dropout_prob."""
     return sorted(
         name
         for name, value in config.to_dict().items()
@@ -25,7 +25,7 @@ def dropout_fields(config: Any) -> list[str]:
 def set_dropout(config: Any, rate: float) -> None:
     """Set every dropout rate of a model configuration, before the model is built from it.
 
-    Setting the configuration reaches the dropout inside fused attention too, which has no module.
+    Setting the configuration also reaches the dropout inside fused attention, which has no module.
     """
     for name in dropout_fields(config):
         setattr(config, name, rate)

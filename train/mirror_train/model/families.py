@@ -1,4 +1,4 @@
-"""What differs between the encoder families: one row each, for loading and for export."""
+"""The differences between encoder families, one table row for each, for loading and for export."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["FAMILIES", "GENERIC", "Family", "family_of"]
 
-# onnxruntime's operators that one encoder graph can hold, and how many of each a layer gives.
+# Fused operators of onnxruntime in an encoder graph and their number per layer (0: one per graph).
 _EMBEDDINGS = {"EmbedLayerNormalization": 0}
 _ATTENTION = {"Attention": 1}
 _FEED_FORWARD = {"BiasGelu": 1, "SkipLayerNormalization": 2}
@@ -16,17 +16,17 @@ _FEED_FORWARD = {"BiasGelu": 1, "SkipLayerNormalization": 2}
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One row.
+    """The properties of one encoder family.
 
     Attributes:
-        token_types: the model embeds token_type_ids, so its graph takes them where the tokenizer
-            gives them.
-        attention_interface: its attention is plain softmax(QK)V behind transformers' attention
-            interface, with no mask but that of padding.
-        fused: fused operator -> how many a layer gives; 0 for one in the whole graph.
-        pooler: the model has a head behind the hidden states that may be taken off.
-        attention_output: last names of the layer that projects an attention's heads, side by side
-            in its input; "" where that is not known.
+        token_types: whether the model embeds token_type_ids, so that its graph takes them where the
+            tokenizer gives them.
+        attention_interface: whether its attention is plain softmax(QK)V behind transformers'
+            attention interface, with no mask but the padding mask.
+        fused: pairs of a fused operator and its number per layer; 0 for one in the whole graph.
+        pooler: whether the model has a head after the hidden states that can be removed.
+        attention_output: end of the module name of the attention's output projection, whose input
+            holds the heads side by side; "" where it is not known.
     """
 
     token_types: bool = False
@@ -36,7 +36,7 @@ class Family:
     attention_output: str = ""
 
     def expected(self, layers: int) -> dict[str, int]:
-        """Fused operators of a graph of so many layers, with a GELU between its dense layers."""
+        """Return the number of each fused operator in a graph of `layers` layers with GELU."""
         return {name: layers * times or 1 for name, times in self.fused}
 
 
@@ -55,7 +55,7 @@ _BERT = Family(
 )
 _ROBERTA = Family(attention_interface=True, fused=_WHOLE, pooler=True, attention_output=_OUTPUT)
 
-# The model_type of config.json -> what is particular about it.
+# The family of each model_type of config.json.
 FAMILIES = {
     "bert": _BERT,
     "albert": dataclasses.replace(_BERT, attention_output="attention.dense"),
@@ -70,16 +70,16 @@ FAMILIES = {
     "mpnet": Family(fused=_WHOLE, pooler=True, attention_output="attn.o"),
     # Disentangled attention has no fused operator.
     "deberta-v2": Family(token_types=True, fused=_fused(_FEED_FORWARD), attention_output=_OUTPUT),
-    # Norms before the layers, gated GELU, rotary positions and local windows: nothing matches.
+    # Pre-layer norms, gated GELU, rotary positions and local windows: no fused operator matches.
     "modernbert": Family(attention_output="attn.Wo"),
 }
 
-# Whatever else AutoModel gives: its own attention, and its head left where it is.
+# For any other model of AutoModel: its attention is exported as it is, and its head is kept.
 GENERIC = Family()
 
 
 def family_of(model: Any) -> Family:
-    """The row of a transformers model; `GENERIC` where there is none, or the code is not theirs."""
+    """Return the family of a model; `GENERIC` if it is unknown or its code is not transformers'."""
     if not type(model).__module__.startswith("transformers.models."):
         return GENERIC
     return FAMILIES.get(model.config.model_type, GENERIC)

@@ -1,4 +1,4 @@
-"""The forward pass over texts of different length, with little padding."""
+"""Run the forward pass over texts of different lengths with little padding."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = ["Forward", "Rows", "embed_batch", "in_order", "length_groups"]
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
-# What one more pass through the layers costs, in tokens: its kernel launches and small matrices.
-# CPU: with all-MiniLM-L6-v2 on words and two AMD EPYC cores, anything from 32 to 512 is as fast.
+# The overhead of one more pass through the layers (kernel launches, small matrices), in tokens.
+# CPU: for all-MiniLM-L6-v2 on words and two AMD EPYC cores, all values from 32 to 512 are as fast.
 _PASS_COST = {"cpu": 128, "cuda": 8192}
 
 
 def length_groups(lengths: Rows, *, pass_cost: int) -> list[Rows]:
-    """Split rows, sorted by length, into the groups that are cheapest to run one by one.
+    """Sort rows by length and split them into the groups that are cheapest to run one by one.
 
     A group of r rows of at most L tokens costs r * L + `pass_cost`; the split with the least sum
     is found by dynamic programming over the distinct lengths.
 
     Args:
-        lengths: int64 [n], tokens of each row.
+        lengths: int64 [n], number of tokens of each row.
         pass_cost: cost of one more group, in tokens.
 
     Returns:
-        Row indices of each group; every row is in exactly one.
+        The row indices of each group; every row is in exactly one group.
     """
     order = np.argsort(lengths, kind="stable")
     distinct, counts = np.unique(lengths, return_counts=True)
@@ -62,12 +62,12 @@ def embed_batch(
     head: Callable[[Tensor, Tensor], Tensor],
     device: torch.device,
 ) -> Tensor:
-    """Pooled, not normalised embeddings [rows, D] of one padded batch.
+    """Return the pooled embeddings [rows, D] of one padded batch, not normalised.
 
     Args:
         model: a transformers encoder on `device`.
-        batch: its input.
-        head: from token vectors [rows, L, H] and mask [rows, L] to text vectors.
+        batch: the padded token ids and their mask.
+        head: maps token vectors [rows, L, H] and a mask [rows, L] to text vectors.
         device: where to compute.
     """
     ids = torch.from_numpy(batch.input_ids).to(device)
@@ -78,7 +78,7 @@ def embed_batch(
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """From token ids to embeddings: which rows go through the model together, and how.
+    """The forward pass from token ids to embeddings, in chunks of rows that run together.
 
     Attributes:
         model: a transformers encoder on `device`.
@@ -86,11 +86,11 @@ class Forward:
         pad_id: token id to pad with.
         pad_to: pad every row to this many tokens; None for as few as its chunk needs.
         device: where to compute.
-        dtype: of autocast, None for float32.
-        same_dropout: the rows are n strings and then their n copies, and each copy gets the dropout
-            of its string ("controlled dropout", EMNLP 2021, section 4.4 and Table 8): both are
-            padded to one length and run with the generators in the same state.
-        layer: what follows the pooling, [rows, H] to [rows, D]; None for nothing.
+        dtype: dtype of autocast; None for float32.
+        same_dropout: whether the rows are n strings and then their n copies, and each copy gets the
+            dropout of its string ("controlled dropout", EMNLP 2021, section 4.4 and Table 8). Both
+            are padded to one length and run with the generators in the same state.
+        layer: a layer after the pooling, from [rows, H] to [rows, D]; None for none.
     """
 
     model: torch.nn.Module
@@ -103,15 +103,15 @@ class Forward:
     layer: nn.Module | None = None
 
     def chunks(self, tokens: RaggedTokens, *, max_rows: int | None = None) -> list[Rows]:
-        """Rows to run together: those of similar length.
+        """Split rows into chunks of similar length to run together.
 
         Args:
             tokens: n sequences.
-            max_rows: let no chunk hold more tokens than so many rows of average length do (a row
-                less than a whole one over); None for as many as are cheapest.
+            max_rows: limit of a chunk's tokens, as a number of rows of average length (a chunk may
+                exceed it by less than one row); None for the cheapest split.
 
         Returns:
-            Row indices of each chunk, for `embed_chunk`; every row is in exactly one.
+            The row indices of each chunk, for `embed_chunk`; every row is in exactly one chunk.
         """
         copies = 2 if self.same_dropout else 1
         n = len(tokens) // copies
@@ -126,7 +126,7 @@ class Forward:
         return [np.concatenate([rows + i * n for i in range(copies)]) for rows in groups]
 
     def embed_chunk(self, tokens: RaggedTokens, rows: Rows) -> Tensor:
-        """Embeddings [len(rows), D] of the rows of a chunk, in their order, under autocast."""
+        """Return the embeddings [len(rows), D] of a chunk's rows in their order, under autocast."""
         if not self.same_dropout:
             return self._embed_rows(tokens, rows, self.pad_to)
         length = int(self._lengths(tokens)[rows].max())
@@ -137,16 +137,16 @@ class Forward:
         return torch.cat([first, self._embed_rows(tokens, copies, length)])
 
     def embed(self, tokens: RaggedTokens, chunks: list[Rows]) -> Tensor:
-        """Embeddings [n, D] of all rows, in their order, in one differentiable pass."""
+        """Return the embeddings [n, D] of all rows in their order, from one differentiable pass."""
         with self.autocast():  # around all chunks: each weight is cast to 16 bits once
             return in_order([self.embed_chunk(tokens, rows) for rows in chunks], chunks)
 
     def autocast(self) -> torch.autocast:
-        """A context for the model, in `dtype`."""
+        """Return an autocast context for the model in `dtype`; disabled for float32."""
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None)
 
     def padded_tokens(self, tokens: RaggedTokens, chunks: list[Rows]) -> int:
-        """Tokens computed for `chunks`, padding included."""
+        """Return the number of tokens computed for `chunks`, including padding."""
         lengths = self._lengths(tokens)
         return sum(len(rows) * int(lengths[rows].max()) for rows in chunks)
 
@@ -168,7 +168,7 @@ class Forward:
 
 
 def _split(groups: list[Rows], lengths: Rows, budget: float) -> list[Rows]:
-    """Groups in parts of at most `budget` tokens, or a row more."""
+    """Split groups into parts of at most `budget` tokens, or up to a row more."""
     parts: list[Rows] = []
     for rows in groups:
         count = math.ceil(len(rows) * lengths[rows].max() / budget)
@@ -177,6 +177,6 @@ def _split(groups: list[Rows], lengths: Rows, budget: float) -> list[Rows]:
 
 
 def in_order(parts: list[Tensor], chunks: list[Rows]) -> Tensor:
-    """Join the embeddings of chunks: row i of the result is that of token row i."""
+    """Join the embeddings of chunks so that row i of the result belongs to row i of the tokens."""
     inverse = torch.from_numpy(np.argsort(np.concatenate(chunks)))
     return torch.cat(parts)[inverse.to(parts[0].device)]

@@ -1,20 +1,20 @@
-"""A normalising flow behind the pooling: text vectors to a standard Gaussian, and back.
+"""A normalising flow after the pooling, which maps text vectors to a standard Gaussian and back.
 
 Glow (Kingma and Dhariwal 2018) on vectors instead of images, as BERT-flow (Li et al. 2020) and
-BERT-CF (Hu, section 4.2) use it. A block is, from data to Gaussian:
+BERT-CF (Hu, section 4.2) use it. In the direction from data to Gaussian, a block consists of:
 
     ActNorm            u = s * x + b
     invertible linear  y = W u, the 1x1 convolution of an image of one pixel, with W = P L U
-    additive coupling  z = [y_1; y_2 + NN(y_1)], y_1 the first d = D / 2 dimensions
+    additive coupling  z = [y_1; y_2 + NN(y_1)], where y_1 is the first d = D / 2 dimensions
 
-NN has three layers, with ActNorm and ReLU after the first two, and begins as 0. None of the three
-parts scales one vector otherwise than another, so ln |det dz/dx| is the same number for all.
+NN has three layers, with ActNorm and ReLU after the first two, and is 0 at the start. All parts
+scale every vector alike, so ln |det dz/dx| is the same number for all vectors.
 
-Where the sources differ: BERT-flow and its PyTorch version, which BERT-CF builds on, permute the
-dimensions where Glow and BERT-CF's text have W; and they have three levels, each of which lets half
-of the dimensions go, where BERT-CF's text has three blocks. This is BERT-CF's text, and the hidden
-size 32 of BERT-flow. Its formula v_2 = AC(u_2) for the coupling could not be inverted; Glow's is
-meant.
+The sources differ. BERT-flow and its PyTorch version, which BERT-CF builds on, permute the
+dimensions where Glow and BERT-CF's text have W; and they have three levels, each of which splits
+off half of the dimensions, where BERT-CF's text has three blocks. This module follows BERT-CF's
+text, with BERT-flow's hidden size of 32. BERT-CF's formula for the coupling, v_2 = AC(u_2), cannot
+be inverted, so this module uses Glow's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Flow", "check_flow_size", "load_flow", "save_flow"]
 
 
 def check_flow_size(size: int) -> None:
-    """Raise ConfigError unless a flow can take vectors of so many dimensions."""
+    """Raise ConfigError unless a flow can take vectors of `size` dimensions."""
     if size < 2 or size % 2:
         raise ConfigError(
             f"a flow needs vectors of an even number of dimensions, got {size}: its coupling "
@@ -44,20 +44,21 @@ def check_flow_size(size: int) -> None:
 
 
 class Flow(nn.Module):
-    """Blocks from text vectors to a standard Gaussian.
+    """A flow from text vectors to a standard Gaussian, made of blocks.
 
-    In evaluation mode each block is four linear layers, made when the mode is entered: that is what
-    an ONNX graph gets. Changed weights need `eval()` again. The inverse of what this mode gives is
-    exact to 1e-5, for vectors of text encoders; in training mode rounding in L and U adds to it.
+    When evaluation mode is entered, each block is folded into four linear layers, which is also
+    what an ONNX graph gets; call `eval()` again after the weights change. The inverse of this
+    mode's output is exact to 1e-5 for vectors of text encoders; in training mode the rounding of
+    L and U adds to the error.
 
     Args:
         size: D, even.
-        blocks: how many.
-        hidden_size: of the network of each coupling.
-        generator: of the first weights; None for torch's own.
+        blocks: number of blocks.
+        hidden_size: hidden size of each coupling's network.
+        generator: generator of the initial weights; None for torch's default.
 
     Raises:
-        ConfigError: `size` is odd, or less than 2; or there is no block or hidden unit.
+        ConfigError: `size` is odd or less than 2, or there is no block or hidden unit.
     """
 
     def __init__(
@@ -80,14 +81,14 @@ class Flow(nn.Module):
 
     @classmethod
     def load(cls, *_: object, **__: object) -> Flow:
-        """Refuse to be a module of sentence-transformers, which looks for this method."""
+        """Raise ModelError when sentence-transformers calls this method to load a module."""
         raise ModelError(
             "a Flow is no module of sentence-transformers: load the folder with "
             "mirror_train.TorchEncoder, or export it with mirror-rt export"
         )
 
     def train(self, mode: bool = True) -> Flow:
-        """Enter training mode, or evaluation mode with the weights as they are now."""
+        """Enter training mode, or evaluation mode with the current weights folded."""
         super().train(mode)
         if mode:
             self.folded = None
@@ -98,10 +99,10 @@ class Flow(nn.Module):
         return self
 
     def initialise(self, x: Tensor) -> None:
-        """Fit all ActNorms to vectors [n, D], float32, block after block.
+        """Fit all ActNorms to float32 vectors [n, D], block after block.
 
-        Glow takes the first batch; with the few vectors of one here, deviations would be rough, so
-        give more.
+        Glow uses the first batch. A batch of texts is too small to estimate the deviations well, so
+        give more vectors than that.
 
         Raises:
             ModelError: all vectors are the same.
@@ -110,21 +111,21 @@ class Flow(nn.Module):
             x = block.initialise(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Text vectors [B, D] to Gaussian ones."""
+        """Map text vectors [B, D] to Gaussian vectors [B, D]."""
         for block in self.blocks if self.folded is None else self.folded:
             x = block(x)
         return x
 
     @torch.no_grad()
     def inverse(self, z: Tensor) -> Tensor:
-        """Gaussian vectors [B, D] to text vectors; computed in float64, in the dtype of `z`."""
+        """Map Gaussian vectors [B, D] to text vectors in the dtype of `z`; compute in float64."""
         x = z.double()
         for block in reversed(self._blocks()):
             x = FoldedBlock(block).inverse(x)
         return x.to(z.dtype)
 
     def log_determinant(self) -> Tensor:
-        """Return ln |det dz/dx|, a scalar: it is the same for every x."""
+        """Return ln |det dz/dx|, a scalar that is the same for every x."""
         return torch.stack([block.log_determinant() for block in self._blocks()]).sum()
 
     def _blocks(self) -> list[FlowBlock]:
@@ -150,16 +151,16 @@ def load_flow(folder: Path) -> Flow:
     """Read a flow that `save_flow` wrote, in evaluation mode.
 
     Raises:
-        ModelError: it is not one.
+        ModelError: the folder holds no flow.
     """
     config = read_object(folder / "config.json")
     weights = read_weights(folder)
     held = sum(weight.numel() for weight in weights.values())
     try:
         size, blocks, hidden = (int(config[k]) for k in ("in_features", "blocks", "hidden_size"))
-        if blocks * (size**2 + hidden**2) > held:  # before they take memory, and time
+        if blocks * (size**2 + hidden**2) > held:  # refused before they take memory and time
             raise ValueError(f"{blocks} blocks of {size} and {hidden}, and {held} weights")
-        generator = torch.Generator()  # the weights drawn are overwritten
+        generator = torch.Generator()  # leaves torch's alone; the weights drawn are overwritten
         flow = Flow(size, blocks=blocks, hidden_size=hidden, generator=generator)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{folder} is not a Flow module: {error}") from error

@@ -1,4 +1,4 @@
-"""The parts of a normalising flow (see `glow.py`), and each block as linear layers."""
+"""The parts of a normalising flow (see `glow.py`), and a block folded into linear layers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from mirror_rt.errors import ModelError
 
 __all__ = ["ActNorm", "AdditiveCoupling", "FlowBlock", "FoldedBlock", "InvertibleLinear"]
 
-# Of the root mean square of all deviations: what varies less is no signal, and is not blown up.
+# The least deviation to divide by, as a share of the root mean square of all deviations. Where a
+# dimension varies less, it carries no signal and must not be amplified.
 _LEAST_DEVIATION = 1e-3
 
 
 class ActNorm(nn.Module):
-    """A scale, positive, and a bias for every dimension."""
+    """A positive scale and a bias for every dimension."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> Tensor:
-        """Standardise `x` [n, size]: the result has mean 0 and deviation 1 in each dimension.
+        """Fit to `x` [n, size] so that the result has mean 0 and deviation 1 in each dimension.
 
         Raises:
             ModelError: all vectors are the same.
@@ -43,11 +44,11 @@ class ActNorm(nn.Module):
         return cast(Tensor, self(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors [B, size] to as many."""
+        """Scale and shift vectors [B, size]."""
         return x * self.log_scale.exp() + self.bias
 
     def folded(self, linear: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight and bias in float64 of the linear layer `linear` [size, in] and then this."""
+        """Return the float64 weight and bias of the layer `linear` [size, in] followed by this."""
         scale = self.log_scale.double().exp()
         return scale[:, None] * linear.double(), self.bias.double()
 
@@ -55,12 +56,12 @@ class ActNorm(nn.Module):
 class InvertibleLinear(nn.Module):
     """A square matrix W = P L U, whose determinant is the product of U's diagonal.
 
-    L has a diagonal of 1, P is a permutation that stays as it is, and so do the signs of U's
-    diagonal. It begins as a random rotation.
+    L has a diagonal of 1. P is a fixed permutation, and the signs of U's diagonal are fixed too. W
+    is a random rotation at the start.
 
     Args:
         size: D.
-        generator: of the rotation.
+        generator: generator of the rotation; None for torch's default.
     """
 
     permutation: Tensor
@@ -72,7 +73,7 @@ class InvertibleLinear(nn.Module):
         normal = torch.randn(size, size, dtype=torch.float64, generator=generator)
         p, lower, upper = torch.linalg.lu(torch.linalg.qr(normal).Q)
         diagonal = upper.diagonal()
-        # Both triangles in one matrix; its diagonal is not used.
+        # Both triangles are kept in one matrix, whose diagonal is not used.
         self.triangles = nn.Parameter((lower.tril(-1) + upper.triu(1)).float())
         self.log_diagonal = nn.Parameter(diagonal.abs().log().float())
         self.register_buffer("signs", diagonal.sign().float())
@@ -80,13 +81,13 @@ class InvertibleLinear(nn.Module):
         self.register_buffer("below", torch.ones(size, size).tril(-1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors [B, D] to as many; W itself, D^3 operations, is never computed."""
+        """Multiply vectors [B, D] by W, without the D^3 operations of computing W itself."""
         upper, lower = self.triangles * self.below.T, self.triangles * self.below
         x = x @ upper.T + x * (self.signs * self.log_diagonal.exp())
         return (x @ lower.T + x)[:, self.permutation]
 
     def weight(self) -> Tensor:
-        """W in float64."""
+        """Return W in float64."""
         exact = self.triangles.double()
         upper = exact.triu(1) + (self.signs * self.log_diagonal.double().exp()).diag()
         lower = exact.tril(-1) + torch.eye(*exact.shape).to(exact)
@@ -94,12 +95,12 @@ class InvertibleLinear(nn.Module):
 
 
 class AdditiveCoupling(nn.Module):
-    """The second half of a vector moved by a network of the first.
+    """A coupling that shifts the second half of a vector by a network's output for the first half.
 
     Args:
         size: D, even.
-        hidden_size: of the network.
-        generator: of its weights.
+        hidden_size: hidden size of the network.
+        generator: generator of its initial weights; None for torch's default.
     """
 
     def __init__(
@@ -119,13 +120,13 @@ class AdditiveCoupling(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> Tensor:
-        """Fit the network's ActNorms to `x` [n, D]; what comes out is `x`."""
+        """Fit the network's ActNorms to `x` [n, D]; return `x`, as the network's output is 0."""
         hidden = functional.relu(self.norm1.initialise(self.linear1(x.chunk(2, dim=1)[0])))
         self.norm2.initialise(self.linear2(hidden))
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors [B, D] to as many."""
+        """Shift the second half of vectors [B, D]."""
         first, second = x.chunk(2, dim=1)
         hidden = functional.relu(self.norm1(self.linear1(first)))
         hidden = functional.relu(self.norm2(self.linear2(hidden)))
@@ -133,7 +134,7 @@ class AdditiveCoupling(nn.Module):
 
 
 class FlowBlock(nn.Module):
-    """ActNorm, invertible linear layer and additive coupling."""
+    """A block of ActNorm, an invertible linear layer and an additive coupling."""
 
     def __init__(
         self, size: int, hidden_size: int, generator: torch.Generator | None = None
@@ -144,23 +145,23 @@ class FlowBlock(nn.Module):
         self.coupling = AdditiveCoupling(size, hidden_size, generator)
 
     def initialise(self, x: Tensor) -> Tensor:
-        """Fit all ActNorms to `x` [n, D]; what the block makes of it."""
+        """Fit all ActNorms to `x` [n, D]; return the block's output for `x`."""
         x = self.norm.initialise(x)
         with torch.no_grad():
             x = self.linear(x)
         return self.coupling.initialise(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors [B, D] to as many."""
+        """Map vectors [B, D] to vectors [B, D], in the direction of the Gaussian."""
         return cast(Tensor, self.coupling(self.linear(self.norm(x))))
 
     def log_determinant(self) -> Tensor:
-        """The logarithm of the Jacobian's absolute determinant, a scalar."""
+        """Return the logarithm of the Jacobian's absolute determinant, a scalar."""
         return self.norm.log_scale.sum() + self.linear.log_diagonal.sum()
 
 
 class FoldedBlock(nn.Module):
-    """A block as four linear layers in float64, as it was when this was made."""
+    """A copy of a block with its current weights, folded into four linear layers in float64."""
 
     def __init__(self, block: FlowBlock) -> None:
         super().__init__()
@@ -177,7 +178,7 @@ class FoldedBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors [B, D] to as many."""
+        """Map vectors [B, D] to vectors [B, D], in the direction of the Gaussian."""
         first, second = self.linear(x).chunk(2, dim=1)
         return torch.cat([first, second + self.shift(first)], dim=1)
 
@@ -190,12 +191,12 @@ class FoldedBlock(nn.Module):
 
 
 def _unset_linear(size: int, out: int, *, bias: bool = True) -> nn.Linear:
-    """A layer without first weights: drawing them would move torch's generator."""
+    """Return a layer with unset weights: drawing them would advance torch's generator."""
     return cast(nn.Linear, skip_init(nn.Linear, size, out, bias=bias))  # type: ignore[no-untyped-call]
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A layer of weight [out, in] and bias [out], both float64."""
+    """Return a linear layer with weight [out, in] and bias [out], both float64."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     layer.bias = nn.Parameter(bias, requires_grad=False)

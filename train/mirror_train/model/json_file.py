@@ -1,4 +1,4 @@
-"""JSON that others wrote: read, or refused in one line."""
+"""Read JSON files of model folders, or refuse them with a one-line error."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from mirror_rt.errors import ModelError
 
 __all__ = ["read_json", "read_object"]
 
-# A tokenizer_config.json that lists every special token of a large vocabulary has a few million.
+# A tokenizer_config.json with all special tokens of a large vocabulary has a few million bytes.
 _MOST_BYTES = 1 << 26
 
 
 def read_json(path: Path) -> Any:
-    """Whatever the file holds.
+    """Return the JSON value that the file holds.
 
     Raises:
-        ModelError: it cannot be read, or is not JSON.
+        ModelError: the file cannot be read, or is not JSON.
     """
     if path.exists() and not path.is_file():  # reading a pipe would wait for ever
         raise ModelError(f"{path} cannot be read: it is not a regular file")
@@ -33,10 +33,10 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object of the file.
+    """Return the JSON object that the file holds.
 
     Raises:
-        ModelError: it cannot be read, or holds something else.
+        ModelError: the file cannot be read, or holds something else.
     """
     values = read_json(path)
     if not isinstance(values, dict):

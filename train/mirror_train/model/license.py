@@ -1,4 +1,4 @@
-"""The licence of a base model, as its folder declares it; never a guess."""
+"""Read the licence of a base model from its folder, without ever guessing one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["base_license", "describe_base"]
 
 logger = logging.getLogger("mirror_train")
 
-# First lines of licence texts -> identifier on the hub.
+# The identifier on the hub for the first line of a licence text.
 _KNOWN = {"Apache License Version 2.0": "apache-2.0", "MIT License": "mit"}
 
 
 def describe_base(base: Pretrained) -> dict[str, Any]:
-    """Return what a manifest says of a base model: name, commit and licence."""
+    """Return what a manifest records of a base model: name, commit and licence."""
     return {
         "name": base.public_name,
         "revision": base.revision,
@@ -31,13 +31,13 @@ def describe_base(base: Pretrained) -> dict[str, Any]:
 
 
 def base_license(name: str, folder: Path) -> str | None:
-    """Identifier of a model's licence (`apache-2.0`); None where nothing says it.
+    """Return the identifier of a model's licence, such as `apache-2.0`; None if none is declared.
 
-    It comes from mirror.json, the model card's front matter, or the first line of LICENSE.
+    It is read from mirror.json, the model card's front matter, or the first line of LICENSE.
 
     Args:
-        name: what the model was asked for by.
-        folder: where its files are.
+        name: the path or hub name that the user gave.
+        folder: the folder of the model's files.
     """
     found = _of_manifest(folder) or _of_card(folder) or _of_text(folder)
     if found is None and is_default_model(name) and not Path(name).exists():

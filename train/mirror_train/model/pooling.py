@@ -1,4 +1,4 @@
-"""Pooling: the token vectors of a text to one vector."""
+"""Pooling: reduce the token vectors of a text to one vector."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ POOLING_MODES: tuple[PoolingMode, ...] = tuple(
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: PoolingMode) -> Tensor:
-    """Token vectors [B, L, H] and mask [B, L] (padding on the right) to text vectors [B, H].
+    """Pool token vectors [B, L, H] with a mask [B, L] (padding on the right) to vectors [B, H].
 
-    `cls` takes the first token and `lasttoken` the last real one; `max` is by component; `mean`
-    averages the real tokens, `mean-without-special` those between the first and the last, which are
-    [CLS] and [SEP] (see `Pretrained.check_special_tokens`); `mean_sqrt_len_tokens` divides the sum
-    of the real tokens by the root of their number, `weightedmean` weighs them by their position,
-    from 1 on (arXiv 2202.08904, section 4.1); and `mean-with-padding` averages all tokens, padding
-    too (EMNLP 2021, caption of Table 3).
+    `cls` takes the first token and `lasttoken` the last real one; `max` takes the maximum of each
+    component; `mean` averages the real tokens; `mean-without-special` averages those between the
+    first and the last, which are [CLS] and [SEP] (see `Pretrained.check_special_tokens`);
+    `mean_sqrt_len_tokens` divides the sum of the real tokens by the root of their number;
+    `weightedmean` weighs them by their position, counted from 1 (arXiv 2202.08904, section 4.1);
+    and `mean-with-padding` averages all tokens, including padding (EMNLP 2021, caption of Table 3).
     """
     if pooling == "cls":
         return hidden[:, 0]
@@ -44,10 +44,10 @@ def pool(hidden: Tensor, mask: Tensor, pooling: PoolingMode) -> Tensor:
 
 
 def _positions(mask: Tensor, pooling: PoolingMode) -> Tensor:
-    """Weight of each token [B, L]."""
+    """Return the weight of each token [B, L]."""
     if pooling == "weightedmean":
         return mask * mask.cumsum(dim=1)
     if pooling == "mean-without-special":
-        # A token is inside where it has a neighbour on its right, and is not the first.
+        # A token is inside if it is not the first and has a real token on its right.
         return functional.pad(mask[:, 2:], (1, 1))
     return mask

@@ -1,4 +1,4 @@
-"""The head of an encoder: what turns token vectors into the vector of a text."""
+"""The head of an encoder, which turns token vectors into the vector of a text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Head", "Normalize"]
 
 
 class Normalize(nn.Module):
-    """Vectors [B, D] to unit length."""
+    """A layer that scales vectors [B, D] to unit length."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Divide each row by its norm."""
@@ -26,16 +26,17 @@ class Normalize(nn.Module):
 
 
 class Head(nn.Module):
-    """Pooling, the layers after it, and whether the result is of unit length by default.
+    """The pooling, the layers after it, and whether vectors are of unit length by default.
 
-    The one implementation that tuned folders, parity checks and exported graphs go through.
+    Tuned folders, parity checks and exported graphs all use this one implementation.
 
     Args:
-        poolings: one, or several whose vectors are joined.
-        layers: what follows, `Dense`, `Flow` or `Normalize`, but no normalisation at the very end.
-        normalize: whether there is one; the head itself leaves it out, because both forms of a
-            vector are of use.
-        truncate_dim: keep the first so many dimensions of what the layers give.
+        poolings: one, or several whose vectors are concatenated.
+        layers: the layers after the pooling (`Dense`, `Flow` or `Normalize`), without a final
+            normalisation.
+        normalize: whether the encoder ends in a normalisation. The head itself leaves it out,
+            because both forms of a vector are useful.
+        truncate_dim: number of dimensions of the last layer's output to keep; None for all.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class Head(nn.Module):
 
     @property
     def pooling(self) -> str:
-        """The poolings in one word, such as `mean` or `cls+max`."""
+        """The names of the poolings in one word, such as `mean` or `cls+max`."""
         return "+".join(self.poolings)
 
     def truncated(self, dimension: int, hidden_size: int) -> Head:
         """Return the same head, cut to its first `dimension` dimensions.
 
         Raises:
-            ConfigError: it has fewer.
+            ConfigError: the head has fewer dimensions.
         """
         full = self.dimension(hidden_size)
         if not 1 <= dimension <= full:
@@ -69,7 +70,7 @@ class Head(nn.Module):
         return Head(self.poolings, self.layers, normalize=self.normalize, truncate_dim=dimension)
 
     def dimension(self, hidden_size: int) -> int:
-        """Length D of a text vector, for token vectors of `hidden_size`.
+        """Return the length D of a text vector for token vectors of `hidden_size`.
 
         Raises:
             ModelError: a layer does not fit the one before it.
@@ -91,7 +92,7 @@ class Head(nn.Module):
         return size if self.truncate_dim is None else self.truncate_dim
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Token vectors [B, L, H] and mask [B, L] to text vectors [B, D], not yet normalised."""
+        """Map token vectors [B, L, H] and a mask [B, L] to unnormalised text vectors [B, D]."""
         pooled = [pool(hidden, mask, pooling) for pooling in self.poolings]
         vectors = pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""Loading a Hugging Face encoder with its tokenizer: whole, or not at all."""
+"""Load a Hugging Face encoder and its tokenizer, and refuse one that is incomplete or damaged."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ logger = logging.getLogger("mirror_train")
 
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _WEIGHT_FILES = (*SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
-# Far above every published encoder, by their names in the configurations of the families: what is
-# made for each layer or label is made before any weight is read.
+# The largest size accepted for each field of a configuration, far above every published encoder.
+# Objects for each layer or label are created before any weight is read, so sizes are checked first.
 _MOST = {
     **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 1000),
     **dict.fromkeys(("num_hidden_groups", "inner_group_num", "num_experts"), 1000),
@@ -41,7 +41,7 @@ _MOST = {
     **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "num_labels"), 1_000_000),
     **dict.fromkeys(("vocab_size", "max_position_embeddings"), 10_000_000),
 }
-# Four bits are the fewest that files hold for a weight; tied weights are in them once.
+# Files hold at least four bits for a weight; tied weights are stored, and counted, once.
 _WEIGHTS_A_BYTE = 4
 
 
@@ -50,13 +50,14 @@ class Pretrained:
     """An encoder and its tokenizer.
 
     Attributes:
-        name: what the user asked for.
-        revision: commit on the hub, None for a local folder.
-        folder: what the user asked for: the folder itself, or where the hub's files are.
-        model_folder: where in it the transformer is; the same but in old layouts.
+        name: the path or hub name that the user gave.
+        revision: commit on the hub; None for a local folder.
+        folder: the local folder, or the folder of the files downloaded from the hub.
+        model_folder: the transformer's own folder; a subfolder of `folder` in old layouts, else
+            the same.
         model: the transformers model, without its pooler head, in evaluation mode.
         hf_tokenizer: the transformers tokenizer, to be saved beside the model.
-        max_length: most tokens of a text that the model has positions for.
+        max_length: maximum number of tokens of a text that the model has positions for.
     """
 
     name: str
@@ -69,34 +70,34 @@ class Pretrained:
 
     @property
     def public_name(self) -> str:
-        """Hub name, or the last part of a path: what may stand in a manifest."""
+        """The hub name or the last part of a path: a manifest must not reveal a local path."""
         return Path(self.name).name if Path(self.name).exists() else self.name
 
     @property
     def dimension(self) -> int:
-        """Length D of a hidden vector."""
+        """The length D of a hidden vector."""
         return int(self.model.config.hidden_size)
 
     @property
     def pad_id(self) -> int:
-        """Token id to pad with."""
+        """The token id to pad with."""
         return int(self.hf_tokenizer.pad_token_id)
 
     @property
     def mask_token(self) -> str | None:
-        """The tokenizer's mask token, None where it has none."""
+        """The tokenizer's mask token; None where it has none."""
         token: str | None = self.hf_tokenizer.mask_token
         return token
 
     def weights_sha256(self) -> list[str]:
-        """Hashes of the files that hold the weights."""
+        """Return the SHA-256 hashes of the files that hold the weights."""
         return [sha256(path) for path in _weight_files(self.model_folder)]
 
     def check_special_tokens(self, poolings: Iterable[str]) -> None:
         """Check that the tokenizer puts one special token before a text and one after it.
 
         Raises:
-            ConfigError: it does not, and `poolings` has `mean-without-special`.
+            ConfigError: the tokenizer does not, and `poolings` has `mean-without-special`.
         """
         if "mean-without-special" not in poolings:
             return
@@ -109,9 +110,9 @@ class Pretrained:
             )
 
     def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
-        """Return the same tokenisation that a bundle has, cut at `max_length`.
+        """Return a tokenizer that works as a bundle's does and cuts texts at `max_length` tokens.
 
-        Without a copy, `hf_tokenizer` must not be saved any more: it carries the limit then.
+        Without a copy, `hf_tokenizer` must not be saved afterwards, because it then has the limit.
         """
         backend: Tokenizer = self.hf_tokenizer.backend_tokenizer
         return TextTokenizer(backend, max_length=max_length, pad_id=self.pad_id, copy=copy)
@@ -135,8 +136,8 @@ def load_pretrained(
         dropout: rate for every dropout of the model; None leaves its own.
 
     Raises:
-        ModelError: not a model, of an unknown architecture or one with code that is not trusted,
-            without a (fast) tokenizer, or with a weight missing, of another shape or not a number.
+        ModelError: there is no model, its architecture is unknown or comes with untrusted code, it
+            has no (fast) tokenizer, or a weight is missing, of the wrong shape or not finite.
         ConfigError: a revision was given with a folder.
     """
     root, commit = resolve_model(str(name), revision=revision, offline=offline)
@@ -161,7 +162,7 @@ def load_pretrained(
     _check_finite(folder, model)
     _check_tokenizer(folder, tokenizer, config)
     if family_of(model).pooler:
-        model.pooler = None  # a head for next-sentence prediction; embeddings never pass it
+        model.pooler = None  # a head for next-sentence prediction, which embeddings do not use
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     if declared_text_options(folder).lowercase:
@@ -201,7 +202,7 @@ def _check_folder(folder: Path, trust_remote_code: bool) -> None:
 
 
 def _check_sizes(path: Path, values: dict[str, Any]) -> None:
-    """Refuse sizes at which making the configuration alone would take hours."""
+    """Refuse sizes with which building the configuration alone would take hours."""
     for name, value in values.items():
         if isinstance(value, dict):
             _check_sizes(path, value)
@@ -210,7 +211,7 @@ def _check_sizes(path: Path, values: dict[str, Any]) -> None:
 
 
 def _check_size(folder: Path, config: Any) -> None:
-    """Refuse a model that is larger than its weights, before it takes memory."""
+    """Refuse a model that is larger than its files of weights, before it takes memory."""
     with torch.device("meta"):
         described = AutoModel.from_config(config)
     needed = sum(weight.numel() for weight in described.parameters())
@@ -241,7 +242,7 @@ def _check_weight_files(folder: Path) -> None:
 
 
 def _check_shards(path: Path) -> None:
-    """Refuse an index that names a file outside of its folder."""
+    """Refuse an index that names a file outside its folder."""
     try:
         build(dict[str, InnerPath], read_object(path).get("weight_map"), "weight_map")
     except ValueError as error:
@@ -287,13 +288,16 @@ def _check_tokenizer(folder: Path, tokenizer: Any, config: Any) -> None:
 
 
 def _add_lowercase(tokenizer: Tokenizer) -> None:
-    """Lower-case before all else, as sentence-transformers does where a folder asks for it."""
+    """Lower-case texts first, as sentence-transformers does where a folder asks for it."""
     steps = [Lowercase()] if tokenizer.normalizer is None else [Lowercase(), tokenizer.normalizer]
     tokenizer.normalizer = Sequence(steps)
 
 
 def _positions(model: Any, tokenizer: Any) -> int:
-    """Tokens a text may have: RoBERTa and MPNet number positions from padding_idx + 1 on."""
+    """Return the maximum number of tokens of a text.
+
+    RoBERTa and MPNet number positions from padding_idx + 1 on, so they have fewer than their table.
+    """
     limits = [512]
     if (positions := getattr(model.config, "max_position_embeddings", None)) and positions > 0:
         table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
@@ -306,9 +310,9 @@ def _positions(model: Any, tokenizer: Any) -> int:
 
 @contextlib.contextmanager
 def _as_model_error(folder: Path) -> Iterator[None]:
-    """Turn whatever the libraries raise for a folder they cannot load into one line.
+    """Turn any exception of the libraries for a folder that they cannot load into a ModelError.
 
-    transformers, huggingface_hub, safetensors, tokenizers, pickle: each has classes of its own.
+    transformers, huggingface_hub, safetensors, tokenizers and pickle have no common base class.
     """
     try:
         yield
@@ -321,7 +325,7 @@ def _as_model_error(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No bars and loading reports: missing weights are raised, unused ones are harmless."""
+    """Silence transformers' bars and loading reports: missing weights are errors here anyway."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

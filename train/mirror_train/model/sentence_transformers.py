@@ -1,7 +1,7 @@
-"""Describing an encoder in the files that other tools read.
+"""Describe an encoder in the files that other tools read.
 
-sentence-transformers, text-embeddings-inference and others know an encoder as a list of modules:
-its folder can be loaded by them as it is.
+sentence-transformers, text-embeddings-inference and others read an encoder as a list of modules.
+These files let them load the folder of an encoder directly.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from mirror_train.model.pooling_head import Head
 
 __all__ = ["save_tokenizer", "write_modules"]
 
-# The names of the modules before version 5, which every version resolves.
+# The module names from before version 5, which every version resolves.
 _LIBRARY = "sentence_transformers.models."
-# What transformers 5 adds to tokenizer_config.json: where it was loaded from, and the cap and
-# padding that tokenizer.json had, which other tools would apply.
+# Keys that transformers 5 adds to tokenizer_config.json: where the tokenizer was loaded from, and
+# the truncation and padding that tokenizer.json had, which other tools would apply.
 _LOADING = ("backend", "is_local", "local_files_only", "max_length", "pad_to_multiple_of",
             "stride", "truncation_strategy")  # fmt: skip
 
 
 def save_tokenizer(tokenizer: Any, folder: Path, *, max_length: int) -> None:
-    """Write a transformers tokenizer so that earlier versions and other tools load it, too.
+    """Write a transformers tokenizer so that earlier versions and other tools can load it too.
 
     Args:
-        tokenizer: without truncation or padding; it is left with `max_length` as its own limit.
+        tokenizer: a tokenizer without truncation or padding; its model_max_length is changed.
         folder: where to write.
-        max_length: most tokens of a text.
+        max_length: maximum number of tokens of a text.
 
     Raises:
         OSError: the disk is full.
@@ -46,14 +46,14 @@ def save_tokenizer(tokenizer: Any, folder: Path, *, max_length: int) -> None:
         tokenizer.save_pretrained(folder)
     except OSError:
         raise
-    except Exception as error:  # what tokenizers makes of a full disk
+    except Exception as error:  # tokenizers' error for a full disk
         raise OSError(f"cannot write the tokenizer: {error}") from error
     path = folder / "tokenizer_config.json"
     config = {key: value for key, value in read_object(path).items() if key not in _LOADING}
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"  # its name before version 5
         if (spaced := _add_prefix_space(tokenizer.backend_tokenizer)) is not None:
-            config["add_prefix_space"] = spaced  # which otherwise was False there
+            config["add_prefix_space"] = spaced  # older versions take False otherwise
     write_json(path, config)
     write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
@@ -61,18 +61,18 @@ def save_tokenizer(tokenizer: Any, folder: Path, *, max_length: int) -> None:
 def write_modules(
     folder: Path, head: Head, manifest: Manifest, *, hidden_size: int, similarity: str = "cosine"
 ) -> None:
-    """Describe an encoder as sentence-transformers does.
+    """Write the files by which sentence-transformers describes an encoder.
 
-    `mean-with-padding` cannot be described there, and is declared in mirror.json alone;
-    `mean-without-special` has no name there, and a `Flow` is no module of it, so that the library
-    refuses to load the folder where it would give other vectors.
+    It cannot describe `mean-with-padding`, which only mirror.json declares. It does not know
+    `mean-without-special` or a `Flow` either; these are written nevertheless, so that it refuses to
+    load the folder instead of computing other vectors.
 
     Args:
         folder: where the transformer's own files are or will be.
-        head: what comes after the transformer.
-        manifest: the limit of a text and the prompts.
+        head: the pooling and the layers after the transformer.
+        manifest: gives the maximum length of a text and the prompts.
         hidden_size: length of a token vector.
-        similarity: what the vectors are compared by.
+        similarity: the function that vectors are compared with.
 
     Raises:
         OSError: the disk is full.
@@ -103,7 +103,7 @@ def write_modules(
 
 
 def _add_prefix_space(tokenizer: Tokenizer) -> bool | None:
-    """Whether texts get a space in front; None for a tokenizer that has no such setting."""
+    """Return whether texts get a leading space; None for a tokenizer without such a setting."""
     if tokenizer.pre_tokenizer is None:
         return None
     spaced: bool | None = json.loads(tokenizer.pre_tokenizer.__getstate__()).get("add_prefix_space")
@@ -122,7 +122,10 @@ def _subfolder(folder: Path, module: dict[str, Any]) -> Path:
 
 
 def _layers(head: Head, hidden_size: int) -> list[Any]:
-    """The layers after the pooling; a cut becomes one, because no module cuts and normalises."""
+    """Return the layers after the pooling, with `truncate_dim` as a Dense layer.
+
+    sentence-transformers has no module that truncates a vector before a normalisation.
+    """
     layers = list(head.layers)
     if head.truncate_dim is not None:
         full = Head(head.poolings, head.layers).dimension(hidden_size)
@@ -131,7 +134,10 @@ def _layers(head: Head, hidden_size: int) -> list[Any]:
 
 
 def _write_pooling(folder: Path, head: Head, hidden_size: int) -> None:
-    """In the older layout, which text-embeddings-inference reads; it knows one order of several."""
+    """Write the pooling in the older layout, which text-embeddings-inference reads.
+
+    That layout joins several poolings in a fixed order, so another order needs the newer key too.
+    """
     flags = {key: mode in head.poolings for key, mode in POOLING_FLAGS.items()}
     config: dict[str, Any] = {"word_embedding_dimension": hidden_size, **flags}
     ordered = [mode for mode in POOLING_FLAGS.values() if mode in head.poolings]

@@ -1,4 +1,4 @@
-"""A Hugging Face model as an encoder in PyTorch: for evaluation in training and for parity."""
+"""Run a Hugging Face model as an encoder in PyTorch, for training and for parity checks."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ __all__ = ["TorchEncoder"]
 
 
 class TorchEncoder(BatchEncoder):
-    """The same `encode` as a bundle's, computed by PyTorch in float32.
+    """An encoder with the `encode` of a bundle, computed by PyTorch in float32.
 
     Args:
         pretrained: the model and its tokenizer.
-        head: how token vectors become one, and whether that is of unit length by default.
-        max_length: most tokens of a text; None for as many as the model takes.
-        pad_to: pad (and cut) every text to this many tokens, for `mean-with-padding`.
-        device: where to compute; the model is moved there.
-        copy_tokenizer: leave the one in `pretrained` without a limit, so that it can be saved.
+        head: maps token vectors to a text vector, and says whether it is normalised by default.
+        max_length: maximum number of tokens of a text; None for as many as the model takes.
+        pad_to: pad and cut every text to this many tokens, for `mean-with-padding`; None for not.
+        device: where to compute; the model is moved there. None for the CPU.
+        copy_tokenizer: work on a copy, so that the tokenizer of `pretrained` gets no limit and can
+            still be saved.
     """
 
     def __init__(
@@ -74,15 +75,15 @@ class TorchEncoder(BatchEncoder):
 
         Args:
             name: folder, hub name, or the embedded default.
-            pooling: `auto` takes what the folder declares, else `mean`, which suits an untuned
-                masked language model best (EMNLP 2021, footnote 5).
+            pooling: `auto` takes the pooling that the folder declares, else `mean`, which suits an
+                untuned masked language model best (EMNLP 2021, footnote 5).
             revision: branch, tag or commit on the hub.
             offline: never ask the network.
             trust_remote_code: run code that comes with the model.
             device: auto, cpu or cuda.
 
         Raises:
-            ModelError: it cannot be loaded.
+            ModelError: the model cannot be loaded.
         """
         pretrained = load_pretrained(
             name, revision=revision, offline=offline, trust_remote_code=trust_remote_code
@@ -97,7 +98,7 @@ class TorchEncoder(BatchEncoder):
 
 
 class _TorchModel(PooledModel):
-    """The model and its head, in evaluation mode while they run."""
+    """The model and its head, put into evaluation mode before each batch."""
 
     def __init__(self, pretrained: Pretrained, head: Head, device: torch.device) -> None:
         super().__init__(

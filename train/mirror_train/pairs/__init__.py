@@ -1,4 +1,4 @@
-"""Encoders trained on labelled texts and pairs: multi-task fine-tuning, and BURT."""
+"""Train encoders on labelled texts and pairs: multi-task fine-tuning and BURT."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""BURT: one encoder for words, phrases and sentences, from pairs (Li and Zhao 2020)."""
+"""BURT: train one encoder for words, phrases and sentences on pairs (Li and Zhao 2020)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _train(
 
 
 class _Batches:
-    """Every step's batch: one of the objective whose turn it is."""
+    """The batch of every step, from the objective whose turn it is."""
 
     def __init__(self, tasks: BurtTasks, recipe: BurtRecipe, seed: int) -> None:
         self._turns = turns(recipe.objectives)
@@ -104,7 +104,7 @@ class _Batches:
         self._steps = recipe.steps or math.ceil(recipe.epochs * self._longest())
 
     def __len__(self) -> int:
-        """Steps of the run."""
+        """Return the number of steps of the run."""
         return self._steps
 
     def __call__(self, step: int) -> list[TaskBatch]:
@@ -115,7 +115,7 @@ class _Batches:
         return [make(number)]
 
     def _longest(self) -> float:
-        """Steps of one pass over the sentence pairs, or over the largest task without them."""
+        """Return the steps of a pass over the sentence pairs or, without them, the largest task."""
         names = ["nli"] if "nli" in self._of else list(self._of)
         share = len(self._turns)
         return max(

@@ -1,4 +1,4 @@
-"""The data of BURT: inference between sentences, and paraphrases of phrases and words."""
+"""Read the data of BURT: inference between sentences, and paraphrases of phrases and words."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
 
 @dataclass(frozen=True, slots=True)
 class BurtTasks:
-    """What BURT is trained on; None for what there is not.
+    """The training data of BURT; None for data that are not given.
 
     Attributes:
         nli: premises and hypotheses with their label.
-        paraphrases: phrases or words and a paraphrase of each; their targets are not used.
-        relations: phrases or words, equivalent, entailing or independent.
+        paraphrases: phrases or words and a paraphrase of each; the targets are not used.
+        relations: pairs of phrases or words, labelled equivalent, entailing or independent.
     """
 
     nli: Examples | None = None
@@ -50,13 +50,13 @@ class BurtTasks:
         """Read the files of the tasks.
 
         Args:
-            nli: SNLI or MultiNLI, joined (section 3.1).
-            ppdb: of PPDB 2.0; equally many pairs of each relation are drawn.
-            paraphrases: more pairs to identify: two columns of TSV or `text||text`, or Quora's
-                table, of which the duplicates are taken.
-            per_relation: pairs of each relation; None for as many as the rarest has.
-            top: the first so many rows of every file but those of PPDB; None for all.
-            seed: of the draw.
+            nli: files of SNLI or MultiNLI, which are joined (section 3.1).
+            ppdb: files of PPDB 2.0; equally many pairs of each relation are drawn from them.
+            paraphrases: files of more pairs for paraphrase identification: two-column TSV,
+                `text||text`, or Quora's table, of which only the duplicates are taken.
+            per_relation: number of pairs of each relation; None for as many as the rarest has.
+            top: number of first rows to take of every file except those of PPDB; None for all.
+            seed: seed of the draw.
 
         Raises:
             DataError: a file is missing or cannot be used.
@@ -70,10 +70,10 @@ class BurtTasks:
         return cls(sentences, _join([*([relations] if relations else []), *phrases]), relations)
 
     def of(self, objective: str) -> Examples:
-        """The rows of an objective of `OBJECTIVES`.
+        """Return the rows of an objective of `OBJECTIVES`.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: the objective has no data.
         """
         rows = {"nli": self.nli, "pi": self.paraphrases, "ptc": self.relations}[objective]
         if rows is None:
@@ -90,12 +90,12 @@ class BurtTasks:
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """Those that there are data for."""
+        """The objectives that there are data for."""
         given = zip(OBJECTIVES, (self.nli, self.paraphrases, self.relations), strict=True)
         return tuple(name for name, rows in given if rows is not None)
 
     def summary(self, objectives: Sequence[str]) -> dict[str, Any]:
-        """What mirror.json records of the data of some objectives."""
+        """Return what mirror.json records of the data of some objectives."""
         parts = {name: self.of(name) for name in objectives}
         return {
             "source": ", ".join(dict.fromkeys(part.source for part in parts.values())),
@@ -106,20 +106,20 @@ class BurtTasks:
 
 
 class NegativeSampling:
-    """Paraphrase identification: every pair, and k pairs of its first phrase with random others.
+    """Batches for paraphrase identification: every pair, and k random negatives for each.
 
     Li and Zhao 2020, section 3.2: for each target, k sequences are drawn from the data set and
-    labelled as no paraphrases of it. One that is listed as a paraphrase of the target, or is the
-    target, is drawn again.
+    labelled as not its paraphrases. A sequence that is the target itself or listed as one of its
+    paraphrases is drawn again.
 
     Args:
-        pairs: n paraphrases.
-        negatives: k.
-        batch_size: rows of a batch.
-        seed: of the order and the draws.
+        pairs: n pairs of paraphrases.
+        negatives: k, number of negatives for each pair.
+        batch_size: number of rows of a batch.
+        seed: seed of the order and the draws.
 
     Raises:
-        DataError: there is no phrase that could be a negative.
+        DataError: there is a phrase for which no other could be a negative.
     """
 
     def __init__(self, pairs: Examples, negatives: int, batch_size: int, seed: int) -> None:
@@ -159,7 +159,7 @@ class NegativeSampling:
 
 
 def turns(objectives: Sequence[str]) -> list[str]:
-    """The order of the objectives' batches: in turn, inference every second (section 3.3)."""
+    """Return the order in which objectives take turns; inference is every second (section 3.3)."""
     others = [name for name in objectives if name != "nli"]
     if "nli" not in objectives or not others:
         return list(objectives)
@@ -174,7 +174,7 @@ def batches_of(
     negatives: int,
     seed: int,
 ) -> dict[str, tuple[int, Callable[[int], TaskBatch]]]:
-    """Of every objective, how many rows a pass has, and the function from number to batch."""
+    """Return for every objective the rows of a pass, and a function from number to batch."""
     made: dict[str, tuple[int, Callable[[int], TaskBatch]]] = {}
     for name in objectives:
         rows = tasks.of(name)

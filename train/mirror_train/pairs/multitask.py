@@ -1,4 +1,4 @@
-"""Multi-task fine-tuning: sentiment, paraphrase and similarity together (BERT-CF, section 4.3)."""
+"""Fine-tune on sentiment, paraphrase and similarity together (BERT-CF, section 4.3)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SIMILARITY_SCALE = (0.0, 5.0)
 def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
     """Fine-tune an encoder and a head for each task, and write them to `config.out`.
 
-    The folder is an ordinary one that `mirror-rt export` takes; the heads are in it and go into the
-    bundle. Its mirror.json has the metrics of the rows that were held out.
+    The folder is an ordinary one that `mirror-rt export` takes; it contains the heads, which go
+    into the bundle too. Its mirror.json has the metrics on the rows that were held out.
 
     Raises:
         ConfigError: an option cannot be used.
-        DataError: a class never occurs.
+        DataError: a class has no training rows.
         ModelError: the base model cannot be loaded, or the loss diverges.
         OutputExistsError: `config.out` exists.
         KeyboardInterrupt: Ctrl-C; nothing is written.
@@ -58,7 +58,7 @@ def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
 def evaluate_tasks(
     session: Session, layers: Mapping[str, TaskLayer], held: Mapping[str, Examples]
 ) -> dict[str, dict[str, float | None]]:
-    """Metrics of every task as a bundle's heads would give them: task -> name -> value."""
+    """Return the metrics that a bundle's heads would reach, by task and name of the metric."""
     predictor = Predictor(session.encoder(), session.heads(layers))
     scores = {}
     for name, examples in held.items():
@@ -106,7 +106,7 @@ def _train(
 
 
 class _Batches:
-    """Every step's batches, one of each task."""
+    """The batches of every step, one of each task."""
 
     def __init__(self, data: MultitaskData, recipe: MultitaskRecipe, seed: int) -> None:
         self._train = {name: part.train for name, part in data.tasks.items()}
@@ -136,13 +136,13 @@ class _Best:
         self.metrics: dict[str, dict[str, float | None]] = {}
 
     def evaluate(self, step: int, *, last: bool) -> None:
-        """Evaluate the weights after `step` steps; after the last, put the best back."""
+        """Evaluate the weights after `step` steps; after the last step, restore the best ones."""
         metrics = evaluate_tasks(self._session, self._layers, self._held)
         values = [scores.get("accuracy", scores.get("pearson")) for scores in metrics.values()]
         mean = sum(value or 0.0 for value in values) / len(values)
         if mean > self._mean:
             self._mean, self.metrics, self.step = mean, metrics, step
-            self._states = []  # before the copies: two sets of them are not needed
+            self._states = []  # freed before copying, so that only one set is in memory
             if not last:
                 self._states = [copy.deepcopy(module.state_dict()) for module in self._modules]
         elif last:

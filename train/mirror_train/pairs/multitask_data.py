@@ -1,4 +1,4 @@
-"""The data of multi-task fine-tuning: a task's rows to train on, and rows that are held out."""
+"""Read the data of multi-task fine-tuning: rows to train on and rows to evaluate on."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _READERS: dict[str, Callable[[Path], Examples]] = {
     "paraphrase": read_paraphrases,
     "similarity": read_similarity,
 }
-# Names in a folder, as the default project of Stanford's CS224N has them, which BERT-CF uses.
+# The file names of the default project of Stanford's CS224N, which BERT-CF uses.
 _FILES = {
     "sentiment": "ids-sst-{}.csv",
     "paraphrase": "quora-{}.csv",
     "similarity": "sts-{}.csv",
 }
-_HELD_OUT = 0.1  # of a file, where there is no second one
-_FEWEST = 2  # rows to evaluate on; a correlation needs as many
+_HELD_OUT = 0.1  # share of a file to hold out, where there is no second file
+_FEWEST = 2  # rows to evaluate on: a correlation needs two
 
 
 @dataclass(frozen=True, slots=True)
 class TaskData:
-    """One task.
+    """The data of one task.
 
     Attributes:
         train: rows to train on.
@@ -45,7 +45,7 @@ class TaskData:
 
 @dataclass(frozen=True, slots=True)
 class MultitaskData:
-    """Several tasks, of `TASKS`."""
+    """The data of several tasks, by their names in `TASKS`."""
 
     tasks: dict[str, TaskData]
 
@@ -54,7 +54,7 @@ class MultitaskData:
             raise ConfigError(f"tasks are {', '.join(TASKS)}, got {', '.join(self.tasks) or None}")
 
     def summary(self) -> dict[str, Any]:
-        """What mirror.json records of them."""
+        """Return what mirror.json records of the data."""
         tasks = {
             name: {"train": part.train.summary(), "dev": part.dev.summary()}
             for name, part in self.tasks.items()
@@ -78,16 +78,17 @@ def load_multitask_data(
     """Read the tasks' files.
 
     Args:
-        folder: with ids-sst-train.csv, quora-train.csv and sts-train.csv, and the same with `dev`
-            to evaluate on. Of a task with one of the two files alone, a tenth of its rows is held
-            out: rows that share a text stay together.
-        files: task -> the file to train on, and perhaps one to evaluate on, in the place of those.
-        tasks: which to read.
-        top: the first so many rows of every file; None for all.
-        seed: of what is held out.
+        folder: folder with ids-sst-train.csv, quora-train.csv and sts-train.csv, and the same with
+            `dev` to evaluate on. Of a task with only one of the two files, a tenth of the rows is
+            held out; rows that share a text stay together.
+        files: for a task, the file to train on and optionally one to evaluate on, used instead of
+            those in the folder.
+        tasks: names of the tasks to read.
+        top: number of first rows to take of every file; None for all.
+        seed: seed of the choice of the rows to hold out.
 
     Raises:
-        ConfigError: an unknown task, or neither a folder nor files for one.
+        ConfigError: a task is unknown, or has neither a folder nor files.
         DataError: a file is missing, or cannot be used.
     """
     given = dict(files or {})

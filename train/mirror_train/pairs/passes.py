@@ -1,4 +1,4 @@
-"""Which rows of a task a batch takes: shuffled passes, one after another."""
+"""Choose the rows of a task that a batch takes, from shuffled passes, one after another."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TaskBatch(NamedTuple):
     """A batch of one task.
 
     Attributes:
-        task: its name.
-        texts: n texts; of pairs 2n, n and then their partners.
+        task: name of the task.
+        texts: n texts; for pairs 2n texts, n and then their partners.
         targets: [n], int64 or float64.
     """
 
@@ -29,15 +29,15 @@ class TaskBatch(NamedTuple):
 
 
 class Passes:
-    """Batches of rows that follow from the seed alone.
+    """The sequence of a task's batches of rows, which depend on the seed alone.
 
-    A task that is through before the others begins again, in a new order: that is how tasks of
-    very different sizes go together. A batch may hold the end of a pass and the start of the next.
+    So that tasks of very different sizes can be trained together, a task whose rows are used up
+    starts again in a new order. A batch may hold the end of one pass and the start of the next.
 
     Args:
-        count: n, rows.
-        batch_size: rows of a batch.
-        seed: any numbers that tell one task's order from another's.
+        count: n, number of rows.
+        batch_size: number of rows of a batch.
+        seed: numbers that give every task an order of its own.
     """
 
     def __init__(self, count: int, batch_size: int, seed: tuple[int, ...]) -> None:
@@ -45,7 +45,7 @@ class Passes:
         self._kept: tuple[int, Rows] = (-1, np.empty(0, np.int64))
 
     def __getitem__(self, batch: int) -> Rows:
-        """Rows, int64 [batch_size], of a batch."""
+        """Return the rows of a batch, int64 [batch_size]."""
         position, end, parts = batch * self._size, (batch + 1) * self._size, []
         while position < end:
             epoch, place = divmod(position, self._count)
@@ -62,6 +62,6 @@ class Passes:
 
 
 def batch_of(task: str, examples: Examples, rows: Rows) -> TaskBatch:
-    """The batch of those rows."""
+    """Return the batch of the given rows."""
     chosen = examples.take(rows)
     return TaskBatch(task, chosen.first + (chosen.second or []), chosen.targets)

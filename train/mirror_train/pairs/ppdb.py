@@ -1,4 +1,4 @@
-"""The Paraphrase Database, PPDB 2.0: phrases, their paraphrases, and how the two relate.
+"""Read the Paraphrase Database, PPDB 2.0: phrases, their paraphrases and the relation of the two.
 
 A line has six fields with ` ||| ` between them: syntactic category, phrase, paraphrase, features
 (`NAME=VALUE`), alignment, and the label of the entailment relation.
@@ -30,7 +30,7 @@ __all__ = ["RELATIONS", "Ppdb", "read_ppdb"]
 logger = logging.getLogger("mirror_train")
 
 RELATIONS = ("equivalence", "entailment", "independent")
-# BURT, section 3.1: the model is symmetric, so both directions are entailment.
+# BURT, section 3.1: the model is symmetric, so both directions count as entailment.
 _RELATION = {
     "Equivalence": "equivalence",
     "ForwardEntailment": "entailment",
@@ -48,10 +48,11 @@ class Ppdb:
     """n pairs of the Paraphrase Database, as BURT (Li and Zhao 2020, section 3.1) filters them.
 
     Attributes:
-        pairs: with their relation: equivalence, entailment (in either direction) or independent.
+        pairs: the pairs and their relation: equivalence, entailment (in either direction) or
+            independent.
         equivalence: float64 [n], the probability that the two are equivalent; NaN where a line
-            does not say it.
-        skipped: reason -> lines that were left out.
+            does not give it.
+        skipped: the number of lines that were left out, for each reason.
     """
 
     pairs: Examples
@@ -62,18 +63,18 @@ class Ppdb:
         return len(self.pairs)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Ppdb:
-        """The same with those rows alone, in that order."""
+        """Return the pairs of the given rows, in their order."""
         return Ppdb(self.pairs.take(rows), self.equivalence[rows], self.skipped)
 
     def balanced(self, *, seed: int, per_relation: int | None = None) -> Ppdb:
         """Draw equally many pairs of each relation at random, in their old order.
 
         Args:
-            seed: of the draw.
-            per_relation: how many; None for as many as the rarest relation has.
+            seed: seed of the draw.
+            per_relation: number of pairs; None for as many as the rarest relation has.
 
         Raises:
-            DataError: a relation has none, or fewer than `per_relation`.
+            DataError: a relation has no pairs, or fewer than `per_relation`.
         """
         self.pairs.check_classes()
         counts = np.bincount(self.pairs.targets, minlength=len(RELATIONS))
@@ -92,12 +93,12 @@ class Ppdb:
         return self.take(np.sort(np.concatenate(rows)))
 
     def phrase_similarity(self) -> ScoredPairs:
-        """Pairs with the probability of equivalence as their similarity (BURT, section 4.2).
+        """Return pairs with their probability of equivalence as similarity (BURT, section 4.2).
 
-        Pairs of two single words are left out, and those without that probability.
+        Pairs of two single words and pairs without that probability are left out.
 
         Raises:
-            DataError: fewer than two are left.
+            DataError: fewer than two pairs are left.
         """
         pairs = self.pairs
         kept = [
@@ -114,12 +115,12 @@ class Ppdb:
 def read_ppdb(path: Path) -> Ppdb:
     """Read a file of PPDB 2.0, plain or `.gz`, with the filters of BURT (section 3.1).
 
-    Pairs of the relations Exclusion and OtherRelated are dropped. So are, counted and reported,
-    lines with missing fields, with an unknown relation, with a nonterminal (of syntactic
-    paraphrases), with a blank phrase, and repetitions.
+    Pairs of the relations Exclusion and OtherRelated are dropped, and so are repetitions and lines
+    with missing fields, an unknown relation, a nonterminal (of syntactic paraphrases) or a blank
+    phrase. All are counted and reported.
 
     Raises:
-        DataError: not a text file, or none of its lines is a pair.
+        DataError: the file is not a text file, or none of its lines is a pair.
     """
     skipped: Counter[str] = Counter()
     found: dict[tuple[str, str], tuple[int, float]] = {}
@@ -157,7 +158,7 @@ def read_ppdb(path: Path) -> Ppdb:
 
 
 def _why_skipped(fields: list[str]) -> str | None:
-    """Why a line is no pair of BURT's; None where it is one."""
+    """Return why BURT leaves a line out; None for a line that it takes."""
     if len(fields) != 6:
         return "missing fields" if len(fields) < 6 else "too many fields"
     if fields[5] in _DROPPED:

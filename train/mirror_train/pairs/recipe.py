@@ -1,4 +1,4 @@
-"""Hyper-parameters and runs of BURT and of multi-task fine-tuning."""
+"""The hyper-parameters and the run settings of BURT and of multi-task fine-tuning."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = [
     "TaskConfig",
 ]
 
-# As section 5.1 of the paper calls them: natural language inference, paraphrase identification,
+# The names in section 5.1 of the paper: natural language inference, paraphrase identification and
 # pairwise text classification.
 OBJECTIVES = ("nli", "pi", "ptc")
 TASKS = ("sentiment", "paraphrase", "similarity")
 BurtPooling = Literal["cls", "max", "mean"]
-# The seven of table 4; parts are those of `mirror_rt.heads.task_heads.FEATURES`.
+# The seven concatenations of table 4, made of the parts in `mirror_rt.heads.task_heads.FEATURES`.
 CONCATENATIONS = (
     "u,v",
     "|u-v|",
@@ -42,7 +42,7 @@ CONCATENATIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig(RunConfig):
-    """Everything of a run with task heads but its data and its recipe; see `RunConfig`.
+    """All settings of a run with task heads but its data and its recipe; see `RunConfig`.
 
     Attributes:
         precision: auto, fp32, bf16 or fp16.
@@ -55,7 +55,7 @@ class TaskConfig(RunConfig):
 
 @dataclass(frozen=True, slots=True)
 class BurtRecipe:
-    """Hyper-parameters of BURT (sections 3.2 and 3.3); the paper does not give the learning rate.
+    """The hyper-parameters of BURT (sections 3.2, 3.3); the paper gives no learning rate.
 
     Attributes:
         objectives: of `OBJECTIVES`, in the order of their batches; none for all that there are
@@ -115,7 +115,7 @@ class BurtRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurtConfig(TaskConfig):
-    """A run of `tune_burt`; see `TaskConfig`.
+    """All settings of a run of `tune_burt` but its data; see `TaskConfig`.
 
     Attributes:
         recipe: hyper-parameters.
@@ -126,7 +126,7 @@ class BurtConfig(TaskConfig):
 
 @dataclass(frozen=True, slots=True)
 class MultitaskRecipe:
-    """Hyper-parameters of BERT-CF's fine-tuning (sections 4.3 and 5.3), which are the defaults.
+    """The hyper-parameters of multi-task fine-tuning; defaults as in BERT-CF (sections 4.3, 5.3).
 
     Attributes:
         steps: optimiser steps; each takes a batch of every task.
@@ -190,7 +190,7 @@ class MultitaskRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultitaskConfig(TaskConfig):
-    """A run of `tune_multitask`; see `TaskConfig`.
+    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`.
 
     Attributes:
         recipe: hyper-parameters.
@@ -200,7 +200,7 @@ class MultitaskConfig(TaskConfig):
 
 
 def _check_numbers(checks: Iterable[tuple[str, object, bool, str]]) -> None:
-    """Raise ConfigError for the first (name, value, whether it holds, what was expected)."""
+    """Raise ConfigError for the first (name, value, holds, expected) whose check does not hold."""
     for name, value, holds, expected in checks:
         if not holds:
             raise ConfigError(f"{name} must be {expected}, got {value}")

@@ -1,4 +1,4 @@
-"""Task heads in training: layers with a loss, which end as `mirror_rt.heads` applies them."""
+"""Task heads in training: layers with a loss, which are saved as heads of `mirror_rt.heads`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["CosineLayer", "SoftmaxLayer", "TaskLayer", "join_features"]
 
 
 def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
-    """Vectors of n pairs, [2n, D] (n and then their partners), to features [n, len * D].
+    """Turn the vectors of n pairs into features [n, len(features) * D].
 
     Args:
-        z: vectors.
-        features: of `mirror_rt.heads.task_heads.FEATURES`.
+        z: [2n, D] vectors: n, and then their partners.
+        features: names in `mirror_rt.heads.task_heads.FEATURES`.
     """
     u, v = z.chunk(2)
     parts = {"u": u, "v": v, "|u-v|": (u - v).abs(), "u*v": u * v}
@@ -26,13 +26,13 @@ def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
 
 
 class TaskLayer(nn.Module):
-    """A linear layer on text vectors, with dropout before it, and a loss.
+    """A linear layer on text vectors, with dropout before it and a loss after it.
 
     Args:
-        name: of the task.
-        in_features: size of its input.
-        out_features: size of its output.
-        dropout: rate, in training.
+        name: name of the task.
+        in_features: size of the input.
+        out_features: size of the output.
+        dropout: rate of dropout in training.
     """
 
     def __init__(self, name: str, in_features: int, out_features: int, dropout: float) -> None:
@@ -42,16 +42,16 @@ class TaskLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss of n texts [n, D] or pairs [2n, D], a number.
+        """Return the mean loss of n texts [n, D] or pairs [2n, D], a scalar.
 
         Args:
-            z: vectors as pooled; of pairs, n and then their n partners.
-            targets: int64 [n], numbers of classes; or float [n], values.
+            z: pooled vectors; for pairs, n and then their n partners.
+            targets: int64 [n], indices of classes; or float [n], values.
         """
         raise NotImplementedError
 
     def to_head(self) -> TaskHead:
-        """The layer as it is now, for numpy."""
+        """Return a numpy head with the layer's current weights."""
         raise NotImplementedError
 
     def _arrays(self) -> dict[str, object]:
@@ -63,17 +63,17 @@ class TaskLayer(nn.Module):
 
 
 class SoftmaxLayer(TaskLayer):
-    """Classes by a softmax, trained by cross entropy.
+    """A softmax classifier, trained by cross entropy.
 
-    Of texts (BERT-CF, section 4.3, sentiment), or of pairs by joined features (BURT, section 3.2:
-    P(a | P, H) = softmax(W^T [u; v; |u - v|])).
+    It classifies texts (BERT-CF, section 4.3, sentiment), or pairs by joined features (BURT,
+    section 3.2: P(a | P, H) = softmax(W^T [u; v; |u - v|])).
 
     Args:
-        name: of the task.
+        name: name of the task.
         dimension: length D of a text's vector.
         labels: names of the classes.
-        features: of pairs, of `mirror_rt.heads.task_heads.FEATURES`; none for texts.
-        dropout: rate, in training.
+        features: for pairs, names in `mirror_rt.heads.task_heads.FEATURES`; empty for texts.
+        dropout: rate of dropout in training.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class SoftmaxLayer(TaskLayer):
         self.labels, self.features = tuple(labels), tuple(features)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
-        """See `TaskLayer.loss`."""
+        """Return the loss as `TaskLayer.loss` says."""
         x = join_features(z, self.features) if self.features else z
         return functional.cross_entropy(self.linear(self.dropout(x)), targets)
 
     def to_head(self) -> TaskHead:
-        """See `TaskLayer.to_head`."""
+        """Return the head as `TaskLayer.to_head` says."""
         return TaskHead(
             self.name,
             "classifier",
@@ -105,20 +105,20 @@ class SoftmaxLayer(TaskLayer):
 
 
 class CosineLayer(TaskLayer):
-    """The cosine of two projected vectors, at least `hinge` (BERT-CF, section 4.3).
+    """The cosine y of two projected vectors, clamped to at least `hinge` (BERT-CF, section 4.3).
 
-    With y the cosine so clamped, pairs with labels have the loss 1 - y where they are of the second
-    class and y - hinge where they are of the first; pairs with values, which are scaled linearly to
-    hinge .. 1, the squared error.
+    The loss of a pair with a label is 1 - y for the second class and y - hinge for the first. The
+    loss of a pair with a value is the squared error of y from the value, scaled linearly to
+    hinge .. 1.
 
     Args:
-        name: of the task.
+        name: name of the task.
         dimension: length D of a text's vector.
         size: e, length of a projected vector.
         hinge: the least similarity.
-        labels: names of the two classes; none for values.
+        labels: names of the two classes; empty for values.
         scale: least and greatest value; None for classes.
-        dropout: rate, in training.
+        dropout: rate of dropout in training.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class CosineLayer(TaskLayer):
         self.hinge, self.labels, self.scale = hinge, tuple(labels), scale
 
     def similarity(self, z: Tensor) -> Tensor:
-        """Vectors of n pairs [2n, D] to y [n], in hinge .. 1."""
+        """Return y [n], in hinge .. 1, for the vectors of n pairs [2n, D]."""
         u, v = self.linear(self.dropout(z)).chunk(2)
         return functional.cosine_similarity(u, v, dim=1).clamp(min=self.hinge)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
-        """See `TaskLayer.loss`."""
+        """Return the loss as `TaskLayer.loss` says."""
         y = self.similarity(z)
         if self.scale is None:
             return torch.where(targets == 1, 1 - y, y - self.hinge).mean()
@@ -150,7 +150,7 @@ class CosineLayer(TaskLayer):
         return functional.mse_loss(y, wanted)
 
     def to_head(self) -> TaskHead:
-        """See `TaskLayer.to_head`."""
+        """Return the head as `TaskLayer.to_head` says."""
         return TaskHead(
             self.name,
             "cosine-classifier" if self.scale is None else "cosine-regressor",

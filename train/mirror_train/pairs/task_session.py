@@ -1,4 +1,4 @@
-"""What every run with task heads begins and ends with: the base model, and the folder."""
+"""Begin and end a run with task heads: load the base model, and write the folder."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["Session", "open_session"]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A base model that is about to be trained.
+    """A base model and the settings with which it is trained.
 
     Attributes:
-        config: of the run.
+        config: settings of the run.
         base: the model.
-        head: its pooling and the layer behind that, if there is one.
+        head: its pooling and the layer after that, if there is one.
         device: where to train.
-        precision: to train in.
+        precision: precision to train in.
     """
 
     config: TaskConfig
@@ -48,35 +48,35 @@ class Session:
 
     @property
     def pooling(self) -> PoolingMode:
-        """From token vectors to the vector of a text."""
+        """The pooling from token vectors to the vector of a text."""
         return self.head.poolings[0]
 
     @property
     def layer(self) -> nn.Module | None:
-        """What follows the pooling, as the base model has it; None for nothing."""
+        """The base model's layer after the pooling; None for none."""
         return next(iter(self.head.layers), None)
 
     @property
     def dimension(self) -> int:
-        """Length D of a text's vector."""
+        """The length D of a text's vector."""
         return self.base.dimension
 
     def encoder(self) -> TorchEncoder:
-        """The model as it is now, with the `encode` of a bundle."""
+        """Return an encoder with the model's current weights and the `encode` of a bundle."""
         return TorchEncoder(self.base, head=self.head, device=self.device)
 
     def layers(self, make: Mapping[str, Callable[[int], TaskLayer]]) -> dict[str, TaskLayer]:
-        """New task heads on the device; their first weights follow from the seed.
+        """Make new task heads on the device, with initial weights that follow from the seed.
 
         Args:
-            make: task -> a function from the length of a text's vector to its head.
+            make: for each task, a function from the length of a text's vector to its head.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.seed)
             return {name: of(self.dimension).to(self.device) for name, of in make.items()}
 
     def heads(self, layers: Mapping[str, TaskLayer]) -> Heads:
-        """The task heads as they are now."""
+        """Return the task heads with their current weights."""
         made = {name: layer.to_head() for name, layer in layers.items()}
         return Heads(self.dimension, self.pooling, made)
 
@@ -92,11 +92,11 @@ class Session:
         """Write model and heads as the folder of the run, whole or not at all.
 
         Args:
-            layers: task -> head.
-            stats: of the training.
-            recipe: what mirror.json says of the hyper-parameters.
-            data: and of the data.
-            training: and of the training, besides what `stats` says.
+            layers: the head of each task.
+            stats: measurements of the training.
+            recipe: what mirror.json records of the hyper-parameters.
+            data: what it records of the data.
+            training: what it records of the training, besides `stats`.
 
         Raises:
             OutputExistsError: the folder exists, and the run may not overwrite it.
@@ -136,18 +136,18 @@ def open_session(
     dropout: float,
     max_length: int,
 ) -> Session:
-    """Check what can be checked before the work, and load the base model.
+    """Check all that can be checked before the work, and load the base model.
 
     Args:
-        config: of the run.
-        pooling: `auto` takes what the base model declares, a layer behind it included.
-        otherwise: the pooling where it declares none.
+        config: settings of the run.
+        pooling: `auto` takes the pooling that the base model declares, and the layer after it.
+        otherwise: the pooling for `auto` where the base model declares none.
         dropout: rate of every dropout of the encoder.
-        max_length: most tokens of a text in training.
+        max_length: maximum number of tokens of a text in training.
 
     Raises:
         ConfigError: an option cannot be used.
-        ModelError: the base model cannot be loaded, or what it declares cannot be tuned.
+        ModelError: the base model cannot be loaded, or declares a head that cannot be tuned.
         OutputExistsError: `config.out` exists.
         OSError: the disk cannot hold the result.
     """

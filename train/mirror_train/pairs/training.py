@@ -1,4 +1,4 @@
-"""The loop that trains an encoder with task heads."""
+"""Train an encoder together with task heads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["TaskTrainer", "constant", "warm_up_then_decay"]
 
 
 def constant(step: int, total: int) -> float:
-    """The learning rate as it is, at every step."""
+    """Return the factor 1, which leaves the learning rate constant."""
     return 1.0
 
 
 def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
-    """Factor of the learning rate: up to 1 over the first `share` of the steps, then down to 0.
+    """Return a factor that rises linearly to 1 over the first `share` of steps, then falls to 0.
 
-    Both linear; step 0 and the last one train, too.
+    The factor is above 0 in the first and the last step, so that these train too.
     """
     warm = math.ceil(share * total)
     if step < warm:
@@ -45,12 +45,12 @@ class TaskTrainer:
     Attributes:
         session: the encoder, its pooling, and where and how it is trained; heads and losses are in
             float32. The encoder is trained in place.
-        layers: task -> head; trained in place, on the device already.
-        batches: step -> batches of that step, each of one task.
-        weights: task -> factor of its loss.
-        optimizer: of all parameters.
-        schedule: step and total -> factor of the learning rate.
-        max_length: most tokens of a text.
+        layers: the head of each task, already on the device; trained in place.
+        batches: maps a step to its batches, each of one task.
+        weights: the factor of each task's loss.
+        optimizer: optimiser of all parameters.
+        schedule: maps a step and the total to a factor of the learning rate.
+        max_length: maximum number of tokens of a text.
     """
 
     session: Session
@@ -70,8 +70,8 @@ class TaskTrainer:
         """Train for `total` steps.
 
         Args:
-            total: optimiser steps.
-            on_step: called after every step with how many are done, and the step's loss.
+            total: number of optimiser steps.
+            on_step: called after every step with the number of steps done and the step's loss.
 
         Raises:
             ModelError: the loss is no longer finite.
@@ -103,12 +103,12 @@ class TaskTrainer:
         scaler: torch.amp.GradScaler,
         stats: TrainingStats,
     ) -> float:
-        # Dropout draws from torch's generators: a step's follows from the seed.
+        # Dropout draws from torch's generators: seeded here, it depends on seed and step alone.
         torch.manual_seed(dropout_seed(step_rng(seed=self.session.config.seed, step=step), rank=0))
         self.optimizer.zero_grad(set_to_none=True)
         forward = self._forward()
         value = 0.0
-        for batch in self.batches(step):  # one graph at a time: memory of the largest
+        for batch in self.batches(step):  # backward after each: one graph in memory at a time
             tokens = tokenizer(batch.texts).tokens
             chunks = forward.chunks(tokens)
             stats.real_tokens += int(tokens.lengths.sum())
@@ -138,7 +138,7 @@ class TaskTrainer:
         )
 
     def _train_mode(self) -> None:
-        """Dropout on: an evaluation between two steps turns it off."""
+        """Turn dropout on, because an evaluation between two steps turns it off."""
         modules: Iterable[nn.Module] = (self.session.base.model, *self.layers.values())
         for module in modules:
             module.train()

@@ -1,1 +1,1 @@
-"""Hyper-parameters of tuning as data, a TOML file each."""
+"""The hyper-parameters of tuning as recipes, each in a TOML file."""

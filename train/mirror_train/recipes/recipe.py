@@ -1,4 +1,4 @@
-"""Recipes: the hyper-parameters of a tuning run, as data (TOML files beside this module)."""
+"""Recipes: the hyper-parameters of a tuning run, kept in the TOML files beside this module."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Recipe:
                 raise ConfigError(f"{name} must be {wanted}, got {getattr(self, name)}")
 
     def _check_loss(self) -> None:
-        """A field that the loss does not read must not look as if it did something."""
+        """Refuse values of fields that the loss ignores, so that none seems to have an effect."""
         if self.loss == "multi_similarity":
             if self.temperature != 1:
                 raise ConfigError(
@@ -135,7 +135,7 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """Return the names of the recipes that come with the package."""
     files = resources.files("mirror_train") / "recipes"
     return sorted(Path(file.name).stem for file in files.iterdir() if file.name.endswith(".toml"))
 
@@ -144,8 +144,8 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     """Load a shipped recipe by name, or a TOML file by path.
 
     Raises:
-        ConfigError: no such recipe, or a field is unknown, missing or out of range; a near name
-            is suggested.
+        ConfigError: there is no such recipe, or a field is unknown, missing or out of range; the
+            message suggests a similar name.
     """
     name = str(name_or_path)
     if name.endswith(".toml"):
@@ -177,7 +177,7 @@ def _from_table(table: dict[str, Any]) -> Recipe:
 
 
 def checked(name: str, value: Any, expected: Any) -> Any:
-    """Value as its declared type; int passes for float, bool for neither."""
+    """Return `value` as its declared type; an int passes as a float, a bool as neither."""
     choices = get_args(expected)
     if choices:
         if value not in choices:
@@ -195,6 +195,6 @@ def checked(name: str, value: Any, expected: Any) -> Any:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: the known name nearest to an unknown one, if any is near."""
+    """Return the end of an error message that suggests the most similar known name, if any."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

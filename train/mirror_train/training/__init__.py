@@ -1,1 +1,1 @@
-"""Tune an encoder: recipes, the training loop, checkpoints, processes."""
+"""Tune an encoder: the settings of a run, the training loop, checkpoints and the output folder."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: whole files beside the output, the newest kept, checked on resume."""
+"""Write, read and check the checkpoints of a run; only the newest is kept, beside the output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirror_train.recipes.recipe import Recipe
 __all__ = ["Checkpoint", "CheckpointStore"]
 
 
-# What a checkpoint means that was written before these settings were.
+# The values of settings that did not exist yet when an older checkpoint was written.
 _ABSENT = {"loss_batch": None, "processes": 1}
 _ABSENT_IN_RECIPE = {
     field.name: field.default
@@ -29,14 +29,17 @@ _ABSENT_IN_RECIPE = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State after a step; the data order and all randomness follow from seed and step.
+    """The state of a run after a step.
+
+    The order of the data and all random numbers follow from the seed and the step, so they need
+    not be saved.
 
     Attributes:
-        step: optimiser steps done.
+        step: number of optimiser steps done.
         model: state dict of the encoder.
         optimizer: state dict of AdamW.
-        scaler: state dict of the gradient scaler (fp16), else empty.
-        stats: fields of TrainingStats so far.
+        scaler: state dict of the gradient scaler (fp16); empty for other precisions.
+        stats: the fields of TrainingStats so far.
     """
 
     step: int
@@ -67,13 +70,13 @@ class CheckpointStore:
             )
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint whole, then remove the older ones."""
+        """Write a checkpoint atomically, then remove the older ones."""
         path = self.folder / f"step-{checkpoint.step:08d}.pt"
         values = {f.name: getattr(checkpoint, f.name) for f in dataclasses.fields(checkpoint)}
         try:
             with new_file(path, overwrite=True) as file:
                 torch.save({"run": self._run, **values}, file)
-        except RuntimeError as error:  # what torch.save makes of a full disk
+        except RuntimeError as error:  # torch.save's error for a full disk
             raise OSError(
                 f"cannot write the checkpoint {path}: {error.__context__ or error}"
             ) from error
@@ -86,8 +89,8 @@ class CheckpointStore:
         """Load the newest checkpoint, or None where there is none.
 
         Raises:
-            ConfigError: it is of a run with other settings or data (naming what differs), or it
-                cannot be read.
+            ConfigError: the checkpoint is of a run with other settings or data (the message names
+                the first difference), or it cannot be read.
         """
         path = self._newest()
         if path is None:

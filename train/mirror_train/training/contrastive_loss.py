@@ -1,4 +1,4 @@
-"""The loss that a recipe trains with, of one step's embeddings."""
+"""Compute the loss that a recipe trains with from the embeddings of one step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def contrast(
     *,
     process_group: torch.distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """The loss of a process's share of a step.
+    """Return the loss of this process's share of a step.
 
     Args:
         z: [V * n, D] embeddings of `batch.texts`: strings, positives and, where V is 3, hard
             negatives.
-        batch: the share.
-        recipe: its loss and what that takes.
-        process_group: also contrast the rows of all other processes of this group.
+        batch: this process's share.
+        recipe: gives the loss and its hyper-parameters.
+        process_group: also contrast with the rows of all other processes of this group.
 
     Returns:
         A scalar; see `infonce` and `multi_similarity`.

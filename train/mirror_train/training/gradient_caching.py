@@ -1,16 +1,17 @@
-"""Gradient caching: a contrastive batch of any size in the memory of one chunk of it.
+"""Gradient caching: train on a contrastive batch of any size in the memory of one of its chunks.
 
 A contrastive loss needs the embeddings of the whole batch at once, but the encoder does not: given
 the gradient of the loss with respect to the embeddings, each chunk's share of the parameters'
 gradient is independent of all other chunks (Gao et al. 2021, "Scaling Deep Contrastive Learning
 Batch Size under Memory Limited Setup"). So every chunk goes through the encoder twice:
 
-1. without a graph, for its embeddings alone;
-2. after the loss has given their gradient, again with a graph, which is freed before the next.
+1. without an autograd graph, only to get its embeddings;
+2. after the loss has given the gradient of the embeddings, again with a graph, which is freed
+   before the next chunk.
 
-Dropout must draw the same masks both times, so the state of the random generators in front of
-each chunk is kept and put back. The result is the gradient of the uncached step, for the price of
-one more forward pass.
+Dropout must draw the same masks both times, so the state of the random generators before each
+chunk is saved and restored. The result is the gradient of the uncached step, at the price of one
+more forward pass.
 """
 
 from __future__ import annotations
@@ -37,18 +38,19 @@ class _Cached(NamedTuple, Generic[Chunk]):
 
 
 class GradCache(Generic[Chunk]):
-    """One step: `parts = first_pass(chunks)`, `loss(parts).backward()`, `second_pass()`.
+    """The cached gradient computation of one step.
 
-    The loss may be computed and scaled as ever: under automatic mixed precision, scale it once
+    Call `parts = first_pass(chunks)`, then `loss(parts).backward()`, then `second_pass()`.
+    The loss may be computed and scaled as usual: under automatic mixed precision, scale it once
     (`GradScaler.scale(loss).backward()`) and the parameters' gradients carry that scale, ready for
     `GradScaler.step`.
 
     Args:
-        encode: one chunk to its embeddings [rows, D]. Called twice for every chunk, with the
-            generators in the same state, it must give the same both times: it may draw from
-            torch's default generators, and from nothing else. Autocast is entered inside it, or
-            around both passes.
-        device: where `encode` draws random numbers, beside the CPU.
+        encode: maps one chunk to its embeddings [rows, D]. It is called twice for every chunk, with
+            the generators in the same state, and must return the same result both times: it may
+            draw from torch's default generators, and from nothing else. Enter autocast inside it,
+            or around both passes.
+        device: the device whose generator `encode` draws from, besides that of the CPU.
     """
 
     def __init__(self, encode: Callable[[Chunk], Tensor], *, device: torch.device) -> None:
@@ -56,9 +58,9 @@ class GradCache(Generic[Chunk]):
         self._cached: list[_Cached[Chunk]] = []
 
     def first_pass(self, chunks: Iterable[Chunk]) -> list[Tensor]:
-        """Embeddings of every chunk, [rows, D] each in the dtype that `encode` gives; leaves.
+        """Return the embeddings of every chunk, each a leaf [rows, D] in the dtype of `encode`.
 
-        What an earlier call kept is forgotten.
+        The chunks kept by an earlier call are forgotten.
         """
         self._cached = []
         for chunk in chunks:
@@ -66,18 +68,18 @@ class GradCache(Generic[Chunk]):
             with torch.no_grad():
                 embeddings = self._encode(chunk)
             self._cached.append(_Cached(chunk, random, embeddings.requires_grad_()))
-        # An autocast context around both passes must not hand the second one the 16-bit copies of
-        # the weights that the first made without a graph.
+        # An autocast context around both passes caches 16-bit copies of the weights. Those of the
+        # first pass have no graph, so the second pass must not use them.
         torch.clear_autocast_cache()
         return [cached.embeddings for cached in self._cached]
 
     def second_pass(self) -> None:
-        """Add to the parameters' `grad` what the gradient of the embeddings makes of it.
+        """Backpropagate the gradient of the embeddings into the parameters' `grad`.
 
         The generators are left as they were found.
 
         Raises:
-            RuntimeError: no gradient has reached the embeddings: `backward()` comes first.
+            RuntimeError: no gradient has reached the embeddings; call `backward()` first.
         """
         devices = [self._device] if self._device.type == "cuda" else []
         cached, self._cached = self._cached, []

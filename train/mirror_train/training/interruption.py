@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the running step is finished first."""
+"""Defer Ctrl-C and SIGTERM during training until the running step is finished."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Interrupted", "deferred_interrupt"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was interrupted after a step; the checkpoint holds everything up to there."""
+    """Training was interrupted after a step; the checkpoint holds everything up to that step."""
 
     def __init__(self, step: int, total: int, checkpoint: str) -> None:
         super().__init__(
@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into an event; a second one acts at once."""
+    """Turn the first SIGINT or SIGTERM into an event; a second signal acts at once."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event  # only the main thread may set handlers

@@ -1,4 +1,4 @@
-"""The folder a run leaves: an ordinary Hugging Face model, plus mirror.json."""
+"""Write the output folder of a run: an ordinary Hugging Face model, plus mirror.json."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def describe_run(
     weights_sha256: list[str] | None = None,
     pad_to: int | None = None,
 ) -> Manifest:
-    """Say in a manifest what was trained, on what, and how it went.
+    """Return a manifest that records what was trained, on what, and how it went.
 
     Args:
         base: the model that the run began with.
-        stats: losses and time.
-        pooling: from token vectors to the vector of a text.
+        stats: losses and wall time.
+        pooling: name of the pooling from token vectors to the vector of a text.
         recipe: every hyper-parameter.
         data: a summary of the data.
-        training: seed, device, precision, and what else is to be said of the run.
-        level: what the texts are.
-        language: of the texts.
+        training: seed, device, precision, and whatever else the manifest should record of the run.
+        level: whether the texts are words, phrases or sentences.
+        language: language of the texts.
         dimension: D; None for the base model's.
-        weights_sha256: of the base model, where they are known already.
-        pad_to: tokens that every text is padded to, and cut at.
+        weights_sha256: hashes of the base model's weight files, where they are known already.
+        pad_to: number of tokens that every text is padded to and cut at; None for no padding.
     """
     return Manifest(
         dimension=base.dimension if dimension is None else dimension,
@@ -92,10 +92,10 @@ def write_folder(
     """Write the tuned model as `out`, whole or not at all; return the manifest with its files.
 
     Args:
-        base: the model.
-        manifest: what it is, its pooling one that can be tuned, but for its files.
+        base: the tuned model and its tokenizer.
+        manifest: its manifest, complete but for `files`, with a pooling that can be tuned.
         out: folder to write.
-        layers: what follows the pooling, `Dense`, `Normalize` or `Flow`.
+        layers: the layers after the pooling: `Dense`, `Normalize` or `Flow`.
         also: writes further files into the folder.
         overwrite: replace an existing folder.
 
@@ -107,7 +107,7 @@ def write_folder(
         try:
             with quiet_transformers():
                 base.model.save_pretrained(folder)
-        except SafetensorError as error:  # what safetensors makes of a full disk
+        except SafetensorError as error:  # safetensors' error for a full disk
             raise OSError(f"cannot write {out}: {error}") from error
         save_tokenizer(base.hf_tokenizer, folder, max_length=manifest.max_length)
         head = Head([cast(PoolingMode, manifest.pooling)], [layer.cpu() for layer in layers])

@@ -1,4 +1,4 @@
-"""A run: what every command that trains has in common, and what Mirror-BERT takes besides."""
+"""The settings of a run: those of every training command, and those of Mirror-BERT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RunConfig", "TuneConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Everything of a run but its data and its hyper-parameters.
+    """All settings of a run but its data and its hyper-parameters.
 
     Attributes:
         out: folder to write.
@@ -47,18 +47,18 @@ class RunConfig:
             raise ConfigError(f"seed must be at least 0, got {self.seed}")
 
     def run_options(self) -> dict[str, Any]:
-        """These fields, to make another run of."""
+        """Return the fields of `RunConfig`, to make the settings of another run from."""
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(RunConfig)}
 
     def load_options(self) -> dict[str, Any]:
-        """The fields that say how the base model is loaded."""
+        """Return the fields that say how the base model is loaded."""
         names = ("revision", "offline", "trust_remote_code")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneConfig(RunConfig):
-    """Everything of a run but its strings; see `RunConfig`.
+    """All settings of a Mirror-BERT run but its strings; see `RunConfig`.
 
     Attributes:
         recipe: hyper-parameters.

@@ -1,4 +1,4 @@
-"""A bar of training steps, on standard error."""
+"""Show a progress bar of the training steps on standard error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["shows_bars", "step_bar"]
 
 
 def shows_bars(wanted: bool | None) -> bool:
-    """Whether to show bars: as told, else where standard error is a terminal."""
+    """Return `wanted`, or, where it is None, whether standard error is a terminal."""
     return sys.stderr.isatty() if wanted is None else wanted
 
 
@@ -20,15 +20,15 @@ def shows_bars(wanted: bool | None) -> bool:
 def step_bar(
     steps: int, show: bool | None, desc: str, *, done: int = 0, unit: str = "step", size: int = 1
 ) -> Iterator[Callable[[float], None]]:
-    """Show a bar of a run's steps; what it gives takes the loss after each.
+    """Show a bar of a run's steps; yield a function to call with the loss after each step.
 
     Args:
-        steps: of the run.
+        steps: number of steps of the run.
         show: see `shows_bars`.
-        desc: what runs.
-        done: steps of an earlier session of the run.
-        unit: what is counted.
-        size: how many units a step has.
+        desc: label of the bar.
+        done: number of steps that earlier sessions of the run have done.
+        unit: name of the units that the bar counts.
+        size: number of units in a step.
     """
     bar = progress_bar(steps * size, shows_bars(show), unit=unit, desc=desc, initial=done * size)
 

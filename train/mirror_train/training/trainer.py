@@ -34,19 +34,19 @@ AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.
 
 
 def pad_length(recipe: Recipe) -> int | None:
-    """Tokens to pad every text to: fixed for `mean-with-padding`, else as few as possible."""
+    """Return the length that `mean-with-padding` pads every text to; None for other poolings."""
     return recipe.max_length if recipe.pooling == "mean-with-padding" else None
 
 
 @dataclass(slots=True)
 class TrainingStats:
-    """What a run measured, over all its sessions.
+    """The measurements of a run, over all its sessions.
 
     Attributes:
-        losses: loss of every step.
+        losses: the loss of every step.
         seconds: wall time of the steps.
-        real_tokens: tokens of the strings.
-        padded_tokens: tokens computed, padding included.
+        real_tokens: number of tokens of the strings.
+        padded_tokens: number of tokens computed, including padding.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -56,7 +56,7 @@ class TrainingStats:
 
     @property
     def padding_percent(self) -> float:
-        """Share of computed tokens that were padding."""
+        """The share of computed tokens that were padding, in percent."""
         return 100 * (1 - self.real_tokens / max(1, self.padded_tokens))
 
 
@@ -68,12 +68,12 @@ class Trainer:
 
     Args:
         pretrained: the model; it is trained in place.
-        batches: what to train on. Where a process's share of a batch is more than the recipe's
-            batch size, gradients are cached.
-        recipe: hyper-parameters, its pooling the one to train with.
+        batches: the batches to train on. Where a process's share of a batch is larger than the
+            recipe's batch size, gradients are cached.
+        recipe: hyper-parameters; its pooling is the one to train with.
         precision: fp32, or bf16 / fp16 for mixed precision.
-        processes: where to train, and with whom.
-        layer: what follows the pooling, as it is; None for nothing.
+        processes: this process, its device and the other processes of the run.
+        layer: a layer after the pooling, which is not trained; None for none.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Trainer:
 
     @property
     def total_steps(self) -> int:
-        """Optimiser steps of the whole run; the strings over the last full batch are left out."""
+        """The number of optimiser steps of the run; an incomplete last batch is left out."""
         return len(self._batches)
 
     def run(
@@ -127,18 +127,19 @@ class Trainer:
         """Train to the end.
 
         Args:
-            store: where checkpoints go.
+            store: where checkpoints are written.
             checkpoint_every: steps between checkpoints; 0 for none but on interruption.
             resume_from: continue after this checkpoint.
             on_step: called with the loss after every step.
 
         Raises:
-            ConfigError: drophead, with a model whose attention heads are not known.
-            Interrupted: on Ctrl-C (or SIGTERM), after the running step, with a checkpoint written.
-                Where one process is interrupted, all are.
+            ConfigError: the recipe has drophead, but where the model's attention heads are is not
+                known.
+            Interrupted: on Ctrl-C or SIGTERM, after the running step is finished and a checkpoint
+                written. If one process is interrupted, all stop.
             ModelError: the loss is no longer finite.
             DataError: all pairs of a batch share strings, so there are no negatives.
-            ProcessGroupError: another process cannot go on.
+            ProcessGroupError: another process of the run has failed.
         """
         start = 0
         if resume_from is not None:
@@ -165,7 +166,8 @@ class Trainer:
     def _step(self, step: int) -> float:
         began = time.perf_counter()
         batch = self._batches[step]
-        # Dropout draws from torch's generators: seeded by the step, a resumed run repeats them.
+        # Dropout draws from torch's generators: seeded by the step, they give a resumed run the
+        # masks of an uninterrupted one.
         torch.manual_seed(batch.dropout_seed)
         self._optimizer.zero_grad(set_to_none=True)
         value = self._backward(batch, step)
@@ -177,7 +179,7 @@ class Trainer:
         return value
 
     def _backward(self, batch: StepBatch, step: int) -> float:
-        """Leave the gradient in the parameters, scaled where there is a scaler; the loss."""
+        """Backpropagate a batch (scaled where there is a scaler) and return its loss."""
         tokens = self._tokenizer(batch)
         max_rows = batch.views * self._recipe.batch_size if self._cached else None
         chunks = self._forward.chunks(tokens, max_rows=max_rows)
@@ -190,7 +192,7 @@ class Trainer:
         return value
 
     def _backward_loss(self, z: Tensor, batch: StepBatch, step: int) -> float:
-        """Backpropagate the loss of this process's embeddings [V * n, D] and the others'."""
+        """Backpropagate from the embeddings [V * n, D] of this process; return the loss."""
         loss = contrast(z, batch, self._recipe, process_group=self._processes.group)
         value = loss.item()
         if not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Tuning, from strings and a base model to a folder that transformers loads."""
+"""Tune a base model on strings and write a folder that transformers can load."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["TuneReport", "load_base", "tune", "tuned_pooling"]
 
 @dataclass(frozen=True, slots=True)
 class TuneReport:
-    """What a run made.
+    """The result of a run.
 
     Attributes:
         out: the folder written.
-        manifest: its mirror.json.
-        stats: losses, time and padding.
+        manifest: the content of its mirror.json.
+        stats: losses, wall time and padding.
     """
 
     out: Path
@@ -46,15 +46,15 @@ class TuneReport:
 def tune(data: TrainingData, config: TuneConfig, *, base: Pretrained | None = None) -> TuneReport:
     """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
 
-    In every process that `torchrun` starts, this is one part of one run: each takes its share of
-    every batch, the loss contrasts the strings of all, and the first process writes the result.
+    Processes that `torchrun` starts share one run: each takes its share of every batch, the loss
+    contrasts the strings of all processes, and the first process writes the result.
 
     Raises:
         ConfigError: an option cannot be used, or a checkpoint is of another run.
-        DataError: fewer strings than one batch.
+        DataError: there are fewer strings than one batch holds.
         ModelError: the base model cannot be loaded, or the loss diverges.
         OutputExistsError: `out` or a checkpoint of an earlier run exists.
-        Interrupted: Ctrl-C; a checkpoint was written.
+        Interrupted: training was stopped by Ctrl-C or SIGTERM; a checkpoint was written.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.
         ProcessGroupError: another process of the run has failed.
     """
@@ -66,7 +66,7 @@ def load_base(config: TuneConfig) -> Pretrained:
     """Load the base model of a run, with the dropout of its recipe.
 
     Raises:
-        ModelError: it cannot be loaded.
+        ModelError: the model cannot be loaded.
     """
     return load_pretrained(config.model, dropout=config.recipe.dropout, **config.load_options())
 
@@ -198,21 +198,24 @@ def _check_hard_negatives(data: TrainingData, recipe: Recipe) -> None:
 
 
 def _check_space(base: Pretrained, config: TuneConfig) -> None:
-    """Before the work: weights for the result, three times as much for a checkpoint with AdamW."""
+    """Check before the work that the disk can hold the result and a checkpoint, if one is written.
+
+    A checkpoint takes three times the memory of the weights, because it holds AdamW's state.
+    """
     weights = sum(p.numel() * p.element_size() for p in base.model.parameters())
     check_space(config.out, (5 if config.checkpoint_every else 1) * weights)
 
 
 def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:
-    """Return the pooling of a run: see `TuneConfig`.
+    """Return the pooling of a run, as `TuneConfig.pooling` describes.
 
     Raises:
-        ModelError: the base model declares what cannot be tuned.
+        ModelError: the base model declares a pooling or modules that cannot be tuned.
     """
     if config.pooling != "auto":
         return config.pooling
     if config.recipe.pooling == "mean-without-special":
-        return config.recipe.pooling  # never a fallback: what the recipe was chosen with
+        return config.recipe.pooling  # the recipe was chosen for this pooling
     return declared_pooling(base.folder) or config.recipe.pooling
 
 
@@ -224,7 +227,7 @@ def _run_identity(
     precision: Precision,
     processes: Processes,
 ) -> dict[str, Any]:
-    """Everything that decides the result; a checkpoint of another identity is refused."""
+    """Return everything that decides the result; a checkpoint of another identity is refused."""
     return {
         "model": base.weights_sha256(),
         "data": data.sha256(),

@@ -1,4 +1,4 @@
-"""The strings of a step as tokens of the model, with spans masked where the recipe asks for it."""
+"""Tokenise the strings of a step, and mask spans of tokens where the recipe asks for it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["ViewTokenizer"]
 
 
 class ViewTokenizer:
-    """A step's strings to token ids, with a span of each positive masked where that is asked for.
+    """A tokenizer of a step's strings that masks a span of each positive if the recipe says so.
 
     Args:
-        pretrained: the model whose tokenizer it is.
-        recipe: its limit of tokens and its masking.
+        pretrained: the model whose tokenizer is used.
+        recipe: gives the maximum length and the masking.
     """
 
     def __init__(self, pretrained: Pretrained, recipe: Recipe) -> None:
@@ -29,7 +29,7 @@ class ViewTokenizer:
         self._special_ids = {id for id in found if id is not None}
 
     def __call__(self, batch: StepBatch) -> RaggedTokens:
-        """Tokens of the strings of a batch."""
+        """Return the tokens of the strings of a batch."""
         tokens = self._tokenize(batch.texts).tokens
         if batch.span_draws is None:
             return tokens

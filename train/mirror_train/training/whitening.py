@@ -1,9 +1,9 @@
-"""A whitening layer behind the pooling: the base model's own vectors, made less anisotropic.
+"""A whitening layer after the pooling, which makes the base model's vectors less anisotropic.
 
-The vectors of a masked language model lie in a narrow cone: few directions hold most of their
+The vectors of a masked language model lie in a narrow cone: a few directions hold most of their
 variance. Su et al. 2021 ("Whitening Sentence Representations") and Huang et al. 2021
-("WhiteningBERT") map them to unit covariance, without training. All of it amplifies noise in the
-weak directions; a power below 1 goes part of the way.
+("WhiteningBERT") map them to unit covariance without training. Full whitening amplifies noise in
+the weak directions; a power below 1 whitens in part.
 """
 
 from __future__ import annotations
@@ -23,23 +23,27 @@ from mirror_train.recipes.recipe import Recipe
 
 __all__ = ["centre_again", "fit_whitening", "whitening_layer"]
 
-# Strings that mean and covariance are estimated from.
+# The most strings that the mean and the covariance are estimated from.
 _SAMPLE = 5_000
-# Of the mean eigenvalue, added to all: with fewer strings than dimensions some would be 0.
+# This share of the mean eigenvalue is added to every eigenvalue, because some are 0 where there are
+# fewer strings than dimensions.
 _RIDGE = 1e-3
 
 
 def fit_whitening(
     base: Pretrained, data: TrainingData, recipe: Recipe, *, seed: int, device: torch.device
 ) -> Dense | None:
-    """Fit the layer of a recipe to the base model and the strings; None where it has none.
+    """Fit the whitening layer of a recipe to the base model's vectors of the strings.
 
     Args:
         base: the model, before it is tuned.
-        data: the strings; of more than 5,000 a random sample is taken.
-        recipe: its `whitening` and `pooling`.
-        seed: of the sample.
+        data: the strings; of more than 5,000, a random sample is taken.
+        recipe: gives `whitening` and `pooling`.
+        seed: seed of the sample.
         device: where to compute.
+
+    Returns:
+        The layer on `device`; None where the recipe has no whitening.
 
     Raises:
         ModelError: the vectors of all strings are the same.
@@ -60,16 +64,16 @@ def centre_again(
     seed: int,
     device: torch.device,
 ) -> None:
-    """Move the layer's bias so that the tuned model's vectors of the strings have the mean 0.
+    """Move the layer's bias so that the tuned model's vectors of the strings have mean 0 again.
 
-    InfoNCE hardly sees a direction that all vectors share, and tuning brings one back.
+    A direction that all vectors share hardly changes InfoNCE, so tuning brings one back.
 
     Args:
         base: the model, tuned.
-        layer: of `fit_whitening`; changed in place.
-        data: as given to `fit_whitening`.
-        recipe: the same.
-        seed: the same.
+        layer: the layer that `fit_whitening` returned; changed in place.
+        data: the strings that `fit_whitening` was given.
+        recipe: the recipe that `fit_whitening` was given.
+        seed: the seed that `fit_whitening` was given.
         device: where to compute.
     """
     encoder = TorchEncoder(base, head=Head([recipe.pooling], [layer]), device=device)
@@ -88,14 +92,14 @@ def _sample(data: TrainingData, seed: int) -> list[str]:
 
 
 def whitening_layer(vectors: Vectors, power: float) -> Dense:
-    """Return the layer y = s (x - m) C^(-power / 2); m and C are mean and covariance of `vectors`.
+    """Return the layer y = s (x - m) C^(-power / 2), m and C the mean and covariance of `vectors`.
 
-    With power 1 and s = 1 the vectors get unit covariance (ZCA, so that y stays near x); s gives
-    them a mean norm of 1. In float64, kept as float32.
+    With power 1 and s = 1 the vectors get unit covariance (ZCA, so that y stays near x). The factor
+    s gives them a mean norm of 1. The layer is computed in float64 and stored in float32.
 
     Args:
         vectors: float32 [n, D], n at least 2.
-        power: 0 .. 1; 0 centres alone.
+        power: 0 .. 1; 0 only centres the vectors.
 
     Raises:
         ModelError: the vectors are all the same.

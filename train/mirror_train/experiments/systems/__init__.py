@@ -1,1 +1,1 @@
-"""The papers' systems side by side: tuned from one base model, evaluated on the same sets."""
+"""Compare the papers' systems: tune all from one base model, evaluate all on the same sets."""

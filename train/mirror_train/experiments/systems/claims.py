@@ -1,4 +1,4 @@
-"""What a system's paper says it improves, and what a study shows of it."""
+"""Compare the improvements that a system's paper claims with the results of a study."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Claim", "Finding", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A system against another on the sets of some suites.
+    """A claim about a system against another one on the sets of some suites.
 
     Attributes:
         against: name of the other system.
-        suites: of the sets that the claim is about.
-        wanted: `higher`, or `on par`: no difference.
+        suites: suites of the sets that the claim is about.
+        wanted: `higher`, or `on par` for no difference.
     """
 
     against: str
@@ -27,20 +27,20 @@ class Claim:
     wanted: Literal["higher", "on par"] = "higher"
 
     def __str__(self) -> str:
-        """In words, for the table."""
+        """Return the claim in words, for the table."""
         return f"{self.wanted} {'than' if self.wanted == 'higher' else 'with'} {self.against}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A claim on one set.
+    """The result for a claim on one set.
 
     Attributes:
-        system: name.
-        claim: of its paper.
+        system: name of the system.
+        claim: claim of its paper.
         set: name of the set, with the metric.
-        difference: of the system and the other, on the same items.
-        verdict: in words.
+        difference: difference between the system and the other one, on the same items.
+        verdict: what the difference shows, in words.
     """
 
     system: str
@@ -51,12 +51,12 @@ class Finding:
 
 
 def judge(system: str, claim: Claim, results: Iterable[Result]) -> list[Finding]:
-    """Compare a system with another wherever both have figures.
+    """Compare a system with another one on all sets of the claim where both have figures.
 
     Args:
-        system: its name, the label of its results.
-        claim: what is to be shown.
-        results: of all systems.
+        system: name of the system, which labels its results.
+        claim: the claim to check.
+        results: results of all systems.
     """
     by_model: dict[str, dict[tuple[str, str], Result]] = {}
     for result in results:

@@ -1,4 +1,4 @@
-"""Which systems are compared, on what; and what tuning one of them takes."""
+"""The settings of a comparison of systems, and of tuning one of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RecipeType = TypeVar("RecipeType", Recipe, BurtRecipe, MultitaskRecipe)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemJob(RunConfig):
-    """One system from one base model; see `RunConfig`.
+    """The settings for tuning one system from one base model; see `RunConfig`.
 
     Attributes:
         system: its name, see `mirror_train.experiments.systems.table.SYSTEMS`.
@@ -45,7 +45,7 @@ class SystemJob(RunConfig):
 
 
 def fitted(recipe: RecipeType, job: SystemJob) -> RecipeType:
-    """The recipe as the job wants it: its learning rate, no text longer than the base can take."""
+    """Return the recipe with the job's learning rate, and texts cut to what the base can take."""
     changes: dict[str, Any] = {}
     if job.learning_rate is not None:
         changes["learning_rate"] = job.learning_rate
@@ -56,7 +56,7 @@ def fitted(recipe: RecipeType, job: SystemJob) -> RecipeType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemsConfig(RunConfig):
-    """What to compare, on what; see `RunConfig`.
+    """The settings of a comparison of systems; see `RunConfig`.
 
     Attributes:
         out: of RunConfig: models go to `out/models`, results to `out/runs`.

@@ -1,4 +1,4 @@
-"""What there is in a folder of data to tune the systems on."""
+"""Find and read the inputs for tuning the systems in a folder of data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
 
 __all__ = ["INPUTS", "Inputs", "find_input"]
 
-# Input -> patterns of files in the folder; {} is the language. The others are in English.
+# The patterns of each input's files in the folder; {} is the language, others are in English.
 INPUTS: dict[str, tuple[str, ...]] = {
     "sentences": ("sentences/{}.txt",),
     "words": ("words/{}.txt",),
@@ -30,16 +30,16 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "paraphrases": ("pairs/quora-train.csv", "pairs/quora-dev.csv"),
     "similarity": ("pairs/sts-train.csv", "pairs/sts-dev.csv"),
     "ppdb": ("pairs/ppdb*.txt", "ppdb/ppdb*.txt"),
-    # Pairs with scores that systems are evaluated on, and so must not learn from.
+    # Scored pairs that systems are evaluated on, so they must not be trained on them.
     "evaluated": ("sts/stsb-en-test.tsv", "sts/sick-r-all.tsv"),
 }
 _OF_A_LANGUAGE = frozenset({"sentences", "words"})
 
 
 def find_input(data: Path, name: str, language: str) -> list[Path]:
-    """The files of an input; none where the folder, or the language, has none.
+    """Return the files of an input; none where the folder or the language has none.
 
-    Of files that differ in their ending alone (SNLI comes in two forms) the first is taken.
+    Of files that differ only in their suffix (SNLI comes in two formats), the first is taken.
     """
     if name not in _OF_A_LANGUAGE and language != "en":
         return []
@@ -55,12 +55,12 @@ def find_input(data: Path, name: str, language: str) -> list[Path]:
 class Inputs:
     """The inputs of a folder, read when asked for.
 
-    Each raises DataError where a file is missing or cannot be read.
+    Each method raises DataError where a file is missing or cannot be read.
 
     Attributes:
         data: the folder.
-        language: of its texts.
-        top: take the first so many strings, pairs or rows of each; None for all.
+        language: language of its texts.
+        top: number of first strings, pairs or rows to take of each input; None for all.
     """
 
     data: Path
@@ -68,33 +68,33 @@ class Inputs:
     top: int | None = None
 
     def files(self, name: str) -> list[Path]:
-        """The files of an input, at least one."""
+        """Return the files of an input, at least one."""
         if not (found := find_input(self.data, name, self.language)):
             where = " or ".join(pattern.format(self.language) for pattern in INPUTS[name])
             raise DataError(f"{self.data} has no {where}")
         return found
 
     def sentences(self) -> TrainingData:
-        """Raw sentences."""
+        """Read the raw sentences."""
         return self._strings("sentences")
 
     def words(self) -> TrainingData:
-        """Frequent words."""
+        """Read the frequent words."""
         return self._strings("words")
 
     def triplets(self) -> TrainingData:
-        """Inference pairs as triplets with hard negatives."""
+        """Read inference pairs as triplets with hard negatives."""
         return self._first([read_nli(path, language="en") for path in self.files("inference")])
 
     def synonyms(self) -> TrainingData:
-        """Pairs of names of one concept."""
+        """Read pairs of names of the same concept."""
         return self._first([read_synonyms(path, language="en") for path in self.files("synonyms")])
 
     def tasks(self, seed: int) -> MultitaskData:
-        """Sentiment, paraphrases and similarity, without pairs that systems are evaluated on.
+        """Read sentiment, paraphrases and similarity, without pairs of the evaluation.
 
         Args:
-            seed: of what is held out.
+            seed: seed of the choice of the rows to hold out.
         """
         read = load_multitask_data(self.data / "pairs", top=self.top, seed=seed).tasks
         paths = find_input(self.data, "evaluated", self.language)
@@ -105,10 +105,10 @@ class Inputs:
         return MultitaskData(tasks)
 
     def burt_tasks(self, seed: int) -> BurtTasks:
-        """Inference pairs, and paraphrases of phrases where there are any.
+        """Read inference pairs and, where there are any, paraphrases of phrases.
 
         Args:
-            seed: of what is drawn from PPDB.
+            seed: seed of the draw from PPDB.
         """
         return BurtTasks.load(
             nli=self.files("inference"),
@@ -125,7 +125,7 @@ class Inputs:
         return dataclasses.replace(data, first=strings, second=strings)
 
     def _first(self, parts: list[TrainingData]) -> TrainingData:
-        """Parts one after another, cut: groups of different parts are different."""
+        """Join parts and cut them to `top`; groups of different parts stay different."""
         first: list[str] = []
         second: list[str] = []
         hard: list[str] = []
@@ -148,7 +148,7 @@ class Inputs:
 
 
 def without(examples: Examples, evaluated: list[ScoredPairs]) -> Examples:
-    """Leave out the pairs that are evaluated on, in either order, whatever case and marks."""
+    """Leave out evaluated pairs in either order, ignoring case and punctuation."""
     known = {
         frozenset((_plain(a), _plain(b)))
         for pairs in evaluated

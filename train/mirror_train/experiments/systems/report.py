@@ -1,4 +1,4 @@
-"""The table of a study of systems: as Markdown, and as JSON."""
+"""Write the table of a study of systems as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mirror_train.experiments.systems.table import BASE, SYSTEMS
 
 __all__ = ["claims_table", "figures_table", "find_claims", "write_report"]
 
-# Of geometry: measures that compare models of any scale.
+# The measures of geometry that allow comparing models of any scale.
 _GEOMETRY = ("isotropy score normalized", "uniformity", "mean cosine")
-_BEST = 1  # of accuracies @1, @5
+_BEST = 1  # of the accuracies @1 and @5, the table shows @1
 
 
 def find_claims(rows: list[Row]) -> list[Finding]:
-    """What the rows show of the claims of the papers."""
+    """Return what the rows show about the claims of the papers."""
     results = [result for row in rows for result in row.results]
     return [
         finding
@@ -39,7 +39,7 @@ def find_claims(rows: list[Row]) -> list[Finding]:
 
 
 def figures_table(rows: list[Row]) -> str:
-    """A line a system: what it was tuned on, its figures with intervals, time and memory."""
+    """Return a table with each system's training data, figures with intervals, time and memory."""
     columns = _columns(rows)
     header = ["system", "tuned on", *(title for title, _ in columns), "time", "memory"]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
@@ -55,7 +55,7 @@ def figures_table(rows: list[Row]) -> str:
 
 
 def claims_table(findings: list[Finding]) -> str:
-    """A line a claim and set: the difference with its interval, and what it shows."""
+    """Return a table with the difference, its interval and the verdict for each claim and set."""
     lines = ["| system | its paper says | on | difference | |", "|---|---|---|---|---|"]
     for one in findings:
         found = one.difference.interval
@@ -101,7 +101,7 @@ def write_report(config: SystemsConfig, rows: list[Row], left_out: dict[str, str
 
 
 def _columns(rows: list[Row]) -> list[tuple[str, tuple[str, str, str]]]:
-    """Title and key of every measure to show, in the order of the suites."""
+    """Return the title and the key of every measure to show, in the order of the suites."""
     keys = dict.fromkeys(_key(result) for row in rows for result in row.results)
     shown = []
     for suite, name, metric in keys:
@@ -164,7 +164,7 @@ def _about(config: SystemsConfig) -> dict[str, Any]:
     kept = ("model", "language", "top", "max_steps", "learning_rate", "seed", "samples")
     device = resolve_device(config.device)
     return {name: options[name] for name in kept} | {
-        "precision": resolve_precision(config.precision, device),  # auto is not what was measured
+        "precision": resolve_precision(config.precision, device),  # the one used, never auto
         "device": str(device),
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -18,14 +18,14 @@ __all__ = ["Row", "row_from_json", "row_to_json"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A system, tuned and evaluated.
+    """The results of a system that was tuned and evaluated.
 
     Attributes:
-        system: its name, or `untuned`.
-        tuned: how tuning went.
+        system: name of the system, or `untuned`.
+        tuned: how tuning ended.
         results: figures, each with its interval and replicates.
         failures: sets without a figure, and why.
-        about: what was said of the model when it was opened.
+        about: remarks about the model from when it was opened.
     """
 
     system: str
@@ -36,7 +36,7 @@ class Row:
 
 
 def row_to_json(row: Row) -> dict[str, Any]:
-    """A row as plain JSON values, with the replicates that comparisons need."""
+    """Return a row as plain JSON values, with the replicates that comparisons need."""
     results = [
         {
             **dataclasses.asdict(result.measure),
@@ -62,7 +62,10 @@ def row_to_json(row: Row) -> dict[str, Any]:
 
 
 def row_from_json(found: dict[str, Any]) -> Row:
-    """The row of the values of `row_to_json`; ValueError, KeyError or TypeError for others."""
+    """Return the row of the values of `row_to_json`.
+
+    Other values raise ValueError, KeyError or TypeError.
+    """
     results = [_result(found["system"], one) for one in found["results"]]
     return Row(found["system"], Tuned(**found["tuned"]), results, found["failures"], found["about"])
 

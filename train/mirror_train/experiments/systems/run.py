@@ -1,4 +1,4 @@
-"""Tuning every system from one base model, and evaluating all of them on the same sets."""
+"""Tune every system from one base model, and evaluate all of them on the same sets."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Opened:
     """A model to evaluate.
 
     Attributes:
-        encoder: runs it.
-        about: what is to be said of it in the table, such as the parity of its bundle.
+        encoder: the encoder that runs the model.
+        about: remarks about it for the table, such as the parity of its bundle.
     """
 
     encoder: BatchEncoder
@@ -43,7 +43,7 @@ class Opened:
 
 
 def open_with_torch(config: SystemsConfig) -> Callable[[str, str], Opened]:
-    """Evaluate models with PyTorch, as they are tuned."""
+    """Return a function that opens tuned models with PyTorch, without exporting them."""
 
     def open_model(name: str, model: str) -> Opened:
         options = config.load_options() | ({} if name == BASE else {"revision": None})
@@ -59,24 +59,25 @@ def run_systems(
     on_start: Callable[[str], None] = lambda name: None,
     on_row: Callable[[Row], None] = lambda row: None,
 ) -> tuple[list[Row], dict[str, str]]:
-    """Tune and evaluate what `config.out` does not hold yet.
+    """Tune and evaluate the systems for which `config.out` holds no result yet.
 
-    A row is kept under a hash of everything that decides it, so that the same command goes on after
-    an interruption; a system that was being tuned begins again. A system that fails is a row with
-    an error, and the next one is tried.
+    A row is kept under a hash of everything that decides it, so that the same command can continue
+    after an interruption; a system that was being tuned starts again. A system that fails becomes a
+    row with an error, and the next one is tried.
 
     Args:
         config: the study.
-        open_model: from a system's name and its folder (of the base model: its name) to an encoder.
+        open_model: opens the model of a system, given the system's name and the model's folder (for
+            the base model, its name).
         on_start: called with the name of each system that has to be run.
         on_row: called with every row.
 
     Returns:
-        The rows, the base model's first; and name -> reason of the systems that are left out.
+        The rows, with the base model's first, and the reason for each system that is left out.
 
     Raises:
         ConfigError: an option cannot be used.
-        DataError: no set to evaluate on, or a kept row cannot be read.
+        DataError: there is no set to evaluate on, or a kept row cannot be read.
         ModelError: the base model cannot be loaded.
     """
     runner = _Runner(config, open_model)
@@ -98,7 +99,7 @@ def run_systems(
 
 
 def _available(config: SystemsConfig) -> tuple[list[System], dict[str, str]]:
-    """The systems that can be tuned, and why the others cannot."""
+    """Return the systems that can be tuned, and for each of the others the reason why not."""
     chosen, left_out = [], {}
     for system in find_systems(config.systems):
         lacking = [
@@ -118,7 +119,7 @@ def _available(config: SystemsConfig) -> tuple[list[System], dict[str, str]]:
 
 
 class _Runner:
-    """Tunes and evaluates one system after the other."""
+    """The runner that tunes and evaluates one system after the other."""
 
     def __init__(self, config: SystemsConfig, open_model: Callable[[str, str], Opened]) -> None:
         self._config, self._open = config, open_model
@@ -136,7 +137,7 @@ class _Runner:
         }
 
     def identity(self, system: System | None) -> dict[str, Any]:
-        """Everything that decides the row of a system (None: the base model)."""
+        """Return everything that decides the row of a system, or of the base model for None."""
         if system is None:
             return self._common | {"system": BASE}
         config = self._config
@@ -190,10 +191,10 @@ class _Runner:
 
 
 def evaluation_sets(data: Path, language: str) -> list[EvaluationSet]:
-    """The sets of one language: similarity of sentences and of words, linking, geometry.
+    """Return the sets of a language: similarity of sentences and of words, linking, geometry.
 
     Raises:
-        DataError: there are none.
+        DataError: there are no sets.
     """
     found = find_sets(data, list(SUITES), SuiteOptions()).sets
     sets = [one for one in found if one.languages == (language,)]
@@ -206,7 +207,7 @@ def evaluation_sets(data: Path, language: str) -> list[EvaluationSet]:
 
 
 def _hash(path: Path) -> str:
-    """Of a file, or of the files of a folder."""
+    """Return the hash of a file, or of the files of a folder."""
     if path.is_file():
         return sha256(path)
     return files_sha256((one for one in sorted(path.rglob("*")) if one.is_file()), path)

@@ -1,4 +1,4 @@
-"""The systems of the papers, as data: what each needs, how it is tuned, what it should improve."""
+"""The systems of the papers as data: their inputs, their tuning and the claims about them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ BASE = "untuned"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A row of the table.
+    """A row of the table of systems.
 
     Attributes:
-        name: as on the command line.
-        title: what it is, in a line.
+        name: name on the command line.
+        title: description in a line.
         source: the paper.
-        inputs: names in `mirror_train.experiments.systems.inputs.INPUTS`; all are needed.
-        options: what decides its result beside job and inputs, as JSON values.
-        tune: makes it. Reads the inputs, writes `SystemJob.out`.
-        claims: what its paper says it improves.
-        optional: further inputs, which are used, or left out of what is used, where there are any.
+        inputs: names in `mirror_train.experiments.systems.inputs.INPUTS`; all are required.
+        options: what decides its result besides job and inputs, as JSON values.
+        tune: tunes it: reads the inputs and writes `SystemJob.out`.
+        claims: improvements that its paper claims.
+        optional: inputs that are not required: further training data, or the evaluated pairs, which
+            are left out of the training data.
     """
 
     name: str
@@ -50,7 +51,7 @@ class System:
 
 
 def _recipe(name: str, **changes: Any) -> Recipe:
-    """A recipe by name, with changes."""
+    """Return the recipe of a name, with changes."""
     return load_recipe(name).replace(**changes)
 
 
@@ -77,7 +78,7 @@ def _mirror(
 
 
 def _multi_similarity() -> dict[str, Any]:
-    """The loss of `mirror-ms`, to put into another recipe."""
+    """Return the fields of the loss of `mirror-ms`, to put into another recipe."""
     recipe = load_recipe("mirror-ms")
     names = ("loss", "temperature", "ms_alpha", "ms_beta", "ms_base", "triplet_margin")
     return {name: getattr(recipe, name) for name in names}
@@ -132,10 +133,10 @@ SYSTEMS: dict[str, System] = {
 
 
 def find_systems(names: list[str] | None) -> list[System]:
-    """The systems of these names, in the order of the table; all for None.
+    """Return the systems of the given names, in the order of the table; all for None.
 
     Raises:
-        ConfigError: there is none of a name.
+        ConfigError: there is no system of a name.
     """
     if names is None:
         return list(SYSTEMS.values())

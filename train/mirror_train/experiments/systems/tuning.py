@@ -1,4 +1,4 @@
-"""How each system is tuned; torch is imported by the functions that tune, not by their table."""
+"""Tune each system; torch is imported by the functions that tune, not by their table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _steps(own: int, job: SystemJob) -> int:
 def tune_mirror(
     recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: SystemJob
 ) -> TuneReport:
-    """Tune by contrast; a batch is no larger than the data."""
+    """Tune by a contrastive loss, with batches no larger than the data."""
     from mirror_train.training.tune import tune
 
     data, settings = read(job.inputs), fitted(recipe(), job)
@@ -47,7 +47,7 @@ def tune_mirror(
 
 
 def flow_options() -> dict[str, Any]:
-    """Hyper-parameters of `tune_flow`."""
+    """Return the hyper-parameters of `tune_flow`."""
     return dataclasses.asdict(FlowRecipe())
 
 
@@ -62,7 +62,7 @@ def tune_flow(job: SystemJob) -> TuneReport:
 
 
 def cf_recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool = True) -> CfRecipe:
-    """The recipe of BERT-CF, or of an ablation of its section 6.1."""
+    """Return the recipe of BERT-CF, or of an ablation of its section 6.1."""
     recipe = CfRecipe()
     mirror = recipe.mirror if views == "mirror" else recipe.mirror.replace(span_length=0)
     weight = recipe.mirror_weight if regulariser else 0.0
@@ -70,7 +70,7 @@ def cf_recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool =
 
 
 def cf_options(**ablation: Any) -> dict[str, Any]:
-    """Hyper-parameters of `tune_cf`."""
+    """Return the hyper-parameters of `tune_cf`."""
     return cf_recipe(**ablation).to_dict()
 
 
@@ -86,12 +86,12 @@ def tune_cf(job: SystemJob, **ablation: Any) -> TuneReport:
 
 
 def burt_options() -> dict[str, Any]:
-    """Hyper-parameters of `tune_burt`."""
+    """Return the hyper-parameters of `tune_burt`."""
     return dataclasses.asdict(BurtRecipe())
 
 
 def tune_burt(job: SystemJob) -> TuneReport:
-    """Train on inference pairs and paraphrases, an epoch of the inference pairs."""
+    """Train on inference pairs and paraphrases, for an epoch of the inference pairs."""
     from mirror_train.pairs.burt import tune_burt as run
 
     tasks, recipe = job.inputs.burt_tasks(job.seed), fitted(BurtRecipe(), job)
@@ -105,7 +105,7 @@ def tune_burt(job: SystemJob) -> TuneReport:
 
 
 def multitask_options() -> dict[str, Any]:
-    """Hyper-parameters of `tune_multitask`."""
+    """Return the hyper-parameters of `tune_multitask`."""
     return dataclasses.asdict(MultitaskRecipe())
 
 

@@ -1,4 +1,4 @@
-"""One system tuned in a process of its own: its time and its memory are nobody else's."""
+"""Tune one system in a process of its own, so that its time and memory are measured alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Tuned", "tune_here"]
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """How tuning a system ended.
+    """The outcome of tuning a system.
 
     Attributes:
         error: why there is no model; None where there is one.
-        seconds: it took, reading and writing included.
-        memory_mb: most physical memory of its process; None where it cannot be told.
-        device_mb: most memory of the GPU; None without one.
-        data: what it was tuned on, in words.
+        seconds: duration, including reading and writing.
+        memory_mb: peak physical memory of its process; None where it is not known.
+        device_mb: peak memory of the GPU; None without one.
+        data: description of its training data.
     """
 
     error: str | None = None
@@ -34,7 +34,7 @@ class Tuned:
 
 
 def tune_in_process(job: SystemJob) -> Tuned:
-    """Tune a system as `job` says. An exception here, Ctrl-C too, ends the process."""
+    """Tune a system in a child process, which is killed on any exception here, even Ctrl-C."""
     with start_child() as process:
         try:
             give_task(process, tune_here, job)
@@ -46,7 +46,7 @@ def tune_in_process(job: SystemJob) -> Tuned:
 
 
 def tune_here(job: SystemJob) -> dict[str, Any]:
-    """Tune a system in this process; the fields of `Tuned`."""
+    """Tune a system in this process; return the fields of `Tuned`."""
     import torch
 
     from mirror_train.experiments.systems.table import SYSTEMS
@@ -66,7 +66,7 @@ def tune_here(job: SystemJob) -> dict[str, Any]:
 
 
 def describe_data(data: dict[str, Any]) -> str:
-    """What a manifest says of its training data, in words: sources and sizes."""
+    """Return the sources and sizes of a manifest's training data in words."""
     if "source" in data:
         return f"{data['source']}, {data.get('strings', data.get('rows', 0)):,}"
     parts = [describe_data(part) for part in data.values() if isinstance(part, dict)]
