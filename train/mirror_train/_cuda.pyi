@@ -1,4 +1,4 @@
-"""InfoNCE on an NVIDIA GPU (csrc/bindings_cuda.cpp).
+"""InfoNCE on an NVIDIA GPU (csrc/bindings/cuda.cpp).
 
 Tensors are addresses of device memory, 0 for none; `stream` is a cudaStream_t. Nothing is checked
 here and nothing waits for the device: `mirror_train.loss.cuda_kernel` is the caller. A CUDA call
