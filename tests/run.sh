@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# All checks on a fresh machine: sets up .venv and .venv-run, then lint, types, build and tests.
-# PYTHON chooses the interpreter (3.11 or newer); further arguments go to pytest.
+# All checks on a fresh machine: sets up .venv and .venv-run, then lint, types, tests and the demo.
+# With arguments it sets up, and then runs pytest with these arguments and nothing else.
+# PYTHON chooses the interpreter (3.11 or newer).
 set -euo pipefail
 shopt -s globstar
 cd "$(dirname "$0")/.."
@@ -10,18 +11,24 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 export PIP_CONSTRAINT=$PWD/constraints.txt PIP_BUILD_CONSTRAINT=$PWD/constraints.txt
 step() { printf '\n== %s\n' "$*"; }
 
+step "build the wheel; install it with the extra cpu alone into .venv-run, beside what follows"
+wheel() {
+  rm -rf .venv-run build/wheel
+  "$python" -m venv .venv-run
+  .venv-run/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+  .venv-run/bin/python -m pip install --quiet "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
+}
+mkdir -p build
+wheel > build/wheel.log 2>&1 &
+wheel=$!
+trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
+export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
+
 step "install everything into .venv (compiler warnings are errors)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet \
   --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,dev]'
-
-step "build the wheel; install it with the extra cpu alone into .venv-run"
-rm -rf .venv-run build/wheel
-.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
-"$python" -m venv .venv-run
-.venv-run/bin/python -m pip install --quiet \
-  "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
-export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
+wait "$wheel" || { cat build/wheel.log; exit 1; }
 
 step "fetch the schema of Triton (its client wants older versions of what others need)"
 [ -d build/tritonclient ] || .venv/bin/python -m pip install --quiet --no-deps \
@@ -30,23 +37,25 @@ step "fetch the schema of Triton (its client wants older versions of what others
 step "fetch the default model (the tests themselves are offline)"
 .venv/bin/python -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())'
 
+# Twice as many processes as the tests have processors here: half of their time they wait for others.
+tests() { HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest "$@"; }
+if [ $# -gt 0 ]; then
+  step "tests: $*"
+  tests "$@"
+  exit
+fi
+
 if command -v nvcc > /dev/null; then
   step "compile the CUDA kernels for every architecture (warnings are errors), beside what follows"
-  mkdir -p build
   PYTHON=.venv/bin/python bash tests/compile_cuda.sh > build/compile_cuda.log 2>&1 &
   cuda=$!
 fi
 
-# Beside lint and types, which take one processor: a minute of it is mostly idle gaps. Of the tests
-# that were asked for by name it is left out, unless it is one of them.
-if [ $# -eq 0 ]; then
-  step "start to soak the encoder and the server, 60 seconds each"
-  MIRROR_RT_SOAK_SECONDS=60 MIRROR_RT_CHAOS_SECONDS=60 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
-    .venv/bin/pytest -p no:cacheprovider tests/encoding/test_soak.py \
-    tests/server/test_chaos.py > build/soak.log 2>&1 &
-  soak=$!
-  trap 'kill "$soak" 2> /dev/null || true' EXIT
-fi
+# Beside lint and types, which take one processor: a minute of it is mostly idle gaps.
+step "start to soak the encoder and the server, 60 seconds each, side by side"
+MIRROR_RT_SOAK_SECONDS=60 MIRROR_RT_CHAOS_SECONDS=60 tests -p no:cacheprovider -n 2 \
+  tests/encoding/test_soak.py tests/server/test_chaos.py > build/soak.log 2>&1 &
+soak=$!
 
 step "lint and types"
 .venv/bin/ruff format --check .
@@ -63,16 +72,14 @@ if [ -n "${cuda:-}" ]; then
   cat build/compile_cuda.log
 fi
 
-if [ $# -eq 0 ]; then
-  step "is memory flat?"
-  wait "$soak" || { cat build/soak.log; exit 1; }
-  tail -n 1 build/soak.log
-  export MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0
-fi
+step "is memory flat?"
+wait "$soak" || { cat build/soak.log; exit 1; }
+tail -n 1 build/soak.log
 
 step "tests"
-# Two at a time: most wait for a process or run on one thread anyway. More would want more memory.
-HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadfile --durations=40 "$@"
+MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --dist loadfile --durations=40
 
 step "the demo, on fewer words"
-bash examples/demo.sh --top 2000 --quiet
+demo=$(mktemp -d)
+trap 'rm -rf "$demo"' EXIT
+bash examples/demo.sh --out "$demo/demo" --top 2000 --quiet
