@@ -174,26 +174,17 @@ def _evaluate(
     seconds = time.perf_counter() - began
     for outcome in measured.outcomes:
         measure = Measure(one.suite, one.name, outcome.metric)
-        drawn = _replicates(measure, outcome, samples, seed)
+        drawn = np.empty(0)
+        if outcome.statistic is not None:
+            name, groups = f"{one.suite}/{one.name}", outcome.groups
+            drawn = replicates(
+                outcome.statistic, outcome.n, samples=samples, seed=seed, name=name, groups=groups
+            )
         result = Result(measure, model.label, outcome, interval(drawn), drawn, seconds)
         evaluation.results.append(result)
     if measured.cosines is not None:
         evaluation.cosines.setdefault((one.suite, one.name), {})[model.label] = measured.cosines
     return ""
-
-
-def _replicates(measure: Measure, outcome: Outcome, samples: int, seed: int) -> Floats:
-    if outcome.statistic is None:
-        return np.empty(0)
-    name = f"{measure.suite}/{measure.set}"
-    return replicates(
-        outcome.statistic,
-        outcome.n,
-        samples=samples,
-        seed=seed,
-        name=name,
-        groups=outcome.groups,
-    )
 
 
 def _average(evaluation: Evaluation, model: str) -> None:

@@ -15,7 +15,7 @@ from mirror_rt.evaluation.linking import link
 from mirror_rt.evaluation.mapping import normalized, orthogonal_procrustes, vecmap
 from mirror_rt.evaluation.readers.concepts import Names, split_ids
 from mirror_rt.evaluation.similarity import ScoredPairs
-from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc, roc_auc
+from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc
 from mirror_rt.evaluation.suites.sentences import _mean
 from mirror_rt.evaluation.suites.words import align
 
@@ -39,17 +39,17 @@ def test_roc_auc_equals_sklearn(rng, decimals):
     labels = rng.random(400) < 0.3
     scores = np.round(rng.standard_normal(400) + labels, decimals)  # rounded: ties
     expected = sklearn.metrics.roc_auc_score(labels, scores)
-    assert roc_auc(scores, labels) == pytest.approx(expected, abs=1e-12)
+    assert RocAuc(scores, labels)() == pytest.approx(expected, abs=1e-12)
 
 
 def test_roc_auc_counts_a_tie_as_half():
-    assert roc_auc([1, 1], [True, False]) == 0.5
+    assert RocAuc([1, 1], [True, False])() == 0.5
     with pytest.raises(DataError, match="same label"):
-        roc_auc([1, 2], [True, True])
+        RocAuc([1, 2], [True, True])()
     with pytest.raises(DataError, match="not finite"):
-        roc_auc([np.nan, 2], [True, False])
+        RocAuc([np.nan, 2], [True, False])()
     with pytest.raises(DataError, match="as many labels"):
-        roc_auc([1.0, 2.0], [True])
+        RocAuc([1.0, 2.0], [True])()
 
 
 def test_weights_are_repetitions(rng):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import find_column
+from mirror_rt.evaluation.readers.tables import check_texts, find_column
 from mirror_rt.io.text import iter_lines, read_table
-from mirror_rt.tokens.tokenization import why_invalid
 
 __all__ = ["Names", "read_concept_folder", "read_dictionary", "read_mentions", "split_ids"]
 
@@ -36,7 +35,6 @@ def read_dictionary(path: Path) -> Names:
     """Read one `ID||name` per line, as in BioSyn and SapBERT; `ID||name|name` has several names.
 
     Raises:
-        DataError: a line has no `||`, no id or no name, or there are no names.
         DataError: a line has no `||`, no id or no name, or there are no names.
     """
     texts: list[str] = []
@@ -94,6 +92,5 @@ def _checked(path: Path, texts: list[str], concepts: list[frozenset[str]]) -> Na
     if not texts:
         raise DataError(f"{path} has no names")
     for text in texts:
-        if reason := why_invalid(text):
-            raise DataError(f"{path}, name {text!r}: {reason}")
+        check_texts(f"{path}, name {text!r}", text)
     return Names(texts, concepts)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.tables import check_texts
 from mirror_rt.io.text import iter_lines
-from mirror_rt.tokens.tokenization import why_invalid
 
 __all__ = ["read_lexicon", "read_words"]
 
@@ -26,9 +26,7 @@ def read_lexicon(path: Path) -> list[tuple[str, str]]:
         cells = line.split("\t") if "\t" in line else line.split()
         if len(cells) != 2:
             raise DataError(f"{path}, line {number}: {len(cells)} cells, expected word TAB word")
-        for cell in cells:
-            if reason := why_invalid(cell):
-                raise DataError(f"{path}, line {number}: {reason}")
+        check_texts(f"{path}, line {number}", *cells)
         entries.append((cells[0].strip(), cells[1].strip()))
     if not entries:
         raise DataError(f"{path} has no entries")
@@ -45,6 +43,5 @@ def read_words(path: Path) -> list[str]:
     if not words:
         raise DataError(f"{path} holds no texts")
     for word in words:
-        if reason := why_invalid(word):
-            raise DataError(f"{path}, {word!r}: {reason}")
+        check_texts(f"{path}, {word!r}", word)
     return words

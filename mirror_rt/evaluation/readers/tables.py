@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.io.text import Table, csv_reader, iter_lines, read_table
+from mirror_rt.io.text import Table, csv_reader, iter_lines, make_table, read_table
+from mirror_rt.tokens.tokenization import why_invalid
 
-__all__ = ["Rows", "find_column", "read_any_table", "read_rows"]
+__all__ = ["Rows", "check_texts", "find_column", "read_any_table", "read_rows"]
 
 Rows = list[tuple[int, list[str]]]
 
@@ -56,15 +57,14 @@ def read_any_table(path: Path) -> Table:
         return read_table(path)
     first = next(iter_lines(path), "")
     rows = read_rows(path, cells=1, delimiter="\t" if "\t" in first else ",", quoted=True)
-    header = rows[0][1]
-    if repeated := {name for name in header if header.count(name) > 1}:
-        raise DataError(f"{path} has the column {min(repeated)!r} more than once")
-    for number, row in rows[1:]:
-        if len(row) != len(header):
-            raise DataError(
-                f"{path}, line {number}: {len(row)} cells, the header has {len(header)}"
-            )
-    return Table(path, header, [row for _, row in rows[1:]], [number for number, _ in rows[1:]])
+    return make_table(path, rows)
+
+
+def check_texts(where: str, *texts: str) -> None:
+    """Raise a DataError that says where, if one of the texts cannot be encoded."""
+    for text in texts:
+        if reason := why_invalid(text):
+            raise DataError(f"{where}: {reason}")
 
 
 def find_column(table: Table, names: Sequence[str], what: str) -> str:

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from mirror_rt.evaluation.bootstrap import Statistic
 from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.readers.scored import Reader, read_scored_table
+from mirror_rt.evaluation.similarity import ScoredPairs, cosines
+from mirror_rt.evaluation.statistics import RankCorrelation
 
 __all__ = [
     "CosineSamples",
@@ -21,8 +24,10 @@ __all__ = [
     "Outcome",
     "SuiteOptions",
     "accuracy",
+    "correlation",
     "evaluation_splits",
     "language_of",
+    "scored_set",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -125,13 +130,41 @@ class Found:
         return Found(self.sets + other.sets, self.missing + other.missing)
 
 
-def accuracy(hits: Floats) -> Statistic:
-    """Return the mean of `hits` (float64 [n] of 1 and 0) as a statistic of weights."""
+def scored_set(
+    suite: str,
+    name: str,
+    path: Path,
+    languages: tuple[str | None, ...],
+    read: Reader = read_scored_table,
+    note: str = "",
+) -> EvaluationSet:
+    """Make a set of pairs with human scores, in one language or across two."""
+
+    def measure(model: EvaluatedModel) -> Measured:
+        pairs = read(path)
+        rho = correlation(model, pairs, languages)
+        return Measured([Outcome.of("spearman", len(pairs.scores), rho, note=note)])
+
+    return EvaluationSet(suite, name, path, languages, measure)
+
+
+def correlation(
+    model: EvaluatedModel, pairs: ScoredPairs, languages: tuple[str | None, ...]
+) -> RankCorrelation:
+    """Correlate the cosines of pairs in the first and last of `languages` with their scores."""
+    first, second = languages[0], languages[-1]
+    other = None if first == second else model.of(second)
+    found = cosines(model.of(first), pairs.first, pairs.second, other)
+    return RankCorrelation(found, pairs.scores)
+
+
+def accuracy(metric: str, hits: Floats, note: str) -> Outcome:
+    """Make the outcome whose value is the mean of `hits`, float64 [n] of 1 and 0."""
 
     def statistic(weights: Floats) -> float:
         return float(weights @ hits / weights.sum())
 
-    return statistic
+    return Outcome.of(metric, len(hits), statistic, note=note)
 
 
 def language_of(path: Path) -> str | None:
