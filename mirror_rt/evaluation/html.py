@@ -33,13 +33,7 @@ the models are not ranked. Differences are not corrected for the number of compa
 
 
 def to_html(header: Header, evaluation: Evaluation, *, plots: bool = True) -> str:
-    """Return the report as HTML.
-
-    Args:
-        header: description of the run.
-        evaluation: results of the run.
-        plots: whether to draw plots, which needs matplotlib.
-    """
+    """Return the report as HTML; plots need matplotlib."""
     suites = dict.fromkeys(measure.suite for measure in evaluation.by_measure())
     body = [
         "<h1>Evaluation</h1>",

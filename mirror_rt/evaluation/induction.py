@@ -110,16 +110,14 @@ def csls_nearest(
     """Return the nearest row of `target` to some rows of `source` by CSLS (Lample et al. 2018).
 
     CSLS(x, z) = 2 cos(x, z) - r(x) - r(z), where r is the mean cosine with the k nearest words of
-    the other language. r(x) is the same for every z and therefore left out.
+    the other language (all, if there are fewer). r(x) is the same for every z and therefore left
+    out.
 
     Args:
         source: float64 [n, D], the whole mapped vocabulary.
         target: float64 [m, D], the whole vocabulary.
-        queries: [q] row numbers in `source`.
-        k: number of neighbours; all words if a vocabulary has fewer.
-
-    Returns:
-        [q] row numbers in `target`.
+        queries: [q] row numbers in `source`; the result is [q] row numbers in `target`.
+        k: number of neighbours.
     """
     x, z = (normalize_rows(matrix).astype(np.float32) for matrix in (source, target))
     neighbours = min(k, len(x))

@@ -84,11 +84,7 @@ def describe_comparison(one: Comparison) -> str:
 def verdict(row: dict[str, Result]) -> str:
     """Say which model is best on a measure, if the intervals of the differences show it.
 
-    Args:
-        row: maps each model to its result on one measure.
-
-    Returns:
-        A phrase; empty if fewer than two models have the measure, or if it does not rank models.
+    The phrase is empty if fewer than two models have the measure, or if it does not rank models.
     """
     compared = compare(row)
     if not compared:

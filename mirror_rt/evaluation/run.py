@@ -131,10 +131,11 @@ def evaluate_sets(
     """Evaluate every model on every set.
 
     A set that cannot be read or measured is recorded as a failure, and the next one is tried. A
-    model that cannot be loaded or run fails on all remaining sets.
+    model that cannot be loaded or run fails on all remaining sets. Each model is closed when its
+    sets are done.
 
     Args:
-        models: models with different labels; each is closed when its sets are done.
+        models: models with different labels.
         sets: sets that `find_sets` found.
         samples: number of bootstrap samples; 0 for no intervals.
         seed: seed of the bootstrap.

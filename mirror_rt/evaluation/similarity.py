@@ -107,11 +107,7 @@ def cosines(
 ) -> npt.NDArray[np.float64]:
     """Return the cosine of each pair of texts, float64 [n]; each distinct text is encoded once.
 
-    Args:
-        model: encoder of both texts, or of the first.
-        first: first texts.
-        second: second texts.
-        second_model: encoder of the second texts (such as another language's); None for `model`.
+    The second texts may have an encoder of their own, such as another language's.
 
     Raises:
         DataError: the two models give vectors of different lengths.

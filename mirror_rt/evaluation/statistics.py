@@ -13,11 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Compute Spearman's rho: the Pearson correlation of average ranks, ties included.
-
-    Args:
-        a: [n] numbers.
-        b: [n] numbers.
+    """Compute Spearman's rho of two lists [n]: the Pearson correlation of average ranks.
 
     Raises:
         DataError: there are fewer than two pairs, a value is not finite, or one side is constant,
@@ -27,11 +23,7 @@ def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
 
 def pearson(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
-    """Compute Pearson's correlation; None if one side is constant, so that it is undefined.
-
-    Args:
-        a: [n] numbers.
-        b: [n] numbers.
+    """Compute Pearson's correlation of two lists [n]; None if one is constant (undefined).
 
     Raises:
         DataError: there are fewer than two pairs, or a value is not finite.
@@ -66,11 +58,7 @@ class RankCorrelation:
 class RocAuc:
     """The area under the ROC curve, for any weights of the items; scores are sorted once.
 
-    The area is how often a positive scores above a negative, with ties as half.
-
-    Args:
-        scores: [n] numbers.
-        labels: [n] of True (positive) and False.
+    The area is how often a positive (label True) scores above a negative, with ties as half.
 
     Raises:
         DataError: the lists differ in length, or a score is not finite; when called, if all labels

@@ -102,18 +102,11 @@ def token_rows(
     on_too_long: OnTooLong,
     stop: threading.Event | None = None,
 ) -> TokenRows:
-    """Tokenise the texts of a window.
-
-    Args:
-        tokenizer: tokenizer of the model.
-        window: window of checked texts.
-        prompt: text to put before each text.
-        on_too_long: how to treat a text of more tokens than the model takes.
-        stop: event that, once set, ends with `Stopped` while a text is split into chunks.
+    """Tokenise the checked texts of a window, with `prompt` before each.
 
     Raises:
         ConfigError: the prompt leaves no room for text.
-        Stopped: `stop` was set.
+        Stopped: `stop` was set while a text was split into chunks.
     """
     start, texts, invalid = window
     valid = [i for i in range(len(texts)) if i not in invalid] if invalid else range(len(texts))
@@ -220,12 +213,9 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
     """Average the vectors of each text's rows, weighted by length; NaN for a text without rows.
 
     Args:
-        vectors: float32 [m, D], one vector for each row.
+        vectors: float32 [m, D], one vector for each row; the result is float32 [n, D].
         rows: the rows that the vectors were computed from.
         normalize: whether to give the means unit length again.
-
-    Returns:
-        float32 [n, D].
     """
     if rows.text is None or not (rows.chunked or rows.invalid):
         return vectors

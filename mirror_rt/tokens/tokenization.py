@@ -137,11 +137,6 @@ class TextTokenizer:
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
         """Read a tokenizer.json, and check that it works.
 
-        Args:
-            path: path of the file.
-            max_length: most tokens of a text, special tokens included.
-            pad_id: token id to pad with.
-
         Raises:
             BundleError: the file is not a tokenizer, fails on every text, gives ids outside
                 0 .. 2^31 - 1, or does not fit `max_length` or `pad_id`.

@@ -86,13 +86,9 @@ class Quantizer:
         *,
         unit: bool,
     ) -> Quantizer:
-        """Check the options, and make a quantizer of them.
+        """Check the options, and make a quantizer of them for vectors of `dimension` numbers.
 
-        Args:
-            precision: one of `EmbeddingPrecision`.
-            dimension: length D of the vectors before they are quantised.
-            ranges: [2, D], or None.
-            unit: whether the vectors have unit length, so that `unit_ranges` can be used.
+        If they are of unit length, `unit_ranges` can stand in for ranges.
 
         Raises:
             ConfigError: the precision is unknown, or ranges are missing, wrong or not needed.

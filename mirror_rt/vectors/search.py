@@ -93,7 +93,8 @@ def search(
         bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
         raise ConfigError(f"query {bad} holds NaN or infinity")
     if not isinstance(corpus, np.ndarray) or corpus.ndim != 2:
-        raise ConfigError(f"corpus must be an array [n, D], got {_describe(corpus)}")
+        found = list(corpus.shape) if isinstance(corpus, np.ndarray) else type(corpus).__name__
+        raise ConfigError(f"corpus must be an array [n, D], got {found}")
     if k < 1 or rescore < 1:
         raise ConfigError(f"k and rescore must be at least 1, got {k} and {rescore}")
     k = min(k, len(corpus))
@@ -219,9 +220,3 @@ def _matrix(values: npt.ArrayLike, name: str) -> Floats:
 def _check_dimensions(left: int, right: int) -> None:
     if left != right:
         raise ConfigError(f"vectors of {left} and of {right} dimensions cannot be compared")
-
-
-def _describe(value: object) -> str:
-    return (
-        f"an array {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-    )

@@ -39,11 +39,9 @@ def read_scored_table(path: Path) -> ScoredPairs:
 
 
 def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPairs]:
-    """Read one language of the published translation.csv and scores.csv; return ids and pairs.
+    """Read one language (as the columns name it: ENG, FRA ...) of translation.csv and scores.csv.
 
-    Args:
-        folder: folder of the two files.
-        language: language as their columns name it: ENG, FRA ...
+    Returns the ids of the pairs, and the pairs.
 
     Raises:
         DataError: a file or column is missing, or the two files do not have the same pairs.
@@ -61,10 +59,8 @@ def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPair
 def read_senteval(folder: Path) -> dict[str, ScoredPairs]:
     """Read a folder of STS.input.NAME.txt (two sentences) and STS.gs.NAME.txt (scores).
 
-    Pairs with a blank score were never scored, and are left out, as in SentEval.
-
-    Returns:
-        Maps a subset to its pairs, in alphabetical order.
+    Pairs with a blank score were never scored, and are left out, as in SentEval. The result maps a
+    subset to its pairs, in alphabetical order.
 
     Raises:
         DataError: a file has no partner, the two differ in length, or a pair cannot be used.

@@ -19,14 +19,8 @@ Rows = list[tuple[int, list[str]]]
 def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = False) -> Rows:
     """Read a table without a header; return line numbers and cells, without empty lines.
 
-    Args:
-        path: file of UTF-8 text.
-        cells: least number of cells of a row.
-        delimiter: text between two cells.
-        quoted: whether cells may be in double quotes.
-
     Raises:
-        DataError: as in `iter_lines`, or a row has fewer cells, or there are no rows.
+        DataError: as in `iter_lines`, or a row has fewer than `cells` cells, or there are no rows.
     """
     if quoted:
         text = io.StringIO("\n".join(iter_lines(path)) + "\n", newline="")

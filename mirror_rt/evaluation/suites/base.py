@@ -168,10 +168,7 @@ def accuracy(metric: str, hits: Floats, note: str) -> Outcome:
 
 
 def language_of(path: Path) -> str | None:
-    """Return the language in a file name: a tag between `-`, `.` or `_`, as in stsb-ru-test.tsv.
-
-    Returns None if no part, or more than one, looks like a tag of two letters.
-    """
+    """Return the one part of a file name that looks like a tag (stsb-ru-test.tsv), or None."""
     tags = [part for part in re.split(r"[-._]", path.stem) if re.fullmatch("[a-z]{2}", part)]
     return tags[0] if len(tags) == 1 else None
 
