@@ -123,8 +123,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
         DataError: the input cannot be used, or has changed since the job was begun.
         InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
         OutputExistsError: the output, or an unfinished job, exists.
-        BundleError: the model is not a bundle.
-        ProviderError: the execution providers are not available.
+        BundleError, ProviderError: as `Encoder.load`.
         ProcessGroupError: one of several processes ended unexpectedly.
     """
     if not 1 <= config.processes <= 256:

@@ -94,13 +94,7 @@ class _CountingEncoder(Encoder):
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Say how a process loads its encoder, and how it encodes.
-
-    Attributes:
-        folder: folder of the bundle.
-        load: options for loading; `threads` is the number per process.
-        options: options of `Encoder.encode`.
-    """
+    """Say how a process loads the bundle in `folder` (with threads of its own), and encodes."""
 
     folder: Path
     load: LoadOptions

@@ -45,11 +45,10 @@ class Cell:
         texts: number of texts per call.
         tokens: mean number of tokens of a text, special tokens included.
         calls: number of calls that were timed.
-        texts_per_second: mean throughput over all calls, in texts.
-        tokens_per_second: mean throughput over all calls, in tokens without padding.
+        tokens_per_second: mean throughput over all calls, without padding.
         p50_ms: median duration of a call.
-        p95_ms: 95th percentile of the duration; None for fewer than 20 calls.
-        p99_ms: 99th percentile of the duration; None for fewer than 100 calls.
+        p95_ms: 95th percentile of it; None for fewer than 20 calls.
+        p99_ms: 99th percentile of it; None for fewer than 100 calls.
     """
 
     texts: int

@@ -95,11 +95,8 @@ def measure_geometry(
 def isotropy_score(vectors: Matrix) -> float:
     """Compute IS of EMNLP 2021, Eq. 2 (Mu and Viswanath 2018): min over max of sum exp(c.v).
 
-    c runs over the eigenvectors of V^T V, with both signs, because the sign of an eigenvector
-    is arbitrary and the score must not depend on it.
-
-    Args:
-        vectors: float64 [n, D].
+    c runs over the eigenvectors of V^T V (V is `vectors`, [n, D]), with both signs, because the
+    sign of an eigenvector is arbitrary and the score must not depend on it.
     """
     _, directions = np.linalg.eigh(vectors.T @ vectors)
     projections = vectors @ np.concatenate([directions, -directions], axis=1)
@@ -134,8 +131,7 @@ def cosine_pairs(unit: Matrix, *, pairs: int, seed: int) -> Matrix:
 def masked_cosines(model: EmbeddingModel, texts: list[str], *, seed: int = 0) -> Matrix | None:
     """Return the cosine of each text of at least two characters with a copy with a masked span.
 
-    Returns:
-        float64 [n]; None if the tokenizer has no mask token or no text is long enough.
+    It is None if the tokenizer has no mask token or no text is long enough.
     """
     if model.mask_token is None:
         return None

@@ -23,15 +23,13 @@ NO_DIFFERENCE = "no difference shown"
 class Header:
     """The description of a run in its report.
 
+    `generator` and `created` are as in a manifest, `samples` and `seed` those of the bootstrap.
+
     Attributes:
-        generator: program and version.
-        created: time of the run, ISO 8601.
         data: folder of the sets.
         models: maps a label to the model's folder or name.
         suites: names of the suites that were asked for.
         missing: sets that were not found, with the places where they were expected.
-        samples: number of bootstrap samples.
-        seed: seed of everything random.
         geometry_texts: most texts of a file; 0 for all.
     """
 

@@ -37,13 +37,10 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figure of one model on one measure.
+    """The figure of the model of that label on one measure.
 
     Attributes:
-        measure: measure of the figure.
-        model: label of the model.
         outcome: value, and what it was computed from.
-        interval: interval of the value; None if there is none.
         replicates: float64 [samples], paired between models.
         seconds: seconds that the whole set took.
     """

@@ -89,9 +89,7 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Make a temporary folder that is renamed to `path` when the block ends without an error.
-
-    An existing folder is moved aside first and removed last, so one of the two is always complete.
+    """Make a temporary folder that replaces `path` when the block ends without an error.
 
     Raises:
         OutputExistsError: `path` exists and `overwrite` is False.

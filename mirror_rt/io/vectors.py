@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from mirror_rt.errors import ConfigError
-from mirror_rt.io.arrow import ArrowSink, ParquetSink
+from mirror_rt.io.arrow import TableSink
 from mirror_rt.io.atomic import new_file
 from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
 
@@ -109,7 +109,7 @@ def open_sink(path: str | Path, *, overwrite: bool, with_ids: bool = False) -> I
 _KINDS: dict[str, Callable[[list[IO[bytes]], str], VectorSink]] = {
     ".npy": lambda files, _: NpySink(*files),
     ".jsonl": lambda files, key: JsonlSink(files[0], key),
-    ".parquet": lambda files, _: ParquetSink(files[0]),
-    ".arrow": lambda files, _: ArrowSink(files[0]),
-    ".feather": lambda files, _: ArrowSink(files[0]),
+    ".parquet": lambda files, _: TableSink(files[0], parquet=True),
+    ".arrow": lambda files, _: TableSink(files[0], parquet=False),
+    ".feather": lambda files, _: TableSink(files[0], parquet=False),
 }

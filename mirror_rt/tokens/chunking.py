@@ -125,7 +125,11 @@ def token_rows(
             refused |= dict.fromkeys(too_long, too_long_reason(tokenizer.max_length))
         else:
             huge = [i for i in too_long if len(texts[i]) > MOST_CHARACTERS]
-            refused |= {i: _too_huge(texts[i]) for i in huge}
+            refused |= {
+                i: f"it has {len(texts[i]):,} characters, more than the {MOST_CHARACTERS:,} that "
+                "on_too_long='chunk' takes"
+                for i in huge
+            }
             kept = [i for i in too_long if i not in huge]
             chunks = {i: chunk_text(tokenizer, texts[i], prompt, stop) for i in kept}
             rows = _insert_chunks(rows, chunks)
@@ -261,10 +265,3 @@ def _parts(text: str, size: int) -> Iterator[str]:
 def too_long_reason(limit: int) -> str:
     """Return the reason why a text of more than `limit` tokens is refused."""
     return f"it is longer than {limit} tokens (on_too_long='truncate' cuts it, 'chunk' splits it)"
-
-
-def _too_huge(text: str) -> str:
-    return (
-        f"it has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that "
-        "on_too_long='chunk' takes"
-    )

@@ -42,10 +42,7 @@ class TextWindow(NamedTuple):
 
 
 def text_windows(
-    texts: Iterable[Any],
-    size: int = WINDOW_TEXTS,
-    *,
-    invalid: Mapping[int, str] | None = None,
+    texts: Iterable[Any], size: int = WINDOW_TEXTS, *, invalid: Mapping[int, str] | None = None
 ) -> Iterator[TextWindow]:
     """Cut a stream into windows of `size` texts, or fewer if they reach 16 million characters.
 

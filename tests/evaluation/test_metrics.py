@@ -10,9 +10,15 @@ import sklearn.neighbors
 from mirror_rt import DataError
 from mirror_rt.evaluation import bootstrap, evaluate_geometry
 from mirror_rt.evaluation.geometry import masked_cosines
-from mirror_rt.evaluation.induction import Lexicon, csls_nearest, induce
+from mirror_rt.evaluation.induction import (
+    Lexicon,
+    csls_nearest,
+    induce,
+    normalized,
+    orthogonal_procrustes,
+    vecmap,
+)
 from mirror_rt.evaluation.linking import link
-from mirror_rt.evaluation.mapping import normalized, orthogonal_procrustes, vecmap
 from mirror_rt.evaluation.readers.concepts import Names, split_ids
 from mirror_rt.evaluation.similarity import ScoredPairs
 from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc
@@ -211,15 +217,15 @@ def test_induction_of_a_rotated_language(rng):
     target = Vectors({f"t{i}": row for i, row in enumerate(x @ rotation)})
     entries = [(f"s{i}", f"t{i}") for i in range(120)]
     found = induce(source, target, Lexicon.make(entries[:60], entries[60:]))
-    assert {name: hits.mean() for name, hits in found.hits.items()} == {
+    assert {name: hits.mean() for name, hits in found.items()} == {
         "procrustes": 1.0,
         "vecmap": 1.0,
     }
     # A second translation, that is wrong, does not take the first one away; a wrong one alone does.
     test = [*entries[60:], ("s60", "t0"), ("s1", "t5")]
     found = induce(source, target, Lexicon.make(entries[:60], test))
-    assert len(found.queries) == 61
-    assert found.hits["procrustes"].tolist() == [1.0] * 60 + [0.0]
+    assert {len(hits) for hits in found.values()} == {61}
+    assert found["procrustes"].tolist() == [1.0] * 60 + [0.0]
 
 
 def test_induction_of_spaces_of_different_size(rng):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import check_texts, find_column
-from mirror_rt.io.text import iter_lines, read_table
+from mirror_rt.evaluation.readers.tables import check_texts, find_column, numbered_lines
+from mirror_rt.io.text import read_table
 
 __all__ = ["Names", "read_concept_folder", "read_dictionary", "read_mentions", "split_ids"]
 
@@ -39,7 +39,7 @@ def read_dictionary(path: Path) -> Names:
     """
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         cell, separator, names = line.partition(_SEPARATOR)
         found = [name.strip() for name in names.split("|") if name.strip()]
         if not separator or not split_ids(cell) or not found:
@@ -75,17 +75,13 @@ def read_concept_folder(folder: Path) -> Names:
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
     for path in sorted(folder.glob("*.concept")):
-        for number, line in _lines(path):
+        for number, line in numbered_lines(path):
             fields = line.split(_SEPARATOR)
             if len(fields) < 5 or not split_ids(fields[-1]):
                 raise DataError(f"{path}, line {number}: expected ...||mention||ID")
             texts.append(fields[-2].strip())
             concepts.append(split_ids(fields[-1]))
     return _checked(folder, texts, concepts)
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    return [(number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip()]
 
 
 def _checked(path: Path, texts: list[str], concepts: list[frozenset[str]]) -> Names:

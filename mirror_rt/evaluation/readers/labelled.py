@@ -26,8 +26,6 @@ class LabelledPairs:
     """A list of n pairs of texts, each of which is related or not.
 
     Attributes:
-        first: first texts.
-        second: second texts.
         positive: bool [n], whether the texts are related.
         left_out: number of rows of the file without a label or without a text.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import check_texts
+from mirror_rt.evaluation.readers.tables import check_texts, numbered_lines
 from mirror_rt.io.text import iter_lines
 
 __all__ = ["read_lexicon", "read_words"]
@@ -20,9 +20,7 @@ def read_lexicon(path: Path) -> list[tuple[str, str]]:
         DataError: a line does not have two cells, a word is empty, or there are no entries.
     """
     entries = []
-    for number, line in enumerate(iter_lines(path), 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(path):
         cells = line.split("\t") if "\t" in line else line.split()
         if len(cells) != 2:
             raise DataError(f"{path}, line {number}: {len(cells)} cells, expected word TAB word")

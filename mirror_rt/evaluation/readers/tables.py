@@ -11,7 +11,7 @@ from mirror_rt.errors import DataError
 from mirror_rt.io.text import Table, csv_reader, iter_lines, make_table, read_table
 from mirror_rt.tokens.tokenization import why_invalid
 
-__all__ = ["Rows", "check_texts", "find_column", "read_any_table", "read_rows"]
+__all__ = ["Rows", "check_texts", "find_column", "numbered_lines", "read_any_table", "read_rows"]
 
 Rows = list[tuple[int, list[str]]]
 
@@ -30,14 +30,18 @@ def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = F
         except csv.Error as error:  # such as a quote that is never closed
             raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
     else:
-        lines = enumerate(iter_lines(path), 1)
-        rows = [(number, line.split(delimiter)) for number, line in lines if line.strip()]
+        rows = [(number, line.split(delimiter)) for number, line in numbered_lines(path)]
     if not rows:
         raise DataError(f"{path} is empty")
     for number, row in rows:
         if len(row) < cells:
             raise DataError(f"{path}, line {number}: {len(row)} cells, expected at least {cells}")
     return rows
+
+
+def numbered_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the numbers (from 1) and the lines of a file that are not blank."""
+    return [(number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip()]
 
 
 def read_any_table(path: Path) -> Table:

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.float64]
+Groups = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,9 @@ class SuiteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One measure of one set under one model.
+    """One measure of one set of n items under one model.
 
     Attributes:
-        metric: name of the measure.
-        n: number of items.
-        value: value over all items.
         statistic: the measure for any weights [n] of the items; None for no interval.
         groups: [n], group of each item, within which items are resampled; None for one group.
         ranked: whether a larger value is better.
@@ -64,19 +62,13 @@ class Outcome:
     n: int
     value: float
     statistic: Statistic | None = None
-    groups: npt.NDArray[np.intp] | None = None
+    groups: Groups | None = None
     ranked: bool = True
     note: str = ""
 
     @classmethod
     def of(
-        cls,
-        metric: str,
-        n: int,
-        statistic: Statistic,
-        *,
-        groups: npt.NDArray[np.intp] | None = None,
-        note: str = "",
+        cls, metric: str, n: int, statistic: Statistic, groups: Groups | None = None, note: str = ""
     ) -> Outcome:
         """Make an outcome whose value is its statistic with every item counted once."""
         return cls(metric, n, statistic(np.ones(n)), statistic, groups, note=note)
@@ -102,12 +94,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """A set of a suite that was found.
+    """A set of a suite that was found, by the file or folder `path`.
 
     Attributes:
-        suite: name of the suite.
-        name: name of the set.
-        path: file or folder by which the set was found.
         languages: language tags of its texts; None where unknown.
         measure: reads the set and evaluates a model on it; raises DataError if it cannot.
     """

@@ -62,7 +62,7 @@ def _measure(
     )
     outcomes = [
         accuracy(f"accuracy @1, {name}", hits, f"{_DESCRIBED[name]}; {note}")
-        for name, hits in found.hits.items()
+        for name, hits in found.items()
     ]
     return Measured(outcomes)
 

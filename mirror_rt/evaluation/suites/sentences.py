@@ -11,15 +11,7 @@ import numpy as np
 
 from mirror_rt.evaluation.bootstrap import Statistic
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.readers.scored import (
-    Reader,
-    read_senteval,
-    read_senteval_file,
-    read_sick,
-    read_sts_benchmark,
-    read_sts_year,
-    read_stsb_multi,
-)
+from mirror_rt.evaluation.readers import scored
 from mirror_rt.evaluation.readers.tables import read_any_table
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
@@ -58,8 +50,8 @@ def find_sentences(data: Path, options: SuiteOptions) -> Found:
     sets: dict[str, EvaluationSet] = {}
     for one in (
         *_years(data),
-        *_one_of(data, "stsb-en", _BENCHMARK, read_sts_benchmark),
-        *_one_of(data, "sick-r", _SICK, read_sick),
+        *_one_of(data, "stsb-en", _BENCHMARK, scored.read_sts_benchmark),
+        *_one_of(data, "sick-r", _SICK, scored.read_sick),
         *_tracks(data),
         *_tables(data),
     ):
@@ -77,18 +69,16 @@ def _years(data: Path) -> Iterator[EvaluationSet]:
             if folder.is_dir():
                 measure = functools.partial(_subsets, folder)
                 yield EvaluationSet("sentences", name, folder, ("en",), measure)
-        for path in (data / place / f"20{year}.test.tsv" for place in _FOLDERS):
-            if path.is_file():
-                note = "all its subsets in one list"
-                yield scored_set("sentences", name, path, ("en",), read_sts_year, note)
+        note = "all its subsets in one list"
+        yield from _one_of(data, name, (f"20{year}.test.tsv",), scored.read_sts_year, note)
 
 
 def _one_of(
-    data: Path, name: str, names: tuple[str, ...], reader: Reader
+    data: Path, name: str, names: tuple[str, ...], reader: scored.Reader, note: str = ""
 ) -> Iterator[EvaluationSet]:
     for path in (data / place / file for place in _FOLDERS for file in names):
         if path.is_file():
-            yield scored_set("sentences", name, path, ("en",), reader)
+            yield scored_set("sentences", name, path, ("en",), reader, note)
 
 
 def _tracks(data: Path) -> Iterator[EvaluationSet]:
@@ -99,7 +89,7 @@ def _tracks(data: Path) -> Iterator[EvaluationSet]:
             if match is not None:
                 tags = tuple(dict.fromkeys(match.groups()))
                 name = f"sts17-{'-'.join(tags)}"
-                yield scored_set("sentences", name, path, tags, read_senteval_file)
+                yield scored_set("sentences", name, path, tags, scored.read_senteval_file)
 
 
 def _tables(data: Path) -> Iterator[EvaluationSet]:
@@ -112,7 +102,7 @@ def _tables(data: Path) -> Iterator[EvaluationSet]:
         path for place in ("sts", "stsb-multi-mt") for path in (data / place).glob("stsb-??-*.csv")
     ):
         tag = language_of(path)
-        yield scored_set("sentences", f"stsb-{tag}", path, (tag,), read_stsb_multi)
+        yield scored_set("sentences", f"stsb-{tag}", path, (tag,), scored.read_stsb_multi)
     for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
         if {"score", "similarity", "relatedness_score"} & set(read_any_table(path).header):
             yield scored_set("sentences", f"pairs-{path.stem}", path, (language_of(path),))
@@ -135,7 +125,7 @@ def _expected(data: Path, name: str) -> str:
 
 def _subsets(folder: Path, model: EvaluatedModel) -> Measured:
     """Join a year's subsets in both usual ways: all pairs in one list, and the mean of the rhos."""
-    subsets = list(read_senteval(folder).values())
+    subsets = list(scored.read_senteval(folder).values())
     found = [cosines(model.of("en"), pairs.first, pairs.second) for pairs in subsets]
     sizes = [len(some) for some in found]
     whole = RankCorrelation(np.concatenate(found), np.concatenate([p.scores for p in subsets]))
