@@ -31,12 +31,10 @@ _JOB, _COMPLETE, _LOCK = "job.json", "complete.json", ".lock"
 
 
 class JobFolder:
-    """The folder of an open job; `open_job` makes one.
+    """The folder OUTPUT.partial of an open job; `open_job` makes one.
 
     Attributes:
-        folder: OUTPUT.partial.
         output: path of the final file.
-        with_ids: whether rows have ids of their own.
         parts: number of finished windows.
         rows: number of texts in the finished windows.
     """

@@ -22,10 +22,7 @@ def padding(tokens: int, padded: int) -> float:
 class Progress:
     """A progress bar on standard error, which a thread updates while a window is still running.
 
-    Args:
-        show: whether to show the bar.
-        total: number of texts of the whole job; None if unknown.
-        done: number of texts that are finished already.
+    `done` of `total` texts (None if unknown) are finished already.
     """
 
     def __init__(self, show: bool, total: int | None, done: int) -> None:

@@ -36,8 +36,7 @@ __all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
 class RunCounter:
     """Count texts, tokens and padded tokens that ran, for a bar that moves while a window runs.
 
-    Args:
-        shared: three integers to which other processes add as well; None for one process.
+    `shared` are three integers to which other processes add as well; None for one process.
     """
 
     def __init__(self, shared: Any = None) -> None:

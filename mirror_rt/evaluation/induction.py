@@ -46,12 +46,7 @@ class Lexicon:
 
     @classmethod
     def make(
-        cls,
-        train: Entries,
-        test: Entries,
-        *,
-        source: Iterable[str] = (),
-        target: Iterable[str] = (),
+        cls, train: Entries, test: Entries, source: Iterable[str] = (), target: Iterable[str] = ()
     ) -> Lexicon:
         """Join the words of the dictionaries with more words of the two languages, if any."""
         entries = [*train, *test]

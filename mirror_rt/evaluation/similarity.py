@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import check_texts
 from mirror_rt.evaluation.statistics import spearman
 from mirror_rt.io.text import Table, read_table
+from mirror_rt.tokens.tokenization import check_texts
 
 __all__ = [
     "ScoredPairs",
@@ -70,12 +70,7 @@ def make_pairs(
     rows: Iterable[tuple[int, str, str, str]],
     names: tuple[str, str] = ("first text", "second text"),
 ) -> ScoredPairs:
-    """Check the cells of a file and turn its scores into numbers.
-
-    Args:
-        path: path of the file.
-        rows: line number, two texts and the cell of the score of each pair.
-        names: names of the two text columns, for error messages.
+    """Check the rows of a file: line number, two texts, and the cell of their score.
 
     Raises:
         DataError: a text is empty, a score is not a finite number, or there are no pairs.

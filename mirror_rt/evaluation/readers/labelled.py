@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import check_texts, find_column, read_any_table
+from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
+from mirror_rt.tokens.tokenization import check_texts
 
 __all__ = ["LABELS", "LabelledPairs", "read_labelled_pairs"]
 

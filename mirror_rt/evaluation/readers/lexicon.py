@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import check_texts, numbered_lines
+from mirror_rt.evaluation.readers.tables import numbered_lines
 from mirror_rt.io.text import iter_lines
+from mirror_rt.tokens.tokenization import check_texts
 
 __all__ = ["read_lexicon", "read_words"]
 

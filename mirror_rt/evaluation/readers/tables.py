@@ -9,9 +9,8 @@ from pathlib import Path
 
 from mirror_rt.errors import DataError
 from mirror_rt.io.text import Table, csv_reader, iter_lines, make_table, read_table
-from mirror_rt.tokens.tokenization import why_invalid
 
-__all__ = ["Rows", "check_texts", "find_column", "numbered_lines", "read_any_table", "read_rows"]
+__all__ = ["Rows", "find_column", "numbered_lines", "read_any_table", "read_rows"]
 
 Rows = list[tuple[int, list[str]]]
 
@@ -56,13 +55,6 @@ def read_any_table(path: Path) -> Table:
     first = next(iter_lines(path), "")
     rows = read_rows(path, cells=1, delimiter="\t" if "\t" in first else ",", quoted=True)
     return make_table(path, rows)
-
-
-def check_texts(where: str, *texts: str) -> None:
-    """Raise a DataError that says where, if one of the texts cannot be encoded."""
-    for text in texts:
-        if reason := why_invalid(text):
-            raise DataError(f"{where}: {reason}")
 
 
 def find_column(table: Table, names: Sequence[str], what: str) -> str:

@@ -29,11 +29,7 @@ def find_texts(data: Path, options: SuiteOptions) -> Found:
     """Find files LANG.txt in words/ and sentences/: the texts on which models are tuned."""
     sets = [
         EvaluationSet(
-            "geometry",
-            f"{place}-{path.stem}",
-            path,
-            (path.stem,),
-            partial(_measure, path, path.stem, options),
+            "geometry", f"{place}-{path.stem}", path, (path.stem,), partial(_measure, path, options)
         )
         for place in _FOLDERS
         for path in sorted((data / place).glob("*.txt"))
@@ -46,13 +42,13 @@ def find_texts(data: Path, options: SuiteOptions) -> Found:
     return Found(sets, missing)
 
 
-def _measure(path: Path, language: str, options: SuiteOptions, model: EvaluatedModel) -> Measured:
+def _measure(path: Path, options: SuiteOptions, model: EvaluatedModel) -> Measured:
     texts = read_words(path)
     of, rng = len(texts), np.random.default_rng(options.seed)
     if 0 < options.geometry_texts < of:
         rows = np.sort(rng.choice(of, options.geometry_texts, replace=False))
         texts = [texts[i] for i in rows]
-    geometry, positives, negatives = measure_geometry(model.of(language), texts, options.seed)
+    geometry, positives, negatives = measure_geometry(model.of(path.stem), texts, options.seed)
     note = f"a sample of {len(texts)} of {of} texts" if len(texts) < of else ""
     outcomes = [
         Outcome(field.name.replace("_", " "), geometry.n, value, ranked=False, note=note)

@@ -27,9 +27,7 @@ _MENTIONS = ("-test.tsv", "-test.txt", "/test.tsv", "/test.txt", "/processed_tes
 def find_linking(data: Path, options: SuiteOptions) -> Found:
     """Find sets in bel/: NAME-test.tsv or BioSyn's NAME/, with a dictionary if there is one."""
     folder = data / "bel"
-    names = (
-        [path.name for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
-    )
+    names = [path.name for path in sorted(folder.glob("*/"))]
     names += [path.stem.removesuffix("-test") for path in sorted(folder.glob("*-test.t[sx][vt]"))]
     sets = []
     for name in dict.fromkeys(names):
