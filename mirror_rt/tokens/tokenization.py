@@ -129,6 +129,15 @@ class TextTokenizer:
         self._tokenizer = tokenizer.from_str(tokenizer.to_str()) if copy else tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self.pad_id = pad_id
+        self.limit(max_length)
+
+    def limit(self, max_length: int) -> None:
+        """Set the most tokens of a text, special tokens included; not while texts are tokenised.
+
+        Raises:
+            ConfigError: `max_length` leaves no room for a token beside the special ones.
+        """
         special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         if max_length <= special:
             raise ConfigError(
@@ -137,7 +146,6 @@ class TextTokenizer:
             )
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
-        self.pad_id = pad_id
         self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
         """Most characters that are tokenised at once: 64 per token of the limit."""
 

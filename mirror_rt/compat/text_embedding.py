@@ -1,0 +1,153 @@
+"""Offer the interface of `fastembed.TextEmbedding` over an `Encoder`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.adapters.lazy import LazyEncoder
+from mirror_rt.compat.arguments import refuse, refuse_unknown
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.errors import ConfigError
+from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.pipeline.options import EncodeKeywords
+
+__all__ = ["TextEmbedding"]
+
+Vector = npt.NDArray[np.float32]
+_REFUSED = {
+    "cache_dir": "set MIRROR_RT_CACHE, or HF_HOME for the files of a hub",
+    "enable_cpu_mem_arena": "leave it out",
+    "mmap": "the weights of a bundle are always mapped",
+}
+
+
+class TextEmbedding:
+    """A bundle with the methods of `fastembed.TextEmbedding`.
+
+    Args:
+        model_name: folder or name of a bundle.
+        cache_dir: refused, see `MIRROR_RT_CACHE`.
+        threads: of one operator; None for all processors.
+        providers: execution providers of onnxruntime, instead of `cuda` and `device_ids`.
+        cuda: True for the cards, False for the CPU, `"auto"` for a card where there is one.
+        device_ids: numbers of the cards to use.
+        lazy_load: load the model with the first call.
+        **kwargs: `local_files_only`, `specific_model_path`, and fields of `LoadOptions`.
+
+    Raises:
+        ConfigError: an argument cannot be followed; the error says what to do instead.
+        BundleError: there is no such bundle (see `Encoder.load`).
+    """
+
+    def __init__(
+        self,
+        model_name: str = "all-MiniLM-L6-v2",
+        cache_dir: str | None = None,
+        threads: int | None = None,
+        providers: Sequence[str] | None = None,
+        cuda: bool | Literal["auto"] = "auto",
+        device_ids: list[int] | None = None,
+        lazy_load: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        refuse(type(self).__name__, _REFUSED, {"cache_dir": cache_dir, **kwargs})
+        kwargs = {name: value for name, value in kwargs.items() if name not in _REFUSED}
+        self.model_name, self.threads = model_name, threads
+        path = kwargs.pop("specific_model_path", None) or model_name
+        options = {"threads": threads, "offline": kwargs.pop("local_files_only", False), **kwargs}
+        refuse_unknown(type(self).__name__, options, LoadKeywords.__annotations__)
+        options |= _providers(providers, cuda, device_ids)
+        self._lazy = LazyEncoder(path, options)
+        if not lazy_load:
+            self._lazy.load()
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder that does the work."""
+        return cast(Encoder, self._lazy.encoder)  # it was loaded by name
+
+    @property
+    def embedding_size(self) -> int:
+        """The length D of an embedding."""
+        return self.encoder.dimension
+
+    @classmethod
+    def get_embedding_size(cls, model_name: str) -> int:
+        """Return the length D of an embedding of a bundle, which is loaded for it if need be."""
+        return cls(model_name).embedding_size
+
+    @classmethod
+    def list_supported_models(cls) -> list[dict[str, Any]]:
+        """List the models that load by their name alone; every bundle loads by its folder."""
+        return []
+
+    @classmethod
+    def add_custom_model(cls, *args: Any, **kwargs: Any) -> None:
+        """Refuse: a model becomes a bundle by `mirror-rt export`, and is then loaded by its path.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "models are not added to a list: run `mirror-rt export MODEL --out BUNDLE`, and give "
+            "BUNDLE as model_name"
+        )
+
+    def embed(
+        self,
+        documents: str | Iterable[str],
+        batch_size: int = 256,
+        parallel: int | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Vector]:
+        """Encode a stream of texts in constant memory, to one float32 [D] each, in order.
+
+        Args:
+            documents: one string, or any iterable of strings.
+            batch_size: as in `Encoder.encode`, texts of 64 tokens.
+            parallel: not needed, because one process uses all processors and cards.
+            **kwargs: further options of `Encoder.encode_iter`.
+
+        Raises:
+            InvalidTextError, ConfigError: as `Encoder.encode_iter`.
+        """
+        refuse_unknown("embed", kwargs, {**EncodeKeywords.__annotations__, "window": int})
+        texts = [documents] if isinstance(documents, str) else documents
+        yield from self.encoder.encode_iter(texts, **{"batch_size": batch_size, **kwargs})
+
+    def query_embed(self, query: str | Iterable[str], **kwargs: Any) -> Iterator[Vector]:
+        """Encode queries like `embed`, with the model's prompt for queries if it has one."""
+        yield from self._with_prompt(("query",), query, kwargs)
+
+    def passage_embed(self, texts: Iterable[str], **kwargs: Any) -> Iterator[Vector]:
+        """Encode documents like `embed`, with the model's prompt for documents if it has one."""
+        yield from self._with_prompt(("document", "passage"), texts, kwargs)
+
+    def token_count(self, texts: str | Iterable[str], batch_size: int = 1024, **kwargs: Any) -> int:
+        """Return the number of tokens of all texts, special tokens included."""
+        return sum(map(len, self.encoder.tokenize(texts)))
+
+    def _with_prompt(
+        self, names: tuple[str, ...], texts: str | Iterable[str], options: dict[str, Any]
+    ) -> Iterator[Vector]:
+        if "prompt" not in options and (name := self.encoder.prompts.first_of(names)):
+            options = {"prompt_name": name, **options}
+        return self.embed(texts, **options)
+
+
+def _providers(
+    providers: Sequence[str] | None, cuda: object, device_ids: list[int] | None
+) -> dict[str, Any]:
+    cuda = getattr(cuda, "value", cuda)  # a Device of fastembed
+    if providers is not None:
+        if cuda is True or device_ids:
+            raise ConfigError("give providers, or cuda and device_ids, not both")
+        return {"providers": list(providers)}
+    name = {True: "cuda", False: "cpu", "auto": "auto", "cuda": "cuda", "cpu": "cpu"}.get(cuda)
+    if name is None:
+        raise ConfigError(f"cuda must be True, False or 'auto', got {cuda!r}")
+    return {"providers": name, **({"devices": device_ids} if device_ids else {})}

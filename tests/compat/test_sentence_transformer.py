@@ -1,0 +1,210 @@
+"""The class beside the real one of sentence-transformers: its arguments, and its results."""
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer as Real
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+from mirror_export import ExportConfig, export_bundle
+from mirror_rt.compat import SentenceTransformer
+from mirror_rt.errors import ConfigError, InvalidTextError, MissingDependencyError
+
+TEXTS = ["a river in the town", "the doctor", "people of the world and their time"]
+PROMPTS = {"query": "query: ", "document": "passage: "}
+
+
+@pytest.fixture(scope="module")
+def both(tiny_bert, tmp_path_factory):
+    """A model in the real class, and its bundle in ours."""
+    folder = tmp_path_factory.mktemp("compat")
+    transformer = Transformer(str(tiny_bert))
+    pooling = Pooling(transformer.get_embedding_dimension(), "mean")
+    Real(modules=[transformer, pooling, Normalize()], prompts=PROMPTS, device="cpu").save(
+        str(folder / "model")
+    )
+    export_bundle(ExportConfig(str(folder / "model"), folder / "bundle"))
+    real = Real(str(folder / "model"), device="cpu")
+    return real, SentenceTransformer(folder / "bundle", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["__init__", "encode", "encode_multi_process", "similarity", "similarity_pairwise",
+     "start_multi_process_pool", "stop_multi_process_pool", "get_sentence_embedding_dimension",
+     "get_max_seq_length", "truncate_embeddings"],
+)  # fmt: skip
+def test_arguments_have_the_names_the_order_and_the_defaults_of_the_real_class(name):
+    def arguments(kind):
+        found = inspect.signature(getattr(kind, name)).parameters.values()
+        # The real class can be made of modules alone, so a model is optional there.
+        return [(a.name, a.kind, a.default) for a in found if a.name != "model_name_or_path"]
+
+    assert arguments(SentenceTransformer) == arguments(Real)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"prompt_name": "query"},
+        {"prompt": "about: "},
+        {"truncate_dim": 8},
+        {"truncate_dim": 8, "normalize_embeddings": True},
+        {"convert_to_numpy": False},
+        {"convert_to_tensor": True},
+        {"output_value": "token_embeddings"},
+        {"output_value": None},
+        {"batch_size": 1, "show_progress_bar": False, "device": "cpu"},
+    ],
+)
+@pytest.mark.parametrize("inputs", [TEXTS, TEXTS[0]], ids=["several", "one"])
+def test_encode_gives_what_the_real_class_gives(both, inputs, options):
+    theirs, ours = (model.encode(inputs, **options) for model in both)
+    compare(ours, theirs)
+
+
+def compare(ours, theirs):
+    if isinstance(theirs, dict):
+        assert set(ours) <= set(theirs)
+        tokens = int(theirs["attention_mask"].sum())  # the real class leaves the padding of a batch
+        for key, value in ours.items():
+            of_tokens = key != "sentence_embedding"
+            compare(value, theirs[key][:tokens] if of_tokens else theirs[key])
+    elif isinstance(theirs, list):
+        assert isinstance(ours, list)
+        for a, b in zip(ours, theirs, strict=True):
+            compare(a, b)
+    else:
+        assert isinstance(ours, np.ndarray | torch.Tensor)
+        assert tuple(ours.shape) == tuple(theirs.shape)
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=5e-6)
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+def test_quantised_results_are_those_of_the_real_class(both, precision):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the real class calls three texts too few
+        theirs, ours = (model.encode(TEXTS, precision=precision) for model in both)
+    assert ours.dtype == theirs.dtype
+    # A value on the border of two codes may fall to either side.
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= (1 if "int8" in precision else 0)
+
+
+def test_queries_and_documents_get_their_prompts(both):
+    real, ours = both
+    for method in ("encode_query", "encode_document"):
+        compare(getattr(ours, method)(TEXTS), getattr(real, method)(TEXTS))
+        compare(
+            getattr(ours, method)(TEXTS, None, "x: "), getattr(real, method)(TEXTS, None, "x: ")
+        )
+
+
+@pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
+def test_similarities_are_those_of_the_real_class(both, name, rng):
+    a, b = rng.normal(size=(3, 16)).astype("f4"), rng.normal(size=(3, 16)).astype("f4")
+    before = both[0].similarity_fn_name
+    for model in both:
+        model.similarity_fn_name = name
+    try:
+        for method in ("similarity", "similarity_pairwise"):
+            theirs, ours = (getattr(model, method)(a, b) for model in both)
+            assert isinstance(ours, np.ndarray)
+            np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-5)
+            tensors = getattr(both[1], method)(torch.tensor(a), torch.tensor(b))
+            assert isinstance(tensors, torch.Tensor)
+    finally:
+        both[0].similarity_fn_name = both[1].similarity_fn_name = before
+
+
+def test_what_is_asked_of_a_model_is_the_same(both):
+    real, ours = both
+    for name in ("max_seq_length", "prompts", "default_prompt_name", "similarity_fn_name"):
+        assert getattr(ours, name) == getattr(real, name), name
+    assert ours.get_sentence_embedding_dimension() == real.get_embedding_dimension()
+    assert ours.device == str(real.device)
+    tokens, expected = ours.tokenize(TEXTS), real.tokenize(TEXTS)
+    np.testing.assert_array_equal(tokens["input_ids"], expected["input_ids"].numpy())
+    np.testing.assert_array_equal(tokens["attention_mask"], expected["attention_mask"].numpy())
+
+
+def test_the_length_limit_can_be_lowered_and_not_raised(both):
+    real, ours = both
+    before = ours.max_seq_length
+    real.max_seq_length = ours.max_seq_length = 4
+    try:
+        compare(ours.encode(TEXTS), real.encode(TEXTS))
+    finally:
+        real.max_seq_length = ours.max_seq_length = before
+    with pytest.raises(ConfigError, match=f"--max-length {before + 1}"):
+        ours.max_seq_length = before + 1
+
+
+def test_a_pool_of_processes_is_this_process(both):
+    ours = both[1]
+    pool = ours.start_multi_process_pool(["cpu", "cpu"])
+    vectors = ours.encode(TEXTS)
+    np.testing.assert_array_equal(ours.encode(TEXTS, pool=pool), vectors)
+    np.testing.assert_array_equal(ours.encode_multi_process(TEXTS, pool), vectors)
+    ours.stop_multi_process_pool(pool)
+    with pytest.raises(ConfigError, match=r"SentenceTransformer\(..., device='cuda:1'\)"):
+        ours.start_multi_process_pool(["cuda:1"])
+
+
+def test_prompts_of_the_caller_replace_those_of_the_bundle(both):
+    folder = both[1].encoder.folder
+    model = SentenceTransformer(folder, prompts={"q": "Q: "}, default_prompt_name="q")
+    plain = both[1].encode([f"Q: {text}" for text in TEXTS])
+    np.testing.assert_allclose(model.encode(TEXTS), plain, atol=1e-6)
+    with pytest.raises(ConfigError, match="no prompt is called 'absent'"):
+        SentenceTransformer(folder, default_prompt_name="absent")
+
+
+def test_truncation_holds_for_the_class_and_within_a_block(both):
+    ours = both[1]
+    with ours.truncate_embeddings(4):
+        assert ours.encode(TEXTS).shape == (3, 4)
+        assert ours.get_sentence_embedding_dimension() == 4
+    assert ours.encode(TEXTS).shape[1] > 4
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda m: m.encode(TEXTS, device="cuda"), "choose the device when loading"),
+        (lambda m: m.encode(TEXTS, output_value="words"), "'token_embeddings' or None"),
+        (lambda m: m.encode(TEXTS, chunks=3), "takes no argument 'chunks'"),
+        (lambda m: SentenceTransformer(m.encoder.folder, trust_remote_code=True), "no code"),
+        (lambda m: SentenceTransformer(m.encoder.folder, device="mps"), "'cpu', 'cuda'"),
+        (lambda m: SentenceTransformer(m.encoder.folder, cache_folder="x"), "MIRROR_RT_CACHE"),
+        (lambda m: SentenceTransformer(m.encoder.folder, model_kwargs={"torch_dtype": 1}), "vari"),
+        (lambda m: SentenceTransformer(None), "folder or the name of a bundle"),
+        (lambda m: m.similarity(np.ones((2, 3)), np.ones((2, 4))), "3 and 4 dimensions"),
+        (lambda m: m.similarity_pairwise(np.ones((2, 3)), np.ones((1, 3))), "2 and 1"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_do(both, call, hint):
+    with pytest.raises(ConfigError, match=hint):
+        call(both[1])
+
+
+def test_methods_that_are_elsewhere_say_where(both):
+    with pytest.raises(AttributeError, match="mirror-rt tune"):
+        both[1].fit([])
+    with pytest.raises(AttributeError, match="has no 'nonsense' here"):
+        _ = both[1].nonsense
+
+
+def test_further_options_of_encode_are_taken(both):
+    with pytest.raises(InvalidTextError, match="the string is empty"):
+        both[1].encode(["a", ""])
+    assert np.isnan(both[1].encode(["a", ""], errors="nan")[1]).all()
+
+
+def test_a_tensor_without_torch_is_an_error_that_names_the_extra(both, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match="torch"):
+        both[1].encode(TEXTS, convert_to_tensor=True)

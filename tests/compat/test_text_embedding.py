@@ -1,0 +1,111 @@
+"""The class beside the real one of fastembed: its arguments, and its results."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from mirror_rt import Manifest
+from mirror_rt.compat import TextEmbedding
+from mirror_rt.errors import BundleError, ConfigError
+
+fastembed = pytest.importorskip("fastembed", reason="fastembed is not installed (extra dev)")
+TEXTS = ["a river in the town", "the doctor", "people of the world and their time"]
+
+
+@pytest.fixture(scope="module")
+def both(bundle):
+    """A bundle in the real class, which takes its graph and tokenizer, and in ours."""
+    from fastembed.common.model_description import ModelSource, PoolingType
+
+    fastembed.TextEmbedding.add_custom_model(
+        model="tiny",
+        pooling=PoolingType.DISABLED,
+        normalization=False,
+        sources=ModelSource(hf="none/none"),
+        dim=Manifest.read(bundle).dimension,
+        model_file="onnx/model.onnx",
+        output_name="sentence_embedding",
+    )
+    real = fastembed.TextEmbedding("tiny", specific_model_path=str(bundle), cuda=False)
+    return real, TextEmbedding(str(bundle), cuda=False)
+
+
+@pytest.mark.parametrize("name", ["embed", "query_embed", "passage_embed", "token_count"])
+def test_arguments_have_the_names_the_order_and_the_defaults_of_the_real_class(name):
+    def arguments(kind):
+        return [(a.name, a.kind, a.default)
+                for a in inspect.signature(getattr(kind, name)).parameters.values()]  # fmt: skip
+
+    assert arguments(TextEmbedding) == arguments(fastembed.TextEmbedding)
+
+
+def test_the_model_is_made_with_the_arguments_of_the_real_class():
+    ours, theirs = (list(inspect.signature(kind.__init__).parameters)
+                    for kind in (TextEmbedding, fastembed.TextEmbedding))  # fmt: skip
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("method", ["embed", "query_embed", "passage_embed"])
+@pytest.mark.parametrize("texts", [TEXTS, TEXTS[0]], ids=["several", "one"])
+def test_vectors_come_one_by_one_as_from_the_real_class(both, method, texts):
+    theirs, ours = (getattr(model, method)(texts) for model in both)
+    assert inspect.isgenerator(ours)
+    assert inspect.isgenerator(theirs)
+    np.testing.assert_allclose(np.stack(list(ours)), np.stack(list(theirs)), atol=2e-6)
+
+
+def test_numbers_are_those_of_the_real_class(both):
+    real, ours = both
+    assert ours.embedding_size == real.embedding_size
+    assert ours.token_count(TEXTS) == real.token_count(TEXTS)
+
+
+def test_the_model_can_wait_for_its_first_call(bundle):
+    with pytest.raises(BundleError):
+        TextEmbedding("absent")
+    waiting = TextEmbedding("absent", lazy_load=True)
+    with pytest.raises(BundleError):
+        next(iter(waiting.embed(TEXTS)))
+    assert next(iter(TextEmbedding(str(bundle), lazy_load=True).embed("a town"))).ndim == 1
+
+
+def test_an_endless_stream_is_read_as_it_is_needed(both):
+    def endless():
+        while True:
+            yield from TEXTS
+
+    stream = both[1].embed(endless(), window=4)
+    assert next(stream).shape == (both[1].embedding_size,)
+    stream.close()
+
+
+def test_prompts_of_queries_and_passages_are_put_before_them(bundle_copy):
+    import json
+
+    manifest = json.loads((bundle_copy / "mirror.json").read_text())
+    manifest["prompts"] = {"query": "query: ", "passage": "passage: "}
+    (bundle_copy / "mirror.json").write_text(json.dumps(manifest))
+    model = TextEmbedding(str(bundle_copy))
+    for method, prompt in (("query_embed", "query: "), ("passage_embed", "passage: ")):
+        with_prompt, plain = getattr(model, method)(TEXTS), model.embed([prompt + t for t in TEXTS])
+        np.testing.assert_allclose(list(with_prompt), list(plain), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"cache_dir": "x"}, "MIRROR_RT_CACHE"),
+        ({"cuda": "mps"}, "cuda must be"),
+        ({"providers": ["CPUExecutionProvider"], "cuda": True}, "not both"),
+        ({"nonsense": 1}, "takes no argument 'nonsense'"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_do(bundle, options, hint):
+    with pytest.raises(ConfigError, match=hint):
+        TextEmbedding(str(bundle), **options)
+
+
+def test_a_model_is_not_added_but_exported():
+    with pytest.raises(ConfigError, match="mirror-rt export"):
+        TextEmbedding.add_custom_model("tiny")
