@@ -1,0 +1,52 @@
+"""The documentation builds as a site, strictly, and its reference has every public name."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import mirror_export
+import mirror_rt
+import mirror_train
+from paths import ROOT
+
+pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra docs)")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("package", "page"),
+    [(mirror_rt, "python"), (mirror_train, "python-train"), (mirror_export, "python-train")],
+)
+def test_the_reference_has_every_public_name(site, package, page):
+    found = (site / "reference" / page / "index.html").read_text("utf-8")
+    names = {name for name in package.__all__ if not name.startswith("_")}
+    anchors = {match.split(".")[-1] for match in re.findall(r'<h[2-4] id="([\w.]+)"', found)}
+    assert names <= anchors
+
+
+def test_files_beside_the_documents_are_in_the_site_and_linked(site):
+    home = (site / "index.html").read_text("utf-8")
+    assert 'href="repository/ARCHITECTURE/"' in home
+    architecture = (site / "repository" / "ARCHITECTURE" / "index.html").read_text("utf-8")
+    assert 'href="../../decisions/"' in architecture
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        loaded = re.findall(
+            r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', page.read_text("utf-8")
+        )
+        assert not loaded, page
