@@ -22,7 +22,10 @@ from mirror_rt.errors import (
 )
 from mirror_rt.tokens.chunking import too_long_reason
 
-__all__ = ["Problem", "ProblemShape", "openai_shape", "problem_of", "tei_shape"]
+__all__ = ["HUNG_UP", "Problem", "ProblemShape", "malformed", "openai_shape", "overloaded",
+           "problem_of", "tei_shape"]  # fmt: skip
+
+HUNG_UP = 499  # nginx's status for a client that hung up; nobody gets it
 
 
 @dataclass

@@ -20,7 +20,7 @@ from mirror_rt.server.admission.holding import Unread
 from mirror_rt.server.admission.problems import Problem, overloaded
 
 if TYPE_CHECKING:
-    from mirror_rt.server.models.generations import Serving
+    from mirror_rt.server.models.registry import Serving
 
 __all__ = ["JSON", "Answer", "Exchange", "HungUp", "until_hang_up"]
 

@@ -12,6 +12,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mirror_rt.server.admission.problems import (
+    HUNG_UP,
     Problem,
     ProblemShape,
     malformed,
@@ -114,7 +115,7 @@ class Gate:
 
     def _note(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began
-        status = exchange.status or 499  # nginx's number for a client that hung up
+        status = exchange.status or HUNG_UP
         self._registry.metrics.requests.labels(
             exchange.route, exchange.model or "", str(status)
         ).observe(seconds)

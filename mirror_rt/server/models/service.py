@@ -60,7 +60,7 @@ class ModelService:
     ) -> None:
         self.model = model
         self.encoder = model.encoder
-        self._config = config
+        self.config = config
         self._metrics = metrics
         self._recent = recent
         self._open_texts = 0
@@ -189,10 +189,10 @@ class ModelService:
         tokens = self.scheduler.waiting_tokens
         wait = self._pace.seconds(tokens)
         # One text of full length may always wait: else one slow run could make it refuse everybody.
-        most = self._config.max_wait if tokens > self.encoder.max_length else math.inf
+        most = self.config.max_wait if tokens > self.encoder.max_length else math.inf
         if wait > min(most, timeout):
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
-        if self._open_texts + texts > self._config.max_waiting_texts:
+        if self._open_texts + texts > self.config.max_waiting_texts:
             raise OverloadedError(f"{self._open_texts} texts wait", retry_after=max(wait, 1.0))
         self._open_texts += texts
         try:
@@ -211,7 +211,7 @@ class ModelService:
             MirrorError: the model does not run, or gives a vector that is not finite.
         """
         began = time.monotonic()
-        self.encoder.warmup(batch_size=max(1, self._config.token_budget // 64))
+        self.encoder.warmup(batch_size=max(1, self.config.token_budget // 64))
         self.encoder.encode("ready", show_progress_bar=False)
         logger.info("%s is warm after %.1f s", self.model.name, time.monotonic() - began)
 
