@@ -114,7 +114,7 @@ class Exchange:
         self.model: str | None = None
         self.texts: int | None = None
         self.tokens: int | None = None
-        self.status = 0  # of the answer, until it begins
+        self.status = 0  # until the answer begins
         self.serving: Serving | None = None  # the models that the request uses
         self.times: RequestTimes | None = None  # when the model ran; None without tracing
 
