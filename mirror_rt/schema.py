@@ -15,40 +15,19 @@ from pathlib import PurePosixPath
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = [
-    "Digest",
-    "InnerFolder",
-    "InnerPath",
-    "Rule",
-    "at_most",
-    "between",
-    "build",
-    "check_values",
-    "is_unicode",
-    "matching",
-]
+__all__ = ["Digest", "InnerFolder", "InnerPath", "Rule", "at_most", "between", "build",
+           "check_values", "is_unicode", "matching"]  # fmt: skip
 
 # `copy`, `json` and `repr` are recursive, so deep values would break them; real documents have 5
 # levels.
 _MOST_LEVELS = 32
-_NAMES = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    dict: "an object",
-    list: "a list",
-}
+_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string",
+          dict: "an object", list: "a list"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on a value of the right type.
-
-    Attributes:
-        expected: the condition in words, for the error.
-        holds: whether a value satisfies it.
-    """
+    """A condition on a value of the right type: in words, for the error, and as a function."""
 
     expected: str
     holds: Callable[[Any], bool]

@@ -14,13 +14,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.http import openai, status, tei
 from mirror_rt.server.http.docs_page import docs_page
-from mirror_rt.server.http.exchange import Answer, Exchange
+from mirror_rt.server.http.exchange import HTML, Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
@@ -34,6 +33,7 @@ _POSTS: list[tuple[str, Handler]] = [
     ("/embed_all", tei.embed_all),
     ("/similarity", tei.similarity),
     ("/tokenize", tei.tokenize),
+    ("/", tei.embed),
 ]
 
 
@@ -76,51 +76,41 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
 
 
 def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
-    document = orjson.dumps(openapi_document())
-    page = docs_page(openapi_document()).encode()
-
-    async def openapi(_: Registry, __: Exchange, ___: bytes) -> Answer:
-        return Answer(document)
-
-    async def docs(_: Registry, __: Exchange, ___: bytes) -> Answer:
-        return Answer(page, content_type=b"text/html; charset=utf-8", headers=_PAGE_HEADERS)
-
+    document = openapi_document()
+    docs = Answer(docs_page(document).encode(), content_type=HTML, headers=_DOCS_HEADERS)
     gets: list[tuple[str, Handler]] = [
-        ("/health", _health), ("/ready", _ready), ("/metrics", _metrics), ("/info", tei.info),
-        ("/v1/models", openai.models), ("/v1/models/{name:path}", openai.model),
-        ("/openapi.json", openapi), ("/docs", docs), ("/status", status.status),
-    ]  # fmt: skip
-    # A single route, so that the answer to any other method names both methods.
-    both = _ReadOrPost(
-        Endpoint(registry, status.page, "/"), Endpoint(registry, tei.embed, "/", reads=True)
+        ("/health", _always(Answer(b'{"status":"live"}'))),  # the event loop works
+        ("/ready", _ready),
+        ("/metrics", _metrics),
+        ("/info", tei.info),
+        ("/v1/models", openai.models),
+        ("/v1/models/{name:path}", openai.model),
+        ("/openapi.json", _always(Answer(orjson.dumps(document)))),
+        ("/docs", _always(docs)),
+        ("/status", status.status),
+    ]
+    routes = [
+        Route(path, Endpoint(registry, handler, path), methods=["GET"]) for path, handler in gets
+    ]
+    # What is posted to `/` does not get here, but the answer to any other method names both.
+    routes.append(
+        Route("/", Endpoint(registry, _always(status.PAGE), "/"), methods=["GET", "POST"])
     )
-    return [
-        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
-        *(
-            Route(path, Endpoint(registry, handler, path), methods=["GET"])
-            for path, handler in gets
-        ),
-        Route("/", both, methods=["GET", "POST"]),
+    return routes + [
+        Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items() if path != "/"
     ]
 
 
-class _ReadOrPost:
-    """A path that answers both reading (GET) and POST.
+def _always(answer: Answer) -> Handler:
+    """Return a handler of a path whose answer is always the same."""
 
-    Args:
-        read, post: endpoints that answer the two.
-    """
+    async def handler(_: Registry, __: Exchange, ___: bytes) -> Answer:
+        return answer
 
-    def __init__(self, read: Endpoint, post: Endpoint) -> None:
-        self._read, self._post = read, post
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        endpoint = self._post if scope["method"] == "POST" else self._read
-        await endpoint(scope, receive, send)
+    return handler
 
 
-_PAGE_HEADERS = [
+_DOCS_HEADERS = [
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
     (b"x-content-type-options", b"nosniff"),
 ]
@@ -137,11 +127,6 @@ def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middl
     )
     gate = Middleware(Gate, registry=registry, posts=posts)
     return [cors, gate] if origins else [gate]
-
-
-async def _health(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """Answer that the server is live: the event loop works."""
-    return Answer(b'{"status":"live"}')
 
 
 async def _ready(registry: Registry, _: Exchange, __: bytes) -> Answer:

@@ -20,11 +20,11 @@ from mirror_rt.server.admission.holding import Unread
 from mirror_rt.server.admission.problems import Problem, overloaded
 
 if TYPE_CHECKING:
-    from mirror_rt.server.models.generations import Serving
+    from mirror_rt.server.models.registry import Serving
 
-__all__ = ["JSON", "Answer", "Exchange", "HungUp", "until_hang_up"]
+__all__ = ["HTML", "Answer", "Exchange", "HungUp", "until_hang_up"]
 
-JSON = b"application/json"
+HTML, JSON = b"text/html; charset=utf-8", b"application/json"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # A little more of a body that is too large is read and discarded: most clients send all of it
 # before they read the answer, and would lose the answer if the connection were closed at once.
@@ -39,19 +39,14 @@ class HungUp(Exception):  # noqa: N818  # nothing is wrong
 class Answer:
     """An answer to a request.
 
-    Attributes:
-        body: whole, or in pieces; an asynchronous generator computes them while they are sent.
-        status: HTTP status.
-        content_type: media type of the body.
-        headers: additional headers.
-        held: bytes kept in memory until the pieces are sent.
+    Its body is whole or in pieces; an asynchronous generator computes them while they are sent.
     """
 
     body: bytes | Iterable[bytes] | AsyncGenerator[bytes]
     status: int = 200
     content_type: bytes = JSON
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    held: int = 0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)  # additional ones
+    held: int = 0  # bytes kept in memory until the pieces are sent
 
     async def send(self, receive: Receive, send: Send, unread: Unread) -> None:
         """Send the answer; other tasks have their turn between two pieces.
@@ -101,16 +96,7 @@ async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> Asy
 
 
 class Exchange:
-    """A request that is being answered, and what will be logged about it.
-
-    Attributes:
-        request_id: the client's, or a new one.
-        began: when it began, in seconds of `time.monotonic`.
-        model, texts, tokens: for the log and the metrics; None if the request did not get that far.
-        status: HTTP status of the answer; 0 until it begins.
-        serving: models that the request uses; None until it does.
-        times: when the model ran for the request; None without tracing.
-    """
+    """A request that is being answered, and what will be logged about it."""
 
     __slots__ = ("began", "headers", "model", "request_id", "route", "scope", "serving", "status",
                  "texts", "times", "tokens")  # fmt: skip
@@ -124,12 +110,13 @@ class Exchange:
         known = _REQUEST_ID.fullmatch(given)
         self.request_id = given if known else f"{random.getrandbits(128):032x}"
         self.route = "unmatched"
+        # For the log and the metrics; None if the request did not get that far.
         self.model: str | None = None
         self.texts: int | None = None
         self.tokens: int | None = None
-        self.status = 0
-        self.serving: Serving | None = None
-        self.times: RequestTimes | None = None
+        self.status = 0  # until the answer begins
+        self.serving: Serving | None = None  # the models that the request uses
+        self.times: RequestTimes | None = None  # when the model ran; None without tracing
 
     def timeout(self, most: float) -> float:
         """Return the seconds that the request still has: what its header says, at most `most`.
@@ -153,20 +140,11 @@ class Exchange:
         return left
 
     async def body(
-        self,
-        receive: Receive,
-        *,
-        limit: int,
-        timeout: float,
-        grow: Callable[[int], None] = lambda _: None,
+        self, receive: Receive, *, limit: int, timeout: float, grow: Callable[[int], None]
     ) -> bytes:
-        """Read the body.
+        """Read a body of at most `limit` bytes within `timeout` seconds.
 
-        Args:
-            receive: ASGI's function.
-            limit: most bytes.
-            timeout: most seconds.
-            grow: called with the size of the body so far; raises OverloadedError to refuse it.
+        `grow` is called with the size of the body so far; it raises OverloadedError to refuse it.
 
         Raises:
             Problem: 408, 413, 415 or 429.
@@ -174,12 +152,13 @@ class Exchange:
         """
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Problem(415, "compressed bodies are not supported", "encoding", close=True)
+        too_large = Problem(413, f"the body has more than {limit} bytes", "too_large")
         declared = self.headers.get(b"content-length", b"")
         chunks: list[bytes] = []
         try:
             # As a float, because int() takes at most 4,300 digits.
             if declared.isdigit() and float(declared) > limit:
-                raise _too_large(limit)
+                raise too_large
             async with asyncio.timeout(timeout):
                 size, more = 0, True
                 while more:
@@ -187,7 +166,7 @@ class Exchange:
                     size += len(chunk)
                     chunks.append(chunk)
                     if size > limit:
-                        raise _too_large(limit)
+                        raise too_large
                     grow(size)
         except TimeoutError:
             raise Problem(408, f"the body did not come within {timeout:g} s", "timeout",
@@ -195,7 +174,9 @@ class Exchange:
         except (Problem, OverloadedError) as error:
             chunks.clear()
             await self._discard(receive)
-            raise error if isinstance(error, Problem) else _no_room(error) from None
+            problem = error if isinstance(error, Problem) else overloaded(error)
+            problem.close = True
+            raise problem from None
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _discard(self, receive: Receive) -> None:
@@ -207,16 +188,6 @@ class Exchange:
                 while more and size < _DISCARD_BYTES:
                     chunk, more = await _chunk(receive)
                     size += len(chunk)
-
-
-def _too_large(limit: int) -> Problem:
-    return Problem(413, f"the body has more than {limit} bytes", "too_large", close=True)
-
-
-def _no_room(error: OverloadedError) -> Problem:
-    problem = overloaded(error)
-    problem.close = True
-    return problem
 
 
 async def _chunk(receive: Receive) -> tuple[bytes, bool]:
