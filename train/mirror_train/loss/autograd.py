@@ -84,8 +84,9 @@ def _(z1: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     " -> Tensor[]",
 )
 def _backward_operator(*arguments: Any) -> list[Tensor]:
-    options = Options(*arguments[7:])
-    grads = backward(_contiguous(arguments[:4]), *arguments[4:7], options, None)
+    weights, log_weights, grad_output = arguments[4:7]
+    inputs, options = _contiguous(arguments[:4]), Options(*arguments[7:])
+    grads = backward(inputs, weights, log_weights, grad_output, options, None)
     # An operator's results must not share memory, but the torch kernel returns views of one tensor.
     return [grad.clone() for grad in grads] if options.kernel == "torch" else grads
 
