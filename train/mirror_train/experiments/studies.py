@@ -105,11 +105,7 @@ _POOLINGS: dict[Pooling, str] = {
     "mean-without-special": "mean without special tokens",
 }
 # Numbers of characters to mask: the paper's for sentences; most of those are too long for words.
-_SPANS = {
-    "word": (0, 1, 2, 3, 5),
-    "phrase": (0, 1, 2, 5, 10),
-    "sentence": (2, 5, 10, 15, 20),
-}
+_SPANS = {"word": (0, 1, 2, 3, 5), "phrase": (0, 1, 2, 5, 10), "sentence": (2, 5, 10, 15, 20)}
 
 
 def _masked(recipe: Recipe) -> dict[str, Any]:

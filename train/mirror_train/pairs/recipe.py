@@ -31,15 +31,7 @@ OBJECTIVES = ("nli", "pi", "ptc")
 TASKS = ("sentiment", "paraphrase", "similarity")
 BurtPooling = Literal["cls", "max", "mean"]
 # The seven concatenations of table 4, made of the parts in `mirror_rt.heads.task_heads.FEATURES`.
-CONCATENATIONS = (
-    "u,v",
-    "|u-v|",
-    "u*v",
-    "u,v,|u-v|",
-    "u,v,u*v",
-    "|u-v|,u*v",
-    "u,v,|u-v|,u*v",
-)
+CONCATENATIONS = ("u,v", "|u-v|", "u*v", "u,v,|u-v|", "u,v,u*v", "|u-v|,u*v", "u,v,|u-v|,u*v")
 _BURT_POOLING = Rule(
     f"of {', '.join(get_args(BurtPooling))}", lambda name: name in get_args(BurtPooling)
 )
@@ -103,11 +95,7 @@ class BurtRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurtConfig(TaskConfig):
-    """All settings of a run of `tune_burt` but its data; see `TaskConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-    """
+    """All settings of a run of `tune_burt` but its data; see `TaskConfig`."""
 
     recipe: BurtRecipe = field(default_factory=BurtRecipe)
 
@@ -173,10 +161,6 @@ class MultitaskRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultitaskConfig(TaskConfig):
-    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-    """
+    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`."""
 
     recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
