@@ -261,5 +261,5 @@ def find_study(name: str) -> Study:
         ConfigError: there is no such study.
     """
     if name not in STUDIES:
-        raise ConfigError(f"no study {name!r}; there are {', '.join(STUDIES)}")
+        raise ConfigError(f"there is no study {name!r}: there are {', '.join(STUDIES)}")
     return STUDIES[name]

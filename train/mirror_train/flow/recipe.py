@@ -117,7 +117,7 @@ class CfConfig(RunConfig):
     Attributes:
         recipe: hyper-parameters of both steps.
         pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
-        precision: of the encoder: auto, fp32, bf16 or fp16.
+        precision: precision of the encoder: auto, fp32, bf16 or fp16.
         resume: go on with the first step's checkpoint, or with its result.
     """
 

@@ -46,7 +46,7 @@ class TaskConfig(RunConfig):
 
     Attributes:
         precision: auto, fp32, bf16 or fp16.
-        seed: as of every run; the default is BERT-CF's.
+        seed: see `RunConfig`; the default is that of BERT-CF.
     """
 
     precision: Precision = "auto"
@@ -58,19 +58,19 @@ class BurtRecipe:
     """The hyper-parameters of BURT (sections 3.2, 3.3); the paper gives no learning rate.
 
     Attributes:
-        objectives: of `OBJECTIVES`, in the order of their batches; none for all that there are
-            data for.
+        objectives: some of `OBJECTIVES`, in the order of their batches; none for all that there
+            are data for.
         pooling: cls, max or mean, whatever the base model declares.
-        concatenation: of the two vectors of a pair, of `CONCATENATIONS`.
-        negatives: k, random pairs for each pair of paraphrases.
-        batch_size: pairs in a batch.
-        learning_rate: of Adam, at its highest.
-        warm_up: share of the steps over which it rises; it falls to 0 over the others.
+        concatenation: one of `CONCATENATIONS`, for the two vectors of a pair.
+        negatives: k, the number of random pairs for each pair of paraphrases.
+        batch_size: number of pairs in a batch.
+        learning_rate: the highest rate of Adam.
+        warm_up: the share of the steps over which it rises; it falls to 0 over the others.
         dropout: rate of every dropout of the encoder.
         epochs: passes over the sentence pairs; without them, over the largest task. Smaller tasks
             begin again, larger ones are not finished.
-        steps: optimiser steps, in the place of epochs.
-        max_length: most tokens of a text in training.
+        steps: number of optimiser steps, in the place of epochs.
+        max_length: the most tokens of a text in training.
     """
 
     objectives: tuple[str, ...] = ()
@@ -105,19 +105,19 @@ class MultitaskRecipe:
     """The hyper-parameters of multi-task fine-tuning; defaults as in BERT-CF (sections 4.3, 5.3).
 
     Attributes:
-        steps: optimiser steps; each takes a batch of every task.
+        steps: number of optimiser steps; each takes a batch of every task.
         evaluate_every: steps between evaluations; the best weights by the mean of the tasks'
             metrics are kept. The last step is always evaluated.
-        learning_rate: of AdamW, constant.
-        weight_decay: of AdamW.
+        learning_rate: rate of AdamW, constant.
+        weight_decay: weight decay of AdamW.
         dropout: rate of every dropout of the encoder.
-        max_length: most tokens of a text in training.
+        max_length: the most tokens of a text in training.
         pooling: `auto` takes what the base model declares, else the mean (section 5.3).
         projection: e, length of the projected vectors of the tasks of pairs.
-        weights: task -> factor of its loss.
-        batch_sizes: task -> rows of its batches.
-        dropouts: task -> rate of dropout before its head.
-        hinges: task of pairs -> least similarity.
+        weights: the factor of each task's loss.
+        batch_sizes: the number of rows in a batch of each task.
+        dropouts: the rate of dropout before the head of each task.
+        hinges: the least similarity of each task of pairs.
     """
 
     steps: Annotated[int, least(1)] = 5000

@@ -153,7 +153,10 @@ def without(examples: Examples, evaluated: list[ScoredPairs]) -> Examples:
         if frozenset((_plain(a), _plain(b))) not in known
     ]
     if not rows:
-        raise DataError(f"{examples.source}: all of its pairs are evaluated on, none is left")
+        raise DataError(
+            f"{examples.source}: all of its pairs are evaluated on, and none is left to train on: "
+            "give more pairs"
+        )
     left_out = len(examples) - len(rows)
     source = f"{examples.source} without {left_out} pairs that are evaluated on"
     return dataclasses.replace(examples.take(rows), source=source if left_out else examples.source)
