@@ -13,38 +13,15 @@ _LETTERS = 20_000  # number of letters to look at
 
 # The ISO 15924 code for the first word of a letter's Unicode name.
 _SCRIPTS = {
-    "ARABIC": "Arab",
-    "ARMENIAN": "Armn",
-    "BENGALI": "Beng",
-    "CJK": "Hani",
-    "CYRILLIC": "Cyrl",
-    "DEVANAGARI": "Deva",
-    "ETHIOPIC": "Ethi",
-    "FULLWIDTH": "Latn",
-    "GEORGIAN": "Geor",
-    "GREEK": "Grek",
-    "GUJARATI": "Gujr",
-    "GURMUKHI": "Guru",
-    "HALFWIDTH": "Kana",
-    "HANGUL": "Hang",
-    "HEBREW": "Hebr",
-    "HIRAGANA": "Hira",
-    "KANNADA": "Knda",
-    "KATAKANA": "Kana",
-    "KATAKANA-HIRAGANA": "Kana",
-    "KHMER": "Khmr",
-    "LAO": "Laoo",
-    "LATIN": "Latn",
-    "MALAYALAM": "Mlym",
-    "MONGOLIAN": "Mong",
-    "MYANMAR": "Mymr",
-    "ORIYA": "Orya",
-    "SINHALA": "Sinh",
-    "TAMIL": "Taml",
-    "TELUGU": "Telu",
-    "THAI": "Thai",
+    "ARABIC": "Arab", "ARMENIAN": "Armn", "BENGALI": "Beng", "CJK": "Hani", "CYRILLIC": "Cyrl",
+    "DEVANAGARI": "Deva", "ETHIOPIC": "Ethi", "FULLWIDTH": "Latn", "GEORGIAN": "Geor",
+    "GREEK": "Grek", "GUJARATI": "Gujr", "GURMUKHI": "Guru", "HALFWIDTH": "Kana",
+    "HANGUL": "Hang", "HEBREW": "Hebr", "HIRAGANA": "Hira", "KANNADA": "Knda",
+    "KATAKANA": "Kana", "KATAKANA-HIRAGANA": "Kana", "KHMER": "Khmr", "LAO": "Laoo",
+    "LATIN": "Latn", "MALAYALAM": "Mlym", "MONGOLIAN": "Mong", "MYANMAR": "Mymr",
+    "ORIYA": "Orya", "SINHALA": "Sinh", "TAMIL": "Taml", "TELUGU": "Telu", "THAI": "Thai",
     "TIBETAN": "Tibt",
-}
+}  # fmt: skip
 
 
 def letters_by_script(texts: Iterable[str]) -> Counter[str]:
@@ -59,16 +36,9 @@ def letters_by_script(texts: Iterable[str]) -> Counter[str]:
 def script_warning(
     texts: Iterable[str], language: str, scripts: Sequence[str], source: str
 ) -> str | None:
-    """Return a warning if most letters are of a script that the language is not written in.
+    """Return a warning if most letters are not of a language's scripts (ISO 15924), else None.
 
-    Args:
-        texts: strings of a file.
-        language: the language that the strings are said to be in.
-        scripts: scripts that the language is written in; empty where they are not known.
-        source: the file, for the message.
-
-    Returns:
-        The warning; None where there is nothing to warn of.
+    Nothing is said where the scripts are not known; `source` names the file in the warning.
     """
     counts = letters_by_script(texts)
     total = counts.total()

@@ -5,11 +5,20 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from mirror_rt.errors import ConfigError
 from mirror_train.compute.precision import Precision
-from mirror_train.recipes.recipe import Recipe, checked, load_recipe
+from mirror_train.recipes.recipe import (
+    NotNegative,
+    Positive,
+    Recipe,
+    check_rules,
+    check_types,
+    checked,
+    least,
+    load_recipe,
+)
 from mirror_train.training.run_config import RunConfig
 
 __all__ = ["CfConfig", "CfRecipe", "FlowConfig", "FlowPooling", "FlowRecipe"]
@@ -22,35 +31,24 @@ class FlowRecipe:
     """The hyper-parameters of a flow (BERT-CF, sections 4.2, 5.3; hidden size: BERT-flow's code).
 
     Attributes:
-        blocks: of the flow.
-        hidden_size: of the network of each block's coupling.
-        steps: of AdamW, at a constant learning rate.
-        batch_size: strings of a step.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
+        blocks: number of blocks of the flow.
+        hidden_size: hidden size of the network in each block's coupling.
+        steps: number of steps of AdamW, at a constant learning rate.
+        batch_size: number of strings of a step.
+        learning_rate: rate of AdamW.
+        weight_decay: weight decay of AdamW.
     """
 
-    blocks: int = 3
-    hidden_size: int = 32
-    steps: int = 10_000
-    batch_size: int = 16
-    learning_rate: float = 3e-4
-    weight_decay: float = 0.01
+    blocks: Annotated[int, least(1)] = 3
+    hidden_size: Annotated[int, least(1)] = 32
+    steps: Annotated[int, least(1)] = 10_000
+    batch_size: Annotated[int, least(1)] = 16
+    learning_rate: Positive = 3e-4
+    weight_decay: NotNegative = 0.01
 
     def __post_init__(self) -> None:
-        for name, expected in get_type_hints(FlowRecipe).items():
-            value = checked(name, getattr(self, name), expected)
-            object.__setattr__(self, name, value)
-            if name not in ("learning_rate", "weight_decay") and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate must be greater than 0, got {self.learning_rate}")
-        if self.weight_decay < 0:
-            raise ConfigError(f"weight_decay must be at least 0, got {self.weight_decay}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values for mirror.json."""
-        return dataclasses.asdict(self)
+        check_types(self)
+        check_rules(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +69,13 @@ class CfRecipe:
 
     mirror: Recipe = field(default_factory=lambda: load_recipe("cf"))
     flow: FlowRecipe = field(default_factory=FlowRecipe)
-    mirror_weight: float = 0.3
+    mirror_weight: NotNegative = 0.3
     joint: bool = False
 
     def __post_init__(self) -> None:
         weight = checked("mirror_weight", self.mirror_weight, float)
         object.__setattr__(self, "mirror_weight", weight)
-        if weight < 0:
-            raise ConfigError(f"mirror_weight must be at least 0, got {weight}")
+        check_rules(self)
         if self.joint and weight == 0:
             raise ConfigError(
                 "joint needs the regulariser: without it nothing would train the encoder"
@@ -92,7 +89,7 @@ class CfRecipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for mirror.json; names of the flow's fields begin with `flow_`."""
-        flow = {f"flow_{name}": value for name, value in self.flow.to_dict().items()}
+        flow = {f"flow_{name}": value for name, value in dataclasses.asdict(self.flow).items()}
         joint = {"mirror_weight": self.mirror_weight, "joint": self.joint}
         return dataclasses.asdict(self.mirror) | flow | joint
 
@@ -120,7 +117,7 @@ class CfConfig(RunConfig):
     Attributes:
         recipe: hyper-parameters of both steps.
         pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
-        precision: of the encoder: auto, fp32, bf16 or fp16.
+        precision: precision of the encoder: auto, fp32, bf16 or fp16.
         resume: go on with the first step's checkpoint, or with its result.
     """
 
@@ -131,8 +128,6 @@ class CfConfig(RunConfig):
 
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
-        if self.resume and self.overwrite:
-            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
         if self.resume and self.recipe.joint:
             raise ConfigError("resume continues the first step, which joint leaves out")
 

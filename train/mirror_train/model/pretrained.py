@@ -21,6 +21,7 @@ from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import InnerPath, build
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.model.declared_modules import declared_text_options, transformer_folder
+from mirror_train.model.dense import check_finite
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.families import family_of
 from mirror_train.model.json_file import read_object
@@ -109,6 +110,14 @@ class Pretrained:
                 "text: pass --pooling mean"
             )
 
+    def check_length(self, max_length: int) -> None:
+        """Raise ConfigError for a `max_length` of more tokens than the model has positions for."""
+        if max_length > self.max_length:
+            raise ConfigError(
+                f"max_length {max_length} is more than the {self.max_length} positions of "
+                f"{self.name}"
+            )
+
     def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
         """Return a tokenizer that works as a bundle's does and cuts texts at `max_length` tokens.
 
@@ -126,14 +135,9 @@ def load_pretrained(
     trust_remote_code: bool = False,
     dropout: float | None = None,
 ) -> Pretrained:
-    """Load an encoder in float32.
+    """Load an encoder in float32, from a folder, the hub, or the embedded default.
 
-    Args:
-        name: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
-        offline: never ask the network.
-        trust_remote_code: run code that comes with the model.
-        dropout: rate for every dropout of the model; None leaves its own.
+    A `dropout` is set as the rate of every dropout of the model; None leaves its own.
 
     Raises:
         ModelError: there is no model, its architecture is unknown or comes with untrusted code, it
@@ -159,7 +163,7 @@ def load_pretrained(
             trust_remote_code=trust_remote_code,
         )
     _check_weights(folder, report)
-    _check_finite(folder, model)
+    check_finite(model, folder)
     _check_tokenizer(folder, tokenizer, config)
     if family_of(model).pooler:
         model.pooler = None  # a head for next-sentence prediction, which embeddings do not use
@@ -263,13 +267,6 @@ def _check_weights(folder: Path, report: dict[str, Any]) -> None:
         raise ModelError(f"{folder}: the weights lack {missing[0]}{more}")
     if mismatched := sorted(str(entry) for entry in report.get("mismatched_keys", ())):
         raise ModelError(f"{folder}: a weight has the wrong shape: {mismatched[0]}")
-
-
-def _check_finite(folder: Path, model: PreTrainedModel) -> None:
-    for name, weight in model.named_parameters():
-        low, high = torch.aminmax(weight.detach())  # both are NaN where any weight is
-        if not (torch.isfinite(low) and torch.isfinite(high)):
-            raise ModelError(f"{folder}: the weight {name} holds NaN or an infinity")
 
 
 def _check_tokenizer(folder: Path, tokenizer: Any, config: Any) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ConfigError
+from mirror_rt.schema import Rule
 from mirror_train.compute.precision import Precision
+from mirror_train.recipes.recipe import NotNegative, Positive, Rate, check_rules, least
 from mirror_train.training.run_config import RunConfig
 
 __all__ = [
@@ -29,14 +31,12 @@ OBJECTIVES = ("nli", "pi", "ptc")
 TASKS = ("sentiment", "paraphrase", "similarity")
 BurtPooling = Literal["cls", "max", "mean"]
 # The seven concatenations of table 4, made of the parts in `mirror_rt.heads.task_heads.FEATURES`.
-CONCATENATIONS = (
-    "u,v",
-    "|u-v|",
-    "u*v",
-    "u,v,|u-v|",
-    "u,v,u*v",
-    "|u-v|,u*v",
-    "u,v,|u-v|,u*v",
+CONCATENATIONS = ("u,v", "|u-v|", "u*v", "u,v,|u-v|", "u,v,u*v", "|u-v|,u*v", "u,v,|u-v|,u*v")
+_BURT_POOLING = Rule(
+    f"of {', '.join(get_args(BurtPooling))}", lambda name: name in get_args(BurtPooling)
+)
+_CONCATENATION = Rule(
+    "one of " + " ".join(map(repr, CONCATENATIONS)), lambda name: name in CONCATENATIONS
 )
 
 
@@ -46,11 +46,11 @@ class TaskConfig(RunConfig):
 
     Attributes:
         precision: auto, fp32, bf16 or fp16.
-        seed: as of every run; the default is BERT-CF's.
+        seed: see `RunConfig`; the default is that of BERT-CF.
     """
 
     precision: Precision = "auto"
-    seed: int = 11711
+    seed: Annotated[int, least(0)] = 11711
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,68 +58,44 @@ class BurtRecipe:
     """The hyper-parameters of BURT (sections 3.2, 3.3); the paper gives no learning rate.
 
     Attributes:
-        objectives: of `OBJECTIVES`, in the order of their batches; none for all that there are
-            data for.
+        objectives: some of `OBJECTIVES`, in the order of their batches; none for all that there
+            are data for.
         pooling: cls, max or mean, whatever the base model declares.
-        concatenation: of the two vectors of a pair, of `CONCATENATIONS`.
-        negatives: k, random pairs for each pair of paraphrases.
-        batch_size: pairs in a batch.
-        learning_rate: of Adam, at its highest.
-        warm_up: share of the steps over which it rises; it falls to 0 over the others.
+        concatenation: one of `CONCATENATIONS`, for the two vectors of a pair.
+        negatives: k, the number of random pairs for each pair of paraphrases.
+        batch_size: number of pairs in a batch.
+        learning_rate: the highest rate of Adam.
+        warm_up: the share of the steps over which it rises; it falls to 0 over the others.
         dropout: rate of every dropout of the encoder.
         epochs: passes over the sentence pairs; without them, over the largest task. Smaller tasks
             begin again, larger ones are not finished.
-        steps: optimiser steps, in the place of epochs.
-        max_length: most tokens of a text in training.
+        steps: number of optimiser steps, in the place of epochs.
+        max_length: the most tokens of a text in training.
     """
 
     objectives: tuple[str, ...] = ()
-    pooling: BurtPooling = "mean"
-    concatenation: str = "u,v,|u-v|"
-    negatives: int = 3
-    batch_size: int = 16
-    learning_rate: float = 2e-5
-    warm_up: float = 0.1
-    dropout: float = 0.1
-    epochs: float = 1
-    steps: int | None = None
-    max_length: int = 128
+    pooling: Annotated[BurtPooling, _BURT_POOLING] = "mean"
+    concatenation: Annotated[str, _CONCATENATION] = "u,v,|u-v|"
+    negatives: Annotated[int, least(1)] = 3
+    batch_size: Annotated[int, least(1)] = 16
+    learning_rate: Positive = 2e-5
+    warm_up: Rate = 0.1
+    dropout: Rate = 0.1
+    epochs: Positive = 1
+    steps: Annotated[int | None, least(1)] = None
+    max_length: Annotated[int, least(3)] = 128
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.objectives if name not in OBJECTIVES]:
             raise ConfigError(f"objectives must be of {', '.join(OBJECTIVES)}, got {unknown[0]!r}")
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"an objective is given twice: {', '.join(self.objectives)}")
-        poolings = get_args(BurtPooling)
-        rate = "at least 0 and less than 1"
-        _check_numbers(
-            [
-                ("pooling", self.pooling, self.pooling in poolings, f"of {', '.join(poolings)}"),
-                (
-                    "concatenation",
-                    repr(self.concatenation),
-                    self.concatenation in CONCATENATIONS,
-                    "one of " + " ".join(map(repr, CONCATENATIONS)),
-                ),
-                ("negatives", self.negatives, self.negatives >= 1, "at least 1"),
-                ("batch_size", self.batch_size, self.batch_size >= 1, "at least 1"),
-                ("learning_rate", self.learning_rate, self.learning_rate > 0, "greater than 0"),
-                ("warm_up", self.warm_up, 0 <= self.warm_up < 1, rate),
-                ("dropout", self.dropout, 0 <= self.dropout < 1, rate),
-                ("epochs", self.epochs, self.epochs > 0, "greater than 0"),
-                ("steps", self.steps, self.steps is None or self.steps >= 1, "at least 1"),
-                ("max_length", self.max_length, self.max_length >= 3, "at least 3"),
-            ]
-        )
+        check_rules(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurtConfig(TaskConfig):
-    """All settings of a run of `tune_burt` but its data; see `TaskConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-    """
+    """All settings of a run of `tune_burt` but its data; see `TaskConfig`."""
 
     recipe: BurtRecipe = field(default_factory=BurtRecipe)
 
@@ -129,29 +105,29 @@ class MultitaskRecipe:
     """The hyper-parameters of multi-task fine-tuning; defaults as in BERT-CF (sections 4.3, 5.3).
 
     Attributes:
-        steps: optimiser steps; each takes a batch of every task.
+        steps: number of optimiser steps; each takes a batch of every task.
         evaluate_every: steps between evaluations; the best weights by the mean of the tasks'
             metrics are kept. The last step is always evaluated.
-        learning_rate: of AdamW, constant.
-        weight_decay: of AdamW.
+        learning_rate: rate of AdamW, constant.
+        weight_decay: weight decay of AdamW.
         dropout: rate of every dropout of the encoder.
-        max_length: most tokens of a text in training.
+        max_length: the most tokens of a text in training.
         pooling: `auto` takes what the base model declares, else the mean (section 5.3).
         projection: e, length of the projected vectors of the tasks of pairs.
-        weights: task -> factor of its loss.
-        batch_sizes: task -> rows of its batches.
-        dropouts: task -> rate of dropout before its head.
-        hinges: task of pairs -> least similarity.
+        weights: the factor of each task's loss.
+        batch_sizes: the number of rows in a batch of each task.
+        dropouts: the rate of dropout before the head of each task.
+        hinges: the least similarity of each task of pairs.
     """
 
-    steps: int = 5000
-    evaluate_every: int = 500
-    learning_rate: float = 1e-5
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    max_length: int = 128
+    steps: Annotated[int, least(1)] = 5000
+    evaluate_every: Annotated[int, least(1)] = 500
+    learning_rate: Positive = 1e-5
+    weight_decay: NotNegative = 0.01
+    dropout: Rate = 0.1
+    max_length: Annotated[int, least(3)] = 128
     pooling: PoolingMode | Literal["auto"] = "auto"
-    projection: int = 768
+    projection: Annotated[int, least(1)] = 768
     weights: Mapping[str, float] = field(
         default_factory=lambda: {"sentiment": 5.0, "paraphrase": 20.0, "similarity": 1.0}
     )
@@ -166,41 +142,25 @@ class MultitaskRecipe:
     )
 
     def __post_init__(self) -> None:
-        rate = "at least 0 and less than 1"
+        check_rules(self)
         checks = [
-            ("steps", self.steps, self.steps >= 1, "at least 1"),
-            ("evaluate_every", self.evaluate_every, self.evaluate_every >= 1, "at least 1"),
-            ("learning_rate", self.learning_rate, self.learning_rate > 0, "greater than 0"),
-            ("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0"),
-            ("dropout", self.dropout, 0 <= self.dropout < 1, rate),
-            ("max_length", self.max_length, self.max_length >= 3, "at least 3"),
-            ("projection", self.projection, self.projection >= 1, "at least 1"),
+            (f"hinge of {name}", hinge, -1 <= hinge < 1, "in -1 .. 1, below 1")
+            for name, hinge in self.hinges.items()
         ]
         for name in TASKS:
-            value = self.batch_sizes[name]
+            weight, size, rate = self.weights[name], self.batch_sizes[name], self.dropouts[name]
             checks += [
-                (f"weight of {name}", self.weights[name], self.weights[name] > 0, "above 0"),
-                (f"batch size of {name}", value, value >= 1, "at least 1"),
-                (f"dropout of {name}", self.dropouts[name], 0 <= self.dropouts[name] < 1, rate),
+                (f"weight of {name}", weight, weight > 0, "above 0"),
+                (f"batch size of {name}", size, size >= 1, "at least 1"),
+                (f"dropout of {name}", rate, 0 <= rate < 1, "at least 0 and less than 1"),
             ]
-        for name, hinge in self.hinges.items():
-            checks.append((f"hinge of {name}", hinge, -1 <= hinge < 1, "in -1 .. 1, below 1"))
-        _check_numbers(checks)
+        for name, value, holds, expected in checks:
+            if not holds:
+                raise ConfigError(f"{name} must be {expected}, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultitaskConfig(TaskConfig):
-    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-    """
+    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`."""
 
     recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
-
-
-def _check_numbers(checks: Iterable[tuple[str, object, bool, str]]) -> None:
-    """Raise ConfigError for the first (name, value, holds, expected) whose check does not hold."""
-    for name, value, holds, expected in checks:
-        if not holds:
-            raise ConfigError(f"{name} must be {expected}, got {value}")

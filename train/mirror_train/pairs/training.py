@@ -10,21 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mirror_rt.errors import ModelError
 from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_train.compute.random_state import RandomState
 from mirror_train.data.views import dropout_seed, step_rng
 from mirror_train.model.forward import Forward
 from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.pairs.task_session import Session
-from mirror_train.training.trainer import AUTOCAST, TrainingStats
+from mirror_train.training.trainer import AUTOCAST, TrainingStats, finite_loss
 
-__all__ = ["TaskTrainer", "constant", "warm_up_then_decay"]
-
-
-def constant(step: int, total: int) -> float:
-    """Return the factor 1, which leaves the learning rate constant."""
-    return 1.0
+__all__ = ["TaskTrainer", "warm_up_then_decay"]
 
 
 def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
@@ -40,17 +35,16 @@ def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTrainer:
-    """An encoder and task heads that are trained together.
+    """An encoder and task heads that are trained together, in place.
 
     Attributes:
         session: the encoder, its pooling, and where and how it is trained; heads and losses are in
-            float32. The encoder is trained in place.
-        layers: the head of each task, already on the device; trained in place.
+            float32.
+        layers: the head of each task, already on the device.
         batches: maps a step to its batches, each of one task.
         weights: the factor of each task's loss.
         optimizer: optimiser of all parameters.
         schedule: maps a step and the total to a factor of the learning rate.
-        max_length: maximum number of tokens of a text.
     """
 
     session: Session
@@ -58,40 +52,30 @@ class TaskTrainer:
     batches: Callable[[int], list[TaskBatch]]
     weights: Mapping[str, float]
     optimizer: torch.optim.Optimizer
-    schedule: Callable[[int, int], float]
-    max_length: int
+    schedule: Callable[[int, int], float] = lambda step, total: 1.0
 
     def run(
-        self,
-        total: int,
-        *,
-        on_step: Callable[[int, float], None] = lambda done, loss: None,
+        self, total: int, *, on_step: Callable[[int, float], None] = lambda done, loss: None
     ) -> TrainingStats:
-        """Train for `total` steps.
-
-        Args:
-            total: number of optimiser steps.
-            on_step: called after every step with the number of steps done and the step's loss.
+        """Train for `total` steps; call `on_step` with the number of steps done and the loss.
 
         Raises:
             ModelError: the loss is no longer finite.
         """
         stats = TrainingStats()
         self.session.base.model.to(self.session.device)
-        tokenizer = self.session.base.text_tokenizer(self.max_length)
+        tokenizer = self.session.base.text_tokenizer(self.session.config.recipe.max_length)
         half = self.session.precision == "fp16"
         scaler = torch.amp.GradScaler(self.session.device.type, enabled=half)
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        devices = [self.session.device] if self.session.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with RandomState.kept(self.session.device):
             for step in range(total):
                 began = time.perf_counter()
                 self._train_mode()
                 for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * self.schedule(step, total)
                 value = self._step(step, tokenizer, scaler, stats)
-                stats.losses.append(value)
-                stats.seconds += time.perf_counter() - began
+                stats.add(value, began)
                 on_step(step + 1, value)
         self.session.base.model.eval()
         return stats
@@ -114,8 +98,7 @@ class TaskTrainer:
             stats.real_tokens += int(tokens.lengths.sum())
             stats.padded_tokens += forward.padded_tokens(tokens, chunks)
             loss = self._loss(batch, forward.embed(tokens, chunks))
-            value += loss.item()
-            _check_finite(value, step)
+            value += finite_loss(loss, step, "a lower --learning-rate or --precision fp32")
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(self.optimizer)
         scaler.update()
@@ -129,12 +112,10 @@ class TaskTrainer:
     def _forward(self) -> Forward:
         return Forward(
             self.session.base.model,
-            pooling=self.session.pooling,
+            head=self.session.head,
             pad_id=self.session.base.pad_id,
-            pad_to=None,
             device=self.session.device,
             dtype=AUTOCAST.get(self.session.precision),
-            layer=self.session.layer,
         )
 
     def _train_mode(self) -> None:
@@ -142,11 +123,3 @@ class TaskTrainer:
         modules: Iterable[nn.Module] = (self.session.base.model, *self.layers.values())
         for module in modules:
             module.train()
-
-
-def _check_finite(value: float, step: int) -> None:
-    if not math.isfinite(value):
-        raise ModelError(
-            f"the loss became {value} at step {step + 1}: try a lower --learning-rate or "
-            "--precision fp32"
-        )

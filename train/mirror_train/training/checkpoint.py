@@ -14,6 +14,7 @@ import torch
 from mirror_rt.errors import ConfigError, OutputExistsError
 from mirror_rt.io.atomic import new_file
 from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.run_config import check_same_run
 
 __all__ = ["Checkpoint", "CheckpointStore"]
 
@@ -29,17 +30,11 @@ _ABSENT_IN_RECIPE = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state of a run after a step.
+    """The state of a run after `step` optimiser steps.
 
     The order of the data and all random numbers follow from the seed and the step, so they need
-    not be saved.
-
-    Attributes:
-        step: number of optimiser steps done.
-        model: state dict of the encoder.
-        optimizer: state dict of AdamW.
-        scaler: state dict of the gradient scaler (fp16); empty for other precisions.
-        stats: the fields of TrainingStats so far.
+    not be saved. The state of the gradient scaler is empty but for fp16; `stats` has the fields of
+    TrainingStats.
     """
 
     step: int
@@ -50,11 +45,9 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The folder OUT.checkpoints, beside the output folder OUT.
+    """The folder OUT.checkpoints, beside the output folder OUT of a run.
 
-    Args:
-        out: the output folder of the run.
-        run: everything that decides the run's result; a checkpoint of another run is refused.
+    `run` is everything that decides the run's result; a checkpoint of another run is refused.
     """
 
     def __init__(self, out: Path, run: dict[str, Any]) -> None:
@@ -106,12 +99,7 @@ class CheckpointStore:
             raise ConfigError(
                 f"{path} cannot be read: {reason}; remove it to start again"
             ) from error
-        if differing := sorted(k for k in run | self._run if run.get(k) != self._run.get(k)):
-            name = differing[0]
-            raise ConfigError(
-                f"{path} is of another run: {name} was {run.get(name)!r}, now "
-                f"{self._run.get(name)!r}; use the same settings, or --overwrite to start again"
-            )
+        check_same_run(path, run, dict.fromkeys(run) | self._run)
         return checkpoint
 
     def remove(self) -> None:

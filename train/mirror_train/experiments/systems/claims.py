@@ -33,15 +33,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result for a claim on one set.
-
-    Attributes:
-        system: name of the system.
-        claim: claim of its paper.
-        set: name of the set, with the metric.
-        difference: difference between the system and the other one, on the same items.
-        verdict: what the difference shows, in words.
-    """
+    """The result for a claim of a system's paper on one set, and what it shows in words."""
 
     system: str
     claim: Claim
@@ -51,13 +43,7 @@ class Finding:
 
 
 def judge(system: str, claim: Claim, results: Iterable[Result]) -> list[Finding]:
-    """Compare a system with another one on all sets of the claim where both have figures.
-
-    Args:
-        system: name of the system, which labels its results.
-        claim: the claim to check.
-        results: results of all systems.
-    """
+    """Compare a system with the other one of a claim on all sets of it where both have figures."""
     by_model: dict[str, dict[tuple[str, str], Result]] = {}
     for result in results:
         if result.measure.suite in claim.suites and result.outcome.ranked:

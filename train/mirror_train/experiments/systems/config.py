@@ -6,13 +6,13 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.schema import Rule
 from mirror_train.compute.precision import Precision
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.pairs import BurtRecipe, MultitaskRecipe
-from mirror_train.recipes.recipe import Recipe
+from mirror_train.recipes.recipe import Recipe, least
 from mirror_train.training.run_config import RunConfig
 
 __all__ = ["SystemJob", "SystemsConfig", "fitted"]
@@ -25,13 +25,13 @@ class SystemJob(RunConfig):
     """The settings for tuning one system from one base model; see `RunConfig`.
 
     Attributes:
-        system: its name, see `mirror_train.experiments.systems.table.SYSTEMS`.
-        inputs: what it can be tuned on.
-        max_steps: most optimiser steps of a flow, of BURT and of several tasks, which count steps
-            and not epochs; None for as many as their papers.
-        learning_rate: of everything that moves the encoder; that of a flow stays as it is. None
-            for each recipe's own.
-        max_length: most tokens that the base model has positions for; recipes for longer texts
+        system: its name in `mirror_train.experiments.systems.table.SYSTEMS`.
+        inputs: the data that it can be tuned on.
+        max_steps: the most optimiser steps of a flow, of BURT and of several tasks, which count
+            steps and not epochs; None for as many as their papers have.
+        learning_rate: the rate of everything that moves the encoder; that of a flow stays as it is.
+            None for each recipe's own.
+        max_length: the most tokens that the base model has positions for; recipes for longer texts
             are cut to it.
         precision: auto, fp32, bf16 or fp16.
     """
@@ -60,34 +60,24 @@ class SystemsConfig(RunConfig):
 
     Attributes:
         out: of RunConfig: models go to `out/models`, results to `out/runs`.
-        seed: of RunConfig: of every run, and of the bootstrap.
-        data: folder with what to tune on and to evaluate on.
+        seed: of RunConfig: the seed of every run, and of the bootstrap.
+        data: the folder with the data to tune on and to evaluate on.
         systems: their names; None for all that `data` has the inputs of.
-        language: of inputs and sets.
-        top: tune on the first so many strings, pairs or rows alone.
+        language: the language of the inputs and the sets.
+        top: the number of first strings, pairs or rows to tune on; None for all.
         max_steps: see `SystemJob`.
         learning_rate: see `SystemJob`.
-        samples: of the bootstrap.
-        export: evaluate exported bundles, and not with PyTorch (what `run_systems` is given must
-            do so).
+        samples: the number of samples of the bootstrap.
+        export: whether exported bundles are evaluated, by the opener that `run_systems` is given.
         precision: auto, fp32, bf16 or fp16.
     """
 
     data: Path
     systems: list[str] | None = None
     language: str = "en"
-    top: int | None = None
-    max_steps: int | None = None
-    learning_rate: float | None = None
-    samples: int = 1000
+    top: Annotated[int | None, least(2)] = None
+    max_steps: Annotated[int | None, least(1)] = None
+    learning_rate: Annotated[float | None, Rule("above 0", lambda rate: 0 < rate < math.inf)] = None
+    samples: Annotated[int, least(0)] = 1000
     export: bool = True
     precision: Precision = "auto"
-
-    def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
-        for name, least in [("top", 2), ("max_steps", 1), ("samples", 0)]:
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
