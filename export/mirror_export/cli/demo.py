@@ -124,7 +124,7 @@ def _word_test(model: BatchEncoder) -> Grades:
 def _print_score(tests: dict[str, Grades]) -> None:
     n = sum(map(len, tests["before"].values()))
     print(f"\n     A test of {n} pairs of words: doctor goes with physician before hospital, and "
-          "with\n     hospital before judge. Correlation of the cosines with this order "
+          "with\n     hospital before an unrelated word. Correlation of the cosines with this order "
           "(Spearman's rho,\n     higher is better, 1 is perfect):\n")  # fmt: skip
     for when, grades in tests.items():
         values = np.concatenate(list(grades.values()))
