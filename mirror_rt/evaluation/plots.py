@@ -15,22 +15,60 @@ from mirror_rt.io.atomic import new_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["cosine_distributions_svg", "intervals_svg", "new_figure", "plot_cosine_distributions"]
+__all__ = [
+    "cosine_distributions_svg",
+    "intervals_svg",
+    "new_figure",
+    "plot_cosine_distributions",
+    "plot_grades",
+]
 
 Cosines = npt.NDArray[np.float64]
 
 
 def plot_cosine_distributions(
-    path: Path, panels: dict[str, tuple[Cosines, Cosines]], *, overwrite: bool = True
+    path: Path,
+    panels: dict[str, tuple[Cosines, Cosines]],
+    *,
+    title: str = "",
+    overwrite: bool = True,
 ) -> None:
     """Plot histograms of the cosines of positive and of random pairs, one panel per model, as PNG.
 
     The figure follows Figure 7 of Mirror-BERT (EMNLP 2021). `panels` maps a title to (cosines of
-    positive pairs, cosines of negative pairs).
+    positive pairs, cosines of negative pairs); `title` is that of the whole figure.
     """
     figure = _cosine_figure(panels, ("synonyms", "random"))
-    with new_file(path, overwrite=overwrite) as file:
-        figure.savefig(file, format="png", dpi=150)
+    _save(figure, path, title, overwrite)
+
+
+def plot_grades(
+    path: Path, panels: dict[str, dict[str, Cosines]], *, title: str, overwrite: bool = True
+) -> None:
+    """Plot the cosines of pairs by their grade, one panel per model, as PNG.
+
+    Args:
+        path: path of the PNG file.
+        panels: maps a title to the cosines of each grade, from the least alike to the most.
+        title: of the whole figure.
+        overwrite: replace an existing file.
+    """
+    figure = new_figure(5 * len(panels), 3.8)
+    spread = np.random.default_rng(0)
+    first = None
+    for i, (name, grades) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(1, len(panels), i, sharey=first)
+        first = first or axes
+        for place, values in enumerate(grades.values()):
+            around = place + spread.uniform(-0.18, 0.18, len(values))
+            axes.scatter(around, values, s=10, alpha=0.6, color=f"C{place}", linewidths=0)
+            axes.hlines(values.mean(), place - 0.3, place + 0.3, color="black", linewidth=1.5)
+        axes.set_xticks(range(len(grades)), list(grades))
+        axes.set_title(name, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    if first is not None:
+        first.set_ylabel("cosine (bar: mean)")
+    _save(figure, path, title, overwrite)
 
 
 def cosine_distributions_svg(
@@ -69,6 +107,12 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def _save(figure: Figure, path: Path, title: str, overwrite: bool) -> None:
+    figure.suptitle(title, fontsize=11)
+    with new_file(path, overwrite=overwrite) as file:
+        figure.savefig(file, format="png", dpi=150)
 
 
 def _svg(figure: Figure) -> bytes:
