@@ -13,6 +13,7 @@ from mirror_rt.pipeline.inputs import Inputs, as_list
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan, OnError, OnTooLong
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
+from mirror_rt.pipeline.short_text import encode_short
 from mirror_rt.tokens.tokenization import TokenPiece, find_invalid
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings
@@ -152,6 +153,10 @@ class BatchEncoder:
             on_too_long=on_too_long,
             errors=errors,
         )
+        if isinstance(inputs, str):
+            vector = encode_short(self.pipeline, inputs, plan, show_progress_bar)
+            if vector is not None:
+                return vector
         encoded = self.pipeline.encode(_windows(inputs), plan, show_progress_bar).embeddings
         return encoded[0] if isinstance(inputs, str) else encoded
 

@@ -25,13 +25,13 @@ from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_rt.tokens.tokenization import Stopped, TextTokenizer
 from mirror_rt.tokens.windows import TextWindow, in_parallel, one_ahead
 from mirror_rt.vectors.normalization import normalize_rows
+from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["Encoded", "EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
 Indices = npt.NDArray[np.int64]
-_ONLY_ROW = [np.zeros(1, dtype=np.int64)]
 
 
 class Pipeline:
@@ -147,8 +147,6 @@ class Pipeline:
 
     def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
         """Split rows into batches: int64 [b] for each batch, the indices of its rows."""
-        if len(tokens) == 1:
-            return _ONLY_ROW
         lengths = tokens.lengths
         if self.pad_to is not None:
             lengths = np.full_like(lengths, self.pad_to)
@@ -186,10 +184,16 @@ class Pipeline:
     def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> Encoded:
         """Make embeddings of texts from the vectors of rows, float32 [m, plan.dimension]."""
         pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
-        if plan.normalize and plan.dimension < self.model.dimension:
-            pooled = normalize_rows(pooled)
-        embeddings = plan.quantizer(pooled)
+        embeddings = self.embeddings(pooled, plan)
         return Encoded(embeddings, partial(describe_texts, embeddings, rows))
+
+    def embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
+        """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""
+        if plan.dimension < self.model.dimension:
+            vectors = vectors[:, : plan.dimension]
+            if plan.normalize:
+                vectors = normalize_rows(vectors)
+        return plan.quantizer(vectors)
 
     def _tokenize(
         self, window: TextWindow, plan: EncodePlan, stop: threading.Event | None = None
@@ -210,12 +214,7 @@ class Pipeline:
         """Run the rows of a window batch by batch, and put their vectors in order."""
         self._report(rows, plan)
         batches = self.batches(rows.tokens, plan)
-        # The vector of a single row, as in a call with one text, is not copied into an array.
-        vectors = (
-            np.empty((len(rows.tokens), plan.dimension), np.float32)
-            if len(rows.tokens) != 1
-            else None
-        )
+        vectors = np.empty((len(rows.tokens), plan.dimension), np.float32)
         is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.chunked else None
         run = partial(self._run, rows.tokens, normalize=plan.normalize, on_run=on_run)
         results = in_parallel(run, batches, self.model.parallel_runs)
@@ -224,11 +223,7 @@ class Pipeline:
                 if bad and plan.errors == "raise":
                     text = rows.text_of_rows()[batch[bad]]
                     raise NonFiniteError(np.unique(text) + rows.start)
-                kept = result[:, : plan.dimension]
-                if vectors is None:
-                    only = kept
-                else:
-                    vectors[batch] = kept
+                vectors[batch] = result[:, : plan.dimension]
                 if count is not None:
                     count(len(batch) if is_last is None else int(is_last[batch].sum()))
                 if stop is not None and stop.is_set():
@@ -237,7 +232,7 @@ class Pipeline:
             results.close()  # ends its threads
         if count is not None and rows.invalid:
             count(len(rows.invalid))
-        return self.finish(only if vectors is None else vectors, rows, plan)
+        return self.finish(vectors, rows, plan)
 
     def _run(
         self,
@@ -247,19 +242,21 @@ class Pipeline:
         normalize: bool,
         on_run: Callable[[PaddedBatch], object] | None,
     ) -> tuple[Vectors, list[int]]:
-        """Run a batch; return its vectors, and the indices of those that are NaN."""
+        """Run a batch: float32 [rows, D], and the indices of the rows that are NaN."""
         batch = self.pad(tokens, rows)
-        vectors, bad = self.model.run_batch(batch, normalize=normalize), list[int]()
-        if not_finite := _core.non_finite_rows(vectors):
-            bad = self._run_again(batch, vectors, not_finite, normalize=normalize)
+        vectors = self.model.run_batch(batch, normalize=normalize)
+        bad = self.replace_non_finite(batch, vectors, normalize=normalize)
         if on_run is not None:
             on_run(batch)
         return vectors, bad
 
-    def _run_again(
-        self, batch: PaddedBatch, vectors: Vectors, rows: list[int], *, normalize: bool
+    def replace_non_finite(
+        self, batch: PaddedBatch, vectors: Vectors, *, normalize: bool
     ) -> list[int]:
-        """Run rows again in full precision; return those that still have no finite vector."""
+        """Run rows that are not finite again in full precision; return those that are NaN now."""
+        rows = _core.non_finite_rows(vectors)
+        if not rows:
+            return rows
         exact = self.model.run_exactly(PaddedBatch(*(a[rows] for a in batch)), normalize=normalize)
         vectors[rows] = np.nan if exact is None else exact
         bad = _core.non_finite_rows(vectors)
