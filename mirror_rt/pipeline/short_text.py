@@ -51,7 +51,8 @@ def encode_short(
     bad = pipeline.replace_non_finite(batch, vectors, normalize=plan.normalize)
     if bad and plan.errors == "raise":
         raise NonFiniteError(np.array(bad))
-    return pipeline.embeddings(vectors, plan)[0]
+    embedding: Embeddings = pipeline.embeddings(vectors, plan)[0]
+    return embedding
 
 
 @lru_cache(maxsize=64)
