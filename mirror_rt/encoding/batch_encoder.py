@@ -96,7 +96,7 @@ class BatchEncoder:
             for text in _valid_texts(inputs)
         ]
 
-    def encode(
+    def encode(  # noqa: D417  # the others have their descriptions in one place
         self,
         inputs: str | Iterable[str],
         batch_size: int = 32,
@@ -115,23 +115,9 @@ class BatchEncoder:
 
         Args:
             inputs: one string, or any iterable of strings.
-            batch_size: size of a batch, counted in texts of 64 tokens: a batch has at most
-                `64 * batch_size` tokens, so it holds more short texts and fewer long ones.
-            normalize_embeddings: True for unit vectors (the cosine is then a dot product), False
-                for vectors as pooled, None for what the model declares (mostly unit vectors).
             show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
-            truncate_dim: keep only this many dimensions, the first ones (normalised afterwards,
-                if at all); None for all.
-            precision: data type of the result, see `quantize_embeddings`.
-            ranges: [2, D], smallest and largest value of each dimension for `int8` and `uint8`
-                (`calibration_ranges`); None for `unit_ranges`.
-            prompt_name: name of the model's prompt to put before every text; None for the default.
-            prompt: text to put before every text instead; `""` for none.
-            on_too_long: a text of more than `max_length` tokens is cut (`"truncate"`), refused
-                (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted
-                by length (`"chunk"`).
-            errors: `"raise"` refuses the whole call because of an unusable text; `"nan"` gives
-                that text a row of NaN and encodes the others.
+
+        The other arguments are the fields of `EncodeOptions`, which explains them.
 
         Returns:
             [n, D] in the order of `inputs`, [D] for a single string; float32, float16, int8 or
@@ -141,7 +127,7 @@ class BatchEncoder:
             InvalidTextError: a text is not a string, is empty or blank, is not valid Unicode, or
                 is too long and `on_too_long` is `"error"`.
             ConfigError: an option has an unusable value.
-        """
+        """  # their descriptions are in one place
         plan = self.pipeline.plan(
             batch_size=batch_size,
             normalize_embeddings=normalize_embeddings,

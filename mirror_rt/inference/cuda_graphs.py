@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,7 +160,7 @@ class CapturedShapes:
         return np.array(capture.outputs[output].numpy()[:rows])
 
 
-class WithCudaGraphs:
+class WithCudaGraphs(Runner):
     """A session whose small batches run as CUDA graphs.
 
     Args:
@@ -171,31 +170,8 @@ class WithCudaGraphs:
 
     def __init__(self, session: GraphSession, captured: CapturedShapes) -> None:
         self._session, self._captured = session, captured
-
-    @property
-    def graph(self) -> Path:
-        """The file of the graph that runs batches that fit no shape."""
-        return self._session.graph
-
-    @property
-    def providers(self) -> list[str]:
-        """The execution providers, the preferred one first."""
-        return self._session.providers
-
-    @property
-    def outputs(self) -> list[str]:
-        """The names of the graph's outputs."""
-        return self._session.outputs
-
-    @property
-    def devices(self) -> list[int | None]:
-        """The number of the card, as a list of one."""
-        return self._session.devices
-
-    @property
-    def replicas(self) -> Sequence[Runner]:
-        """The runner itself, as a list of one."""
-        return [self]
+        self.graph, self.providers = session.graph, session.providers
+        self.outputs, self.devices = session.outputs, session.devices
 
     def run(self, batch: PaddedBatch, output: str) -> Vectors:
         """Run a batch: float32 [rows, D].

@@ -55,7 +55,7 @@ class NotStarted(Exception):  # noqa: N818  # whether it is an error is decided 
     """Raised where a provider does not start; the message is onnxruntime's."""
 
 
-class GraphSession:
+class GraphSession(Runner):
     """A graph in onnxruntime; safe to use from several threads, and in forked processes.
 
     Args:
@@ -81,7 +81,7 @@ class GraphSession:
         self.graph = graph
         self._wanted = list(providers)
         self._config = config
-        self._device = device
+        self._device, self.devices = device, [device]
         self._bound: BindingPool | None = None
         self._opening = threading.Lock()
         self._closed = False
@@ -99,16 +99,6 @@ class GraphSession:
         if device is not None:
             self._bound = BindingPool(self._session, memory_of(self.providers[0], device))
         _sessions.add(self)
-
-    @property
-    def devices(self) -> list[int | None]:
-        """The number of its card, as a list of one; [None] for the CPU."""
-        return [self._device]
-
-    @property
-    def replicas(self) -> Sequence[Runner]:
-        """The session itself, as a list of one."""
-        return [self]
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D].

@@ -17,7 +17,7 @@ from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.pipeline.prompts import Prompts
-from mirror_rt.pipeline.results import Encoded, EncodedTexts, describe_texts, join
+from mirror_rt.pipeline.results import Encoded, EncodedTexts, join
 from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
@@ -156,9 +156,9 @@ class Pipeline:
         """Pad the rows of a batch to `pad_to` tokens, or to the longest of them."""
         return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
 
-    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
-        """Run rows as one batch: float32 [rows, D], NaN in rows without a finite vector."""
-        return self._run(tokens, np.arange(len(tokens)), normalize=normalize, on_run=None)[0]
+    def run_tokens(self, tokens: RaggedTokens) -> tuple[Vectors, list[int]]:
+        """Run rows as one batch: float32 [rows, D] as pooled, and the indices of those of NaN."""
+        return self._run(tokens, np.arange(len(tokens)), normalize=False, on_run=None)
 
     def plan_for_tokens(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
         """Check the options of a call for token vectors, as `plan` does.
@@ -172,20 +172,27 @@ class Pipeline:
             raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
         return plan
 
-    def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
-        """Run rows as one batch: float32 [tokens, H] for each row, special tokens included."""
+    def run_token_vectors(self, tokens: RaggedTokens) -> tuple[list[Vectors], list[int]]:
+        """Run rows as one batch: float32 [tokens, H] of each, and the indices of non-finite ones.
+
+        The vectors of the special tokens are among them.
+        """
         output = self.model.token_vectors(self.pad(tokens, np.arange(len(tokens))))
         # Return copies, so that the vectors of a row do not keep those of the whole batch.
-        return [
+        vectors = [
             of_tokens[:length].astype(np.float32)
             for of_tokens, length in zip(output, tokens.lengths.tolist(), strict=True)
         ]
+        return vectors, [i for i, row in enumerate(vectors) if _core.non_finite_rows(row)]
 
     def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> Encoded:
         """Make embeddings of texts from the vectors of rows, float32 [m, plan.dimension]."""
         pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
         embeddings = self.embeddings(pooled, plan)
-        return Encoded(embeddings, partial(describe_texts, embeddings, rows))
+        return Encoded(
+            embeddings,
+            lambda: EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated),
+        )
 
     def embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
         """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""

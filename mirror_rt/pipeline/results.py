@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.pipeline.options import EncodePlan
-from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["Encoded", "EncodedTexts", "describe_texts", "empty_texts", "join", "place"]
+__all__ = ["Encoded", "EncodedTexts", "empty_texts", "join", "place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,6 @@ class Encoded(NamedTuple):
 
     embeddings: Embeddings
     describe: Callable[[], EncodedTexts]
-
-
-def describe_texts(embeddings: Embeddings, rows: TokenRows) -> EncodedTexts:
-    """Combine embeddings with the token counts, chunks and cuts of the texts of a window."""
-    return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
 
 
 def empty_texts(n: int, columns: int, dtype: npt.DTypeLike) -> EncodedTexts:

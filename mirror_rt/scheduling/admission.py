@@ -14,9 +14,9 @@ from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
 from mirror_rt.pipeline.inputs import Inputs, as_list
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import Pipeline
-from mirror_rt.scheduling.calls import Call, ReentryGuard, cancel_result, is_short
+from mirror_rt.scheduling.calls import ReentryGuard, cancel_result, is_short
 from mirror_rt.scheduling.queue import RequestQueue
-from mirror_rt.scheduling.requests import RequestTimes, make_request
+from mirror_rt.scheduling.requests import Call, RequestTimes, make_request
 
 __all__ = ["Admission"]
 
@@ -86,16 +86,9 @@ class Admission:
     def accept(self, call: Call, stop: threading.Event | None = None) -> Future[Any]:
         """Tokenise admitted texts and queue them; raise Stopped if `stop` is set meanwhile."""
         try:
-            request = make_request(
-                self._pipeline.prepare(call.texts, call.plan, stop),
-                call.plan,
-                dimension=self._pipeline.model.dimension,
-                pad_to=self._pipeline.pad_to,
-                arrived=call.arrived,
-                timeout=call.timeout,
-                times=call.times,
-                of_tokens=call.of_tokens,
-            )
+            rows = self._pipeline.prepare(call.texts, call.plan, stop)
+            dimension, pad_to = self._pipeline.model.dimension, self._pipeline.pad_to
+            request = make_request(call, rows, dimension=dimension, pad_to=pad_to)
         except BaseException:
             self._queue.release(len(call.texts))
             raise

@@ -163,8 +163,8 @@ class RequestQueue:
             self._statistics.add(report)
             arrived = {text.request: text.arrived for text in batch}
             for request, at in arrived.items():
-                if request.times is not None:
-                    request.times.add(at, began, report.run_seconds)
+                if request.call.times is not None:
+                    request.call.times.add(at, began, report.run_seconds)
 
     @property
     def waiting_tokens(self) -> int:
