@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator
 from typing import Protocol, Unpack
 
 import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError, InvalidTextError
-from mirror_rt.pipeline.inputs import Inputs, as_list
+from mirror_rt.errors import InvalidTextError
+from mirror_rt.pipeline.inputs import Inputs, as_list, check_stream
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan, OnError, OnTooLong
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
@@ -163,13 +163,13 @@ class BatchEncoder:
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode with the model's prompt `query`, unless it has none or a prompt is given."""
-        return self.encode(inputs, **self._with_prompt(QUERY_NAMES, options))
+        return self.encode(inputs, **self.prompts.add_first_of(QUERY_NAMES, options))
 
     def encode_document(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode with the prompt `document` or `passage`, unless there is none or one is given."""
-        return self.encode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
+        return self.encode(inputs, **self.prompts.add_first_of(DOCUMENT_NAMES, options))
 
     def encode_iter(
         self,
@@ -190,10 +190,7 @@ class BatchEncoder:
             InvalidTextError, ConfigError: as `encode`, but only once the text's window is reached.
         """
         plan = self.pipeline.plan(**options)
-        if isinstance(inputs, str | bytes | Mapping | Set) or not isinstance(inputs, Iterable):
-            raise ConfigError(f"expected an iterable of str, got {type(inputs).__name__}")
-        if window < 1:
-            raise ConfigError(f"window must be at least 1, got {window}")
+        check_stream(inputs, window)
         return self._rows(text_windows(inputs, window), plan)
 
     async def aencode(
@@ -223,27 +220,17 @@ class BatchEncoder:
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompt of `encode_query`."""
-        return await self.aencode(inputs, **self._with_prompt(QUERY_NAMES, options))
+        return await self.aencode(inputs, **self.prompts.add_first_of(QUERY_NAMES, options))
 
     async def aencode_document(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompt of `encode_document`."""
-        return await self.aencode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
+        return await self.aencode(inputs, **self.prompts.add_first_of(DOCUMENT_NAMES, options))
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Vectors:
         """Return the cosines of all rows of `a` [n, D] and `b` [m, D]: float32 [n, m]."""
         return cosine_similarity(a, b)
-
-    def _with_prompt(self, names: tuple[str, ...], options: EncodeKeywords) -> EncodeKeywords:
-        chosen = self.prompts.first_of(names)
-        if (
-            chosen is None
-            or options.get("prompt") is not None
-            or options.get("prompt_name") is not None
-        ):
-            return options
-        return {**options, "prompt_name": chosen}
 
     def _rows(self, windows: Iterable[TextWindow], plan: EncodePlan) -> Iterator[Embeddings]:
         for part in self.pipeline.encode_windows(windows, plan):
