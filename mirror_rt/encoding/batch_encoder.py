@@ -143,7 +143,9 @@ class BatchEncoder:
             vector = encode_short(self.pipeline, inputs, plan, show_progress_bar)
             if vector is not None:
                 return vector
-        encoded = self.pipeline.encode(_windows(inputs), plan, show_progress_bar).embeddings
+        encoded = self.pipeline.encode(
+            text_windows(as_list(inputs)), plan, show_progress_bar
+        ).embeddings
         return encoded[0] if isinstance(inputs, str) else encoded
 
     def encode_with_info(
@@ -157,7 +159,9 @@ class BatchEncoder:
         Arguments and errors are those of `encode`; a single string counts as a list of one.
         """
         plan = self.pipeline.plan(**options)
-        return self.pipeline.encode(_windows(inputs), plan, show_progress_bar).describe()
+        return self.pipeline.encode(
+            text_windows(as_list(inputs)), plan, show_progress_bar
+        ).describe()
 
     def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
@@ -204,7 +208,7 @@ class BatchEncoder:
         """
         from mirror_rt.scheduling.tasks import SHARED_TEXTS, run_in_thread, scheduler_of
 
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        texts = as_list(inputs)
         if len(texts) <= SHARED_TEXTS and "batch_size" not in options:
             embeddings = await scheduler_of(self).aencode(texts, **options)
         else:
@@ -238,12 +242,8 @@ class BatchEncoder:
             yield from (row.copy() for row in part.embeddings)
 
 
-def _windows(inputs: str | Iterable[str]) -> Iterator[TextWindow]:
-    return text_windows([inputs] if isinstance(inputs, str) else as_list(inputs))
-
-
 def _valid_texts(inputs: str | Iterable[str]) -> list[str]:
-    texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+    texts = as_list(inputs)
     if invalid := find_invalid(texts):
         raise InvalidTextError(list(invalid.items()))
     return texts

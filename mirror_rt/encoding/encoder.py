@@ -157,7 +157,7 @@ class Encoder(BatchEncoder):
         """
         pipeline = self.pipeline
         plan = pipeline.plan_for_tokens(**options)
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        texts = as_list(inputs)
         tokens = pipeline.prepare(texts, plan).tokens
         vectors = [np.empty((0, 0), np.float32)] * len(tokens)
         for batch in pipeline.batches(tokens, plan):

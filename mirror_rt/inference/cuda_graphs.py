@@ -161,12 +161,7 @@ class CapturedShapes:
 
 
 class WithCudaGraphs(Runner):
-    """A session whose small batches run as CUDA graphs.
-
-    Args:
-        session: runs all other batches.
-        captured: runs the batches that fit one of its shapes.
-    """
+    """A session for all batches but those that fit a captured shape."""
 
     def __init__(self, session: GraphSession, captured: CapturedShapes) -> None:
         self._session, self._captured = session, captured
@@ -174,12 +169,7 @@ class WithCudaGraphs(Runner):
         self.outputs, self.devices = session.outputs, session.devices
 
     def run(self, batch: PaddedBatch, output: str) -> Vectors:
-        """Run a batch: float32 [rows, D].
-
-        Raises:
-            BundleError: onnxruntime fails on the batch.
-            ClosedError: the runner is closed.
-        """
+        """Run a batch: float32 [rows, D]."""
         shape = self._captured.fit(*batch.input_ids.shape)
         if shape is None or output not in _CAPTURED_OUTPUTS:
             return self._session.run(batch, output)
@@ -200,14 +190,11 @@ def _pad_to(batch: PaddedBatch, shape: Shape, pad_id: int) -> PaddedBatch:
     """Pad the rows to the length of a shape, and fill its other rows with copies of the first."""
     rows, length = batch.input_ids.shape
 
-    def padded(array: npt.NDArray[np.int64], value: int) -> npt.NDArray[np.int64]:
+    def padded(array: npt.NDArray[np.int64], value: int = 0) -> npt.NDArray[np.int64]:
         out = np.full(shape, value, dtype=np.int64)
         out[:rows, :length] = array
         out[rows:] = out[0]
         return out
 
-    return PaddedBatch(
-        padded(batch.input_ids, pad_id),
-        padded(batch.attention_mask, 0),
-        padded(batch.token_type_ids, 0),
-    )
+    ids, mask, types = batch
+    return PaddedBatch(padded(ids, pad_id), padded(mask), padded(types))

@@ -36,7 +36,12 @@ class Runner(Protocol):
         return [self]
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
-        """Run a batch: float32 [rows, D]; safe to call from several threads."""
+        """Run a batch: float32 [rows, D]; safe to call from several threads.
+
+        Raises:
+            BundleError: the graph fails on the batch; the message names the device.
+            ClosedError: the runner is closed.
+        """
         ...
 
     def close(self) -> None:
@@ -45,11 +50,7 @@ class Runner(Protocol):
 
 
 class Replicas(Runner):
-    """The same graph on several devices: a run goes to the device with the fewest runs in flight.
-
-    Args:
-        runners: one runner for each device.
-    """
+    """The same graph on several devices; a run goes to the one with the fewest runs in flight."""
 
     def __init__(self, runners: Sequence[Runner]) -> None:
         first = runners[0]
@@ -66,12 +67,7 @@ class Replicas(Runner):
         return self._runners
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
-        """Run a batch: float32 [rows, D].
-
-        Raises:
-            BundleError: onnxruntime fails on the batch; the message names the device.
-            ClosedError: the runners are closed.
-        """
+        """Run a batch: float32 [rows, D]."""
         with self._lock:
             least = min(range(len(self._runners)), key=lambda i: (self._running[i], self._runs[i]))
             self._running[least] += 1

@@ -101,12 +101,7 @@ class GraphSession(Runner):
         _sessions.add(self)
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
-        """Run a batch: float32 [rows, D].
-
-        Raises:
-            BundleError: onnxruntime fails on the batch.
-            ClosedError: the session is closed.
-        """
+        """Run a batch: float32 [rows, D]."""
         feeds = {name: getattr(batch, name) for name in self.inputs}
         (in_flight := self._in_flight).append(None)
         try:

@@ -76,7 +76,7 @@ class PackEncoder:
         self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> EncodedTexts:
         """Encode like `encode`, and report each text's number of tokens and whether it was cut."""
-        return self._encode(_texts(inputs), lang, options)
+        return self._encode(as_list(inputs), lang, options)
 
     def encode_query(
         self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
@@ -162,7 +162,7 @@ class PackEncoder:
         prompts: tuple[str, ...] = (),
         stop: threading.Event | None = None,
     ) -> Embeddings:
-        embeddings = self._encode(_texts(inputs), lang, options, prompts, stop).embeddings
+        embeddings = self._encode(as_list(inputs), lang, options, prompts, stop).embeddings
         return embeddings[0] if isinstance(inputs, str) else embeddings
 
     async def _aside(
@@ -226,7 +226,7 @@ class PackEncoder:
         work: Callable[[Encoder, list[str]], Iterable[T]],
     ) -> list[T]:
         """Give each bundle its texts, and put the results in the order of the texts."""
-        texts = _texts(inputs)
+        texts = as_list(inputs)
         names, invalid = self._router.route_each(texts, lang)
         if invalid:
             raise InvalidTextError(invalid)
@@ -250,10 +250,6 @@ class PackEncoder:
                 f"these texts need bundles with vectors of different lengths ({found}): encode "
                 "them by language, or pass truncate_dim"
             )
-
-
-def _texts(inputs: str | Iterable[str]) -> list[Any]:
-    return [inputs] if isinstance(inputs, str) else as_list(inputs)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,9 @@ Inputs = str | Iterable[str] | Iterable[list[int]]
 
 
 def as_list(inputs: Any) -> list[Any]:
-    """Return an iterable of texts as a list; raise InvalidTextError for anything else."""
+    """Return one text or an iterable as a list; raise InvalidTextError for anything else."""
+    if isinstance(inputs, str):
+        return [inputs]
     if isinstance(inputs, bytes | Mapping | Set) or not isinstance(inputs, Iterable):
         raise InvalidTextError(
             [(0, f"expected str or an iterable of str, got {type(inputs).__name__}")]

@@ -96,13 +96,7 @@ class Pipeline:
         show_progress_bar: bool | None = False,
         stop: threading.Event | None = None,
     ) -> Encoded:
-        """Encode the texts of one call.
-
-        Args:
-            texts: all windows of the call.
-            plan: checked options of the call.
-            show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
-            stop: event that, once set, ends the call with `Stopped` before the next batch.
+        """Encode all windows of a call; `stop`, once set, ends it with `Stopped` after a batch.
 
         Raises:
             InvalidTextError: texts cannot be encoded, and `plan.errors` is `"raise"`.

@@ -192,9 +192,7 @@ class Scheduler:
             DeadlineError: the time is over; texts that still waited were withdrawn.
             MirrorError: any error of `submit` or of its future.
         """
-        with self._calls.guard():
-            call = self._calls.admit(inputs, timeout, options, times)
-        encoded: EncodedTexts = await self._calls.wait_for(call)
+        encoded: EncodedTexts = await self._calls.run(inputs, timeout, options, times)
         return encoded
 
     async def aencode(
@@ -224,9 +222,9 @@ class Scheduler:
         Raises:
             MirrorError: as `aencode_with_info`; ConfigError if the model gives no token vectors.
         """
-        with self._calls.guard():
-            call = self._calls.admit(inputs, timeout, options, times, of_tokens=True)
-        vectors: list[Vectors] = await self._calls.wait_for(call)
+        vectors: list[Vectors] = await self._calls.run(
+            inputs, timeout, options, times, of_tokens=True
+        )
         return vectors
 
     async def in_tokenizer(self, work: Callable[[], T]) -> T:
