@@ -127,7 +127,7 @@ class BatchEncoder:
             InvalidTextError: a text is not a string, is empty or blank, is not valid Unicode, or
                 is too long and `on_too_long` is `"error"`.
             ConfigError: an option has an unusable value.
-        """  # their descriptions are in one place
+        """
         plan = self.pipeline.plan(
             batch_size=batch_size,
             normalize_embeddings=normalize_embeddings,
@@ -143,9 +143,8 @@ class BatchEncoder:
             vector = encode_short(self.pipeline, inputs, plan, show_progress_bar)
             if vector is not None:
                 return vector
-        encoded = self.pipeline.encode(
-            text_windows(as_list(inputs)), plan, show_progress_bar
-        ).embeddings
+        windows = text_windows(as_list(inputs))
+        encoded = self.pipeline.encode(windows, plan, show_progress_bar).embeddings
         return encoded[0] if isinstance(inputs, str) else encoded
 
     def encode_with_info(
@@ -159,9 +158,7 @@ class BatchEncoder:
         Arguments and errors are those of `encode`; a single string counts as a list of one.
         """
         plan = self.pipeline.plan(**options)
-        return self.pipeline.encode(
-            text_windows(as_list(inputs)), plan, show_progress_bar
-        ).describe()
+        return self.pipeline.encode(text_windows(as_list(inputs)), plan, show_progress_bar)
 
     def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]

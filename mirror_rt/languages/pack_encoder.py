@@ -211,7 +211,7 @@ class PackEncoder:
             windows = text_windows([texts[row] for row in rows], invalid=own)
             with self._bundle(name, rows) as encoder:
                 plan = encoder.pipeline.plan(**encoder.prompts.add_first_of(prompts, options))
-                part = encoder.pipeline.encode(windows, plan, stop=stop).describe()
+                part = encoder.pipeline.encode(windows, plan, stop=stop)
             if joined is None:
                 columns, dtype = part.embeddings.shape[1], part.embeddings.dtype
                 joined = empty_texts(len(texts), columns, dtype)

@@ -17,7 +17,7 @@ from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.pipeline.prompts import Prompts
-from mirror_rt.pipeline.results import Encoded, EncodedTexts, join
+from mirror_rt.pipeline.results import EncodedTexts, join
 from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
@@ -27,7 +27,7 @@ from mirror_rt.tokens.windows import TextWindow, in_parallel, one_ahead
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["Encoded", "EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
+__all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
@@ -95,7 +95,7 @@ class Pipeline:
         plan: EncodePlan,
         show_progress_bar: bool | None = False,
         stop: threading.Event | None = None,
-    ) -> Encoded:
+    ) -> EncodedTexts:
         """Encode all windows of a call; `stop`, once set, ends it with `Stopped` after a batch.
 
         Raises:
@@ -111,8 +111,7 @@ class Pipeline:
                 rows = self._tokenize(windows[0], plan)
                 return self._encode_rows(rows, plan, count=bar.update, stop=stop)
             parts = self.encode_windows(windows, plan, count=bar.update, stop=stop)
-            joined = join(parts, n, plan)
-            return Encoded(joined.embeddings, lambda: joined)
+            return join(parts, n, plan)
         finally:
             bar.close()
 
@@ -136,8 +135,7 @@ class Pipeline:
         """
         with closing(one_ahead(partial(self._tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
-                part = self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
-                yield part.describe()
+                yield self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
 
     def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
         """Split rows into batches: int64 [b] for each batch, the indices of its rows."""
@@ -179,14 +177,11 @@ class Pipeline:
         ]
         return vectors, [i for i, row in enumerate(vectors) if _core.non_finite_rows(row)]
 
-    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> Encoded:
+    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> EncodedTexts:
         """Make embeddings of texts from the vectors of rows, float32 [m, plan.dimension]."""
         pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
         embeddings = self.embeddings(pooled, plan)
-        return Encoded(
-            embeddings,
-            lambda: EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated),
-        )
+        return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
 
     def embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
         """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""
@@ -211,7 +206,7 @@ class Pipeline:
         count: Callable[[int], object] | None = None,
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
-    ) -> Encoded:
+    ) -> EncodedTexts:
         """Run the rows of a window batch by batch, and put their vectors in order."""
         self._report(rows, plan)
         batches = self.batches(rows.tokens, plan)

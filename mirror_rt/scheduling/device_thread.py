@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mirror_rt.errors import DeadlineError, NonFiniteError
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
-from mirror_rt.scheduling.requests import BatchReport, Request
+from mirror_rt.scheduling.requests import BatchReport
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.padding import RaggedTokens
 
@@ -51,7 +51,7 @@ class DeviceThread(threading.Thread):
                 self._run_batch([t for t in work.batch if t.request.call.of_tokens == of_tokens])
             del work  # frees its vectors before the thread waits for the next batch
 
-    def _run_batch(self, batch: list[WaitingText[Request]]) -> None:
+    def _run_batch(self, batch: list[WaitingText]) -> None:
         """Run a batch; if it fails, run its halves, down to the text at fault."""
         batch = [text for text in batch if not text.request.over]
         if not batch:
@@ -78,7 +78,7 @@ class DeviceThread(threading.Thread):
         for request in self.queue.fill(batch, list(vectors)):
             request.succeed(pipeline.finish)
 
-    def _report(self, batch: list[WaitingText[Request]], began: float, *, failed: bool) -> None:
+    def _report(self, batch: list[WaitingText], began: float, *, failed: bool) -> None:
         report = BatchReport(
             tokens=[len(text.ids) for text in batch],
             padded_tokens=len(batch) * max(text.length for text in batch),

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirror_rt.pipeline.options import EncodePlan
-from mirror_rt.pipeline.pipeline import Encoded, Vectors
+from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = ["BatchReport", "Call", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
 
-Finish = Callable[[Vectors, TokenRows, EncodePlan], Encoded]
+Finish = Callable[[Vectors, TokenRows, EncodePlan], EncodedTexts]
 
 
 @dataclass(slots=True)
@@ -48,15 +48,9 @@ class RequestTimes:
 
 
 class Call(NamedTuple):
-    """A call that the queue has reserved room for.
+    """A call that the queue has reserved room for; the arguments are those of `submit`.
 
-    Attributes:
-        texts: texts, or lists of token ids.
-        plan: its checked options.
-        arrived: time of the call, in seconds of `time.monotonic`.
-        timeout: seconds that the caller allows; None for no limit.
-        times: where to record its runs; None if the caller does not want them.
-        of_tokens: whether the caller wants a vector for each token, and not one for each text.
+    It arrived at a time of `time.monotonic`, and its texts may be lists of token ids.
     """
 
     texts: list[Any]
@@ -85,7 +79,7 @@ class Request:
     call: Call
     rows: TokenRows
     vectors: Vectors | list[Vectors]
-    texts: list[WaitingText[Request]] = field(default_factory=list)
+    texts: list[WaitingText] = field(default_factory=list)
     left: int = 0
     over: bool = False
     future: Future[Any] = field(default_factory=Future)
@@ -106,7 +100,7 @@ class Request:
             if self.call.plan.normalize:
                 vectors = normalize_rows(vectors)
             kept = np.ascontiguousarray(vectors[:, : self.call.plan.dimension])
-            self.future.set_result(finish(kept, self.rows, self.call.plan).describe())
+            self.future.set_result(finish(kept, self.rows, self.call.plan))
         except Exception as error:  # noqa: BLE001 - the device's thread must go on
             self.future.set_exception(error)
 
