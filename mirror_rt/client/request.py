@@ -78,7 +78,7 @@ class EncodeRequest:
         """
         _check(options)
         single = isinstance(inputs, str)
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        texts = as_list(inputs)
         invalid = [(i, why) for i, text in enumerate(texts) if (why := why_invalid(text))]
         if invalid:
             raise InvalidTextError(invalid)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator
 from typing import Protocol, Unpack
 
 import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError, InvalidTextError
-from mirror_rt.pipeline.inputs import Inputs, as_list
+from mirror_rt.errors import InvalidTextError
+from mirror_rt.pipeline.inputs import Inputs, as_list, check_stream
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan, OnError, OnTooLong
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
+from mirror_rt.pipeline.short_text import encode_short
 from mirror_rt.tokens.tokenization import TokenPiece, find_invalid
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings
@@ -95,7 +96,7 @@ class BatchEncoder:
             for text in _valid_texts(inputs)
         ]
 
-    def encode(
+    def encode(  # noqa: D417  # the others have their descriptions in one place
         self,
         inputs: str | Iterable[str],
         batch_size: int = 32,
@@ -114,23 +115,9 @@ class BatchEncoder:
 
         Args:
             inputs: one string, or any iterable of strings.
-            batch_size: size of a batch, counted in texts of 64 tokens: a batch has at most
-                `64 * batch_size` tokens, so it holds more short texts and fewer long ones.
-            normalize_embeddings: True for unit vectors (the cosine is then a dot product), False
-                for vectors as pooled, None for what the model declares (mostly unit vectors).
             show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
-            truncate_dim: keep only this many dimensions, the first ones (normalised afterwards,
-                if at all); None for all.
-            precision: data type of the result, see `quantize_embeddings`.
-            ranges: [2, D], smallest and largest value of each dimension for `int8` and `uint8`
-                (`calibration_ranges`); None for `unit_ranges`.
-            prompt_name: name of the model's prompt to put before every text; None for the default.
-            prompt: text to put before every text instead; `""` for none.
-            on_too_long: a text of more than `max_length` tokens is cut (`"truncate"`), refused
-                (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted
-                by length (`"chunk"`).
-            errors: `"raise"` refuses the whole call because of an unusable text; `"nan"` gives
-                that text a row of NaN and encodes the others.
+
+        The other arguments are the fields of `EncodeOptions`, which explains them.
 
         Returns:
             [n, D] in the order of `inputs`, [D] for a single string; float32, float16, int8 or
@@ -152,7 +139,12 @@ class BatchEncoder:
             on_too_long=on_too_long,
             errors=errors,
         )
-        encoded = self.pipeline.encode(_windows(inputs), plan, show_progress_bar).embeddings
+        if isinstance(inputs, str):
+            vector = encode_short(self.pipeline, inputs, plan, show_progress_bar)
+            if vector is not None:
+                return vector
+        windows = text_windows(as_list(inputs))
+        encoded = self.pipeline.encode(windows, plan, show_progress_bar).embeddings
         return encoded[0] if isinstance(inputs, str) else encoded
 
     def encode_with_info(
@@ -166,19 +158,19 @@ class BatchEncoder:
         Arguments and errors are those of `encode`; a single string counts as a list of one.
         """
         plan = self.pipeline.plan(**options)
-        return self.pipeline.encode(_windows(inputs), plan, show_progress_bar).describe()
+        return self.pipeline.encode(text_windows(as_list(inputs)), plan, show_progress_bar)
 
     def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode with the model's prompt `query`, unless it has none or a prompt is given."""
-        return self.encode(inputs, **self._with_prompt(QUERY_NAMES, options))
+        return self.encode(inputs, **self.prompts.add_first_of(QUERY_NAMES, options))
 
     def encode_document(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode with the prompt `document` or `passage`, unless there is none or one is given."""
-        return self.encode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
+        return self.encode(inputs, **self.prompts.add_first_of(DOCUMENT_NAMES, options))
 
     def encode_iter(
         self,
@@ -199,10 +191,7 @@ class BatchEncoder:
             InvalidTextError, ConfigError: as `encode`, but only once the text's window is reached.
         """
         plan = self.pipeline.plan(**options)
-        if isinstance(inputs, str | bytes | Mapping | Set) or not isinstance(inputs, Iterable):
-            raise ConfigError(f"expected an iterable of str, got {type(inputs).__name__}")
-        if window < 1:
-            raise ConfigError(f"window must be at least 1, got {window}")
+        check_stream(inputs, window)
         return self._rows(text_windows(inputs, window), plan)
 
     async def aencode(
@@ -216,7 +205,7 @@ class BatchEncoder:
         """
         from mirror_rt.scheduling.tasks import SHARED_TEXTS, run_in_thread, scheduler_of
 
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+        texts = as_list(inputs)
         if len(texts) <= SHARED_TEXTS and "batch_size" not in options:
             embeddings = await scheduler_of(self).aencode(texts, **options)
         else:
@@ -232,27 +221,17 @@ class BatchEncoder:
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompt of `encode_query`."""
-        return await self.aencode(inputs, **self._with_prompt(QUERY_NAMES, options))
+        return await self.aencode(inputs, **self.prompts.add_first_of(QUERY_NAMES, options))
 
     async def aencode_document(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompt of `encode_document`."""
-        return await self.aencode(inputs, **self._with_prompt(DOCUMENT_NAMES, options))
+        return await self.aencode(inputs, **self.prompts.add_first_of(DOCUMENT_NAMES, options))
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Vectors:
         """Return the cosines of all rows of `a` [n, D] and `b` [m, D]: float32 [n, m]."""
         return cosine_similarity(a, b)
-
-    def _with_prompt(self, names: tuple[str, ...], options: EncodeKeywords) -> EncodeKeywords:
-        chosen = self.prompts.first_of(names)
-        if (
-            chosen is None
-            or options.get("prompt") is not None
-            or options.get("prompt_name") is not None
-        ):
-            return options
-        return {**options, "prompt_name": chosen}
 
     def _rows(self, windows: Iterable[TextWindow], plan: EncodePlan) -> Iterator[Embeddings]:
         for part in self.pipeline.encode_windows(windows, plan):
@@ -260,12 +239,8 @@ class BatchEncoder:
             yield from (row.copy() for row in part.embeddings)
 
 
-def _windows(inputs: str | Iterable[str]) -> Iterator[TextWindow]:
-    return text_windows([inputs] if isinstance(inputs, str) else as_list(inputs))
-
-
 def _valid_texts(inputs: str | Iterable[str]) -> list[str]:
-    texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
+    texts = as_list(inputs)
     if invalid := find_invalid(texts):
         raise InvalidTextError(list(invalid.items()))
     return texts

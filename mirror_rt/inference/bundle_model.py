@@ -30,16 +30,7 @@ logger = logging.getLogger("mirror_rt")
 
 
 class BundleModel(PooledModel):
-    """The model of a bundle, opened on its devices.
-
-    Args:
-        folder: folder of the bundle.
-        manifest: manifest of the bundle.
-        options: say which graph to open, and how to run it.
-
-    Raises:
-        BundleError, ConfigError, ProviderError: as `open_variant`.
-    """
+    """The model of a bundle, opened on its devices; errors are those of `open_variant`."""
 
     def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
         self.runner, self.variant = open_variant(folder, manifest, options)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,49 +160,16 @@ class CapturedShapes:
         return np.array(capture.outputs[output].numpy()[:rows])
 
 
-class WithCudaGraphs:
-    """A session whose small batches run as CUDA graphs.
-
-    Args:
-        session: runs all other batches.
-        captured: runs the batches that fit one of its shapes.
-    """
+class WithCudaGraphs(Runner):
+    """A session for all batches but those that fit a captured shape."""
 
     def __init__(self, session: GraphSession, captured: CapturedShapes) -> None:
         self._session, self._captured = session, captured
-
-    @property
-    def graph(self) -> Path:
-        """The file of the graph that runs batches that fit no shape."""
-        return self._session.graph
-
-    @property
-    def providers(self) -> list[str]:
-        """The execution providers, the preferred one first."""
-        return self._session.providers
-
-    @property
-    def outputs(self) -> list[str]:
-        """The names of the graph's outputs."""
-        return self._session.outputs
-
-    @property
-    def devices(self) -> list[int | None]:
-        """The number of the card, as a list of one."""
-        return self._session.devices
-
-    @property
-    def replicas(self) -> Sequence[Runner]:
-        """The runner itself, as a list of one."""
-        return [self]
+        self.graph, self.providers = session.graph, session.providers
+        self.outputs, self.devices = session.outputs, session.devices
 
     def run(self, batch: PaddedBatch, output: str) -> Vectors:
-        """Run a batch: float32 [rows, D].
-
-        Raises:
-            BundleError: onnxruntime fails on the batch.
-            ClosedError: the runner is closed.
-        """
+        """Run a batch: float32 [rows, D]."""
         shape = self._captured.fit(*batch.input_ids.shape)
         if shape is None or output not in _CAPTURED_OUTPUTS:
             return self._session.run(batch, output)
@@ -224,14 +190,11 @@ def _pad_to(batch: PaddedBatch, shape: Shape, pad_id: int) -> PaddedBatch:
     """Pad the rows to the length of a shape, and fill its other rows with copies of the first."""
     rows, length = batch.input_ids.shape
 
-    def padded(array: npt.NDArray[np.int64], value: int) -> npt.NDArray[np.int64]:
+    def padded(array: npt.NDArray[np.int64], value: int = 0) -> npt.NDArray[np.int64]:
         out = np.full(shape, value, dtype=np.int64)
         out[:rows, :length] = array
         out[rows:] = out[0]
         return out
 
-    return PaddedBatch(
-        padded(batch.input_ids, pad_id),
-        padded(batch.attention_mask, 0),
-        padded(batch.token_type_ids, 0),
-    )
+    ids, mask, types = batch
+    return PaddedBatch(padded(ids, pad_id), padded(mask), padded(types))

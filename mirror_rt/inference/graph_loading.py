@@ -43,11 +43,6 @@ def open_variant(
 ) -> tuple[Runner, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices.
 
-    Args:
-        folder: folder of the bundle.
-        manifest: manifest of the bundle.
-        options: say which graph and which providers to use, and how to run.
-
     Raises:
         BundleIntegrityError: a file is missing or was changed.
         ProviderError: the requested provider is absent or does not start.
@@ -63,19 +58,15 @@ def open_variant(
         reason = why_not(best, onnxruntime)
         if reason is None:
             chosen = _choose(folder, manifest, options.variant, best)
-            instead = best == CPU and (attempt > 0 or _names_card(asked))
-            opener = _Opener(folder, manifest, providers, _without_card(options, instead))
+            if best == CPU and (attempt > 0 or _names_card(asked)):  # in the place of a card
+                options = replace(options, devices=None, cuda_graphs=False, provider_options={})
             try:
-                runner = opener.open(chosen)
+                runner = _Opener(folder, manifest, providers, options).open(chosen)
             except NotStarted as error:
                 reason = str(error)
             else:
-                logger.info(
-                    "%s runs under %s on %s",
-                    runner.graph,
-                    best,
-                    ", ".join(map(device_name, runner.devices)),
-                )
+                where = ", ".join(map(device_name, runner.devices))
+                logger.info("%s runs under %s on %s", runner.graph, best, where)
                 return runner, chosen
         not_started(best, reason, providers=asked, allow_fallback=options.allow_fallback)
     raise AssertionError("the last candidate starts, or not_started raises")
@@ -199,13 +190,6 @@ class _Opener:
 def _names_card(asked: Providers) -> bool:
     first = asked if isinstance(asked, str) else asked[0]
     return first not in ("auto", "cpu", CPU)
-
-
-def _without_card(options: LoadOptions, instead: bool) -> LoadOptions:
-    """Return the options without those for a card if the CPU runs instead of the card."""
-    if not instead:
-        return options
-    return replace(options, devices=None, cuda_graphs=False, provider_options={})
 
 
 def _refuse_on_cpu(options: LoadOptions) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from mirror_rt.errors import ProviderError
 from mirror_rt.inference.shared_libraries import (
+    driver_fault,
     missing_libraries,
     nvidia_cards,
     preload,
@@ -75,14 +76,15 @@ def not_started(provider: str, reason: str, *, providers: Providers, allow_fallb
     """Report that the best provider does not start: as an error unless the CPU may replace it.
 
     With "auto" the CPU replaces it without a warning if there is no NVIDIA card, so that an image
-    with onnxruntime-gpu runs on any machine. If there is a card, running on the CPU would be a
-    mistake that nobody notices, so only `allow_fallback` turns the error into a warning.
+    with onnxruntime-gpu runs on any machine. If there is a card, or a driver that does not start,
+    running on the CPU would be a mistake that nobody notices, so only `allow_fallback` turns the
+    error into a warning.
 
     Raises:
         ProviderError: says why the provider does not start, and what to do.
     """
     message = f"{provider} could not start: {reason}"
-    no_card = providers == "auto" and nvidia_cards() == 0
+    no_card = providers == "auto" and nvidia_cards() == 0 and driver_fault() is None
     if allow_fallback or no_card:
         logger.log(logging.INFO if no_card else logging.WARNING, "%s; running on the CPU", message)
         return
@@ -102,7 +104,9 @@ def why_not(provider: str, onnxruntime: ModuleType) -> str | None:
     library = provider_library(onnxruntime, provider)
     if library is not None and (missing := missing_libraries(library)):
         return f"missing {', '.join(missing)} ({remedy(missing, onnxruntime)})"
-    return "the driver offers no NVIDIA card" if nvidia_cards() == 0 else None
+    if nvidia_cards() == 0:
+        return driver_fault() or "the driver offers no NVIDIA card"
+    return None
 
 
 def installed(distribution: str) -> bool:

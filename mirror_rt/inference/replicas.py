@@ -16,35 +16,32 @@ __all__ = ["Replicas", "Runner"]
 
 
 class Runner(Protocol):
-    """A graph that is ready to run."""
+    """A graph that is ready to run.
 
-    @property
-    def graph(self) -> Path:
-        """The file of the graph."""
-        ...
+    Attributes:
+        graph: file of the graph.
+        providers: execution providers, the preferred one first.
+        outputs: names of the graph's outputs.
+        devices: numbers of the cards that it runs on; [None] for the CPU.
+    """
 
-    @property
-    def providers(self) -> list[str]:
-        """The execution providers, the preferred one first."""
-        ...
-
-    @property
-    def outputs(self) -> list[str]:
-        """The names of the graph's outputs."""
-        ...
-
-    @property
-    def devices(self) -> list[int | None]:
-        """The numbers of the cards that it runs on; [None] for the CPU."""
-        ...
+    graph: Path
+    providers: list[str]
+    outputs: list[str]
+    devices: list[int | None]
 
     @property
     def replicas(self) -> Sequence[Runner]:
         """The runners, one for each device."""
-        ...
+        return [self]
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
-        """Run a batch: float32 [rows, D]; safe to call from several threads."""
+        """Run a batch: float32 [rows, D]; safe to call from several threads.
+
+        Raises:
+            BundleError: the graph fails on the batch; the message names the device.
+            ClosedError: the runner is closed.
+        """
         ...
 
     def close(self) -> None:
@@ -52,38 +49,17 @@ class Runner(Protocol):
         ...
 
 
-class Replicas:
-    """The same graph on several devices: a run goes to the device with the fewest runs in flight.
-
-    Args:
-        runners: one runner for each device.
-    """
+class Replicas(Runner):
+    """The same graph on several devices; a run goes to the one with the fewest runs in flight."""
 
     def __init__(self, runners: Sequence[Runner]) -> None:
+        first = runners[0]
+        self.graph, self.providers, self.outputs = first.graph, first.providers, first.outputs
+        self.devices = [device for runner in runners for device in runner.devices]
         self._runners = list(runners)
         self._lock = threading.Lock()
         self._running = [0] * len(self._runners)
         self._runs = [0] * len(self._runners)
-
-    @property
-    def graph(self) -> Path:
-        """The file of the graph."""
-        return self._runners[0].graph
-
-    @property
-    def providers(self) -> list[str]:
-        """The execution providers, the preferred one first."""
-        return self._runners[0].providers
-
-    @property
-    def outputs(self) -> list[str]:
-        """The names of the graph's outputs."""
-        return self._runners[0].outputs
-
-    @property
-    def devices(self) -> list[int | None]:
-        """The numbers of the cards."""
-        return [device for runner in self._runners for device in runner.devices]
 
     @property
     def replicas(self) -> Sequence[Runner]:
@@ -91,12 +67,7 @@ class Replicas:
         return self._runners
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
-        """Run a batch: float32 [rows, D].
-
-        Raises:
-            BundleError: onnxruntime fails on the batch; the message names the device.
-            ClosedError: the runners are closed.
-        """
+        """Run a batch: float32 [rows, D]."""
         with self._lock:
             least = min(range(len(self._runners)), key=lambda i: (self._running[i], self._runs[i]))
             self._running[least] += 1

@@ -55,7 +55,7 @@ class NotStarted(Exception):  # noqa: N818  # whether it is an error is decided 
     """Raised where a provider does not start; the message is onnxruntime's."""
 
 
-class GraphSession:
+class GraphSession(Runner):
     """A graph in onnxruntime; safe to use from several threads, and in forked processes.
 
     Args:
@@ -81,14 +81,13 @@ class GraphSession:
         self.graph = graph
         self._wanted = list(providers)
         self._config = config
-        self._device = device
+        self._device, self.devices = device, [device]
         self._bound: BindingPool | None = None
         self._opening = threading.Lock()
         self._closed = False
-        # The lock is reentrant because a signal handler that encodes may interrupt its owner; the
-        # handler's own run leaves the count as it was.
-        self._counting = threading.RLock()
-        self._in_flight = 0
+        # It has an item for each run in flight: threads and signal handlers may append and pop at
+        # any time.
+        self._in_flight: list[None] = []
         self._sleeping: ort.InferenceSession | None = None
         self._identity = _identity(graph)
         self._session: ort.InferenceSession | None = self._open(config)
@@ -101,41 +100,26 @@ class GraphSession:
             self._bound = BindingPool(self._session, memory_of(self.providers[0], device))
         _sessions.add(self)
 
-    @property
-    def devices(self) -> list[int | None]:
-        """The number of its card, as a list of one; [None] for the CPU."""
-        return [self._device]
-
-    @property
-    def replicas(self) -> Sequence[Runner]:
-        """The session itself, as a list of one."""
-        return [self]
-
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
-        """Run a batch: float32 [rows, D].
-
-        Raises:
-            BundleError: onnxruntime fails on the batch.
-            ClosedError: the session is closed.
-        """
+        """Run a batch: float32 [rows, D]."""
         feeds = {name: getattr(batch, name) for name in self.inputs}
-        with self._counting:
-            alone = self._in_flight == 0
-            self._in_flight += 1
+        (in_flight := self._in_flight).append(None)
         try:
-            session, bound = self.session(), self._bound
-            if bound is not None:
+            if (session := self._session) is None:
+                session = self.session()
+            if (bound := self._bound) is not None:
                 return bound.run(feeds, output, None)
-            sleeping = None if alone else self._sleeping
-            found = (sleeping or session).run([output], feeds, self._run_options(batch))
-            return np.asarray(found[0])
+            if len(in_flight) > 1:
+                session = self._sleeping or session
+            options = None if batch.input_ids.size <= _KEEP_TOKENS else self._shrink()
+            vectors: npt.NDArray[np.float32] = session.run([output], feeds, options)[0]
+            return vectors
         except MirrorError:
             raise
         except onnxruntime_errors(RuntimeError) as error:  # bound runs raise RuntimeError
             raise self.failure(error, batch) from error
         finally:
-            with self._counting:
-                self._in_flight -= 1
+            in_flight.pop()
 
     def failure(self, error: Exception, batch: PaddedBatch) -> BundleError:
         """Return an error that says which graph failed, on which device and on what batch."""
@@ -214,8 +198,9 @@ class GraphSession:
         preferred = self._wanted[0]
         return (preferred if isinstance(preferred, str) else preferred[0]) == CPU
 
-    def _run_options(self, batch: PaddedBatch) -> Any:
-        if batch.input_ids.size <= _KEEP_TOKENS or self.providers[0] != CPU:
+    def _shrink(self) -> Any:
+        """Return the options of a run after which the arena gives its memory back."""
+        if self.providers[0] != CPU:
             return None
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry(_SHRINK, "cpu:0")
@@ -225,7 +210,7 @@ class GraphSession:
         """Drop the parent's sessions in a forked process, where their threads do not exist."""
         import ctypes
 
-        self._opening, self._counting, self._in_flight = threading.Lock(), threading.RLock(), 0
+        self._opening, self._in_flight = threading.Lock(), []
         for held in (self._session, self._sleeping, self._bound):
             # Never free it: freeing would wait for its threads to end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))

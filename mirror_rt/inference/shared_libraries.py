@@ -11,12 +11,16 @@ from types import ModuleType
 
 __all__ = [
     "INSTALL_DRIVER",
+    "driver_fault",
     "missing_libraries",
     "nvidia_cards",
     "preload",
     "provider_library",
     "remedy",
 ]
+
+# Results of cuInit: success, the library that stands in for the driver in builds, and no card.
+_DRIVER_STARTS = (0, 34, 100)
 
 INSTALL_DRIVER = "install the NVIDIA driver"
 
@@ -68,13 +72,33 @@ def remedy(missing: list[str], onnxruntime: ModuleType) -> str:
 def nvidia_cards() -> int:
     """Return the number of NVIDIA cards that the driver offers to this process."""
     count = ctypes.c_int(0)
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-            return 0
-    except (OSError, AttributeError):
+    driver, code = _start_driver()
+    if driver is None or code != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def driver_fault() -> str | None:
+    """Return why the NVIDIA driver does not start, or None if it does, or if there is no card.
+
+    It fails after an update without a restart, for example, and then it offers no card either.
+    """
+    driver, code = _start_driver()
+    if driver is None or code in _DRIVER_STARTS:
+        return None
+    text = ctypes.c_char_p()
+    driver.cuGetErrorString(code, ctypes.byref(text))
+    why = (text.value or b"unknown error").decode(errors="replace")
+    return f"the NVIDIA driver does not start ({why}, error {code}): nvidia-smi says more"
+
+
+def _start_driver() -> tuple[ctypes.CDLL | None, int]:
+    """Return the driver and the result of starting it; None where no driver is installed."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        return driver, driver.cuInit(0)
+    except (OSError, AttributeError):
+        return None, 0
 
 
 def _loads(name: str) -> bool:

@@ -7,24 +7,18 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack
-
-import numpy as np
+from typing import Self, Unpack
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.pack_index import PackIndex
-from mirror_rt.encoding.batch_encoder import as_list
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
+from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.languages.detection import Detector
 from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
-from mirror_rt.languages.routing import Languages, Router
+from mirror_rt.languages.pack_encoder import PackEncoder
+from mirror_rt.languages.routing import Router
 from mirror_rt.languages.tags import find_language
-from mirror_rt.pipeline.options import EncodeKeywords
-from mirror_rt.pipeline.results import EncodedTexts, empty_texts, place
-from mirror_rt.tokens.windows import text_windows
-from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["LanguagePack"]
 
@@ -35,7 +29,7 @@ logger = logging.getLogger("mirror_rt")
 _TOKENIZER_GROWTH = 17
 
 
-class LanguagePack:
+class LanguagePack(PackEncoder):
     """A loaded language pack: `LanguagePack.load(path).encode(texts, lang="fr")`.
 
     Bundles are loaded when a text needs them. If there is a limit of memory, the least recently
@@ -55,12 +49,13 @@ class LanguagePack:
         self.folder = folder
         self.index = index
         self._options = options or LoadOptions()
-        self._router = Router(folder, index, detector)
+        self._router = router = Router(folder, index, detector)
         self._unverified = set(index.bundles) if self._options.verify else set()
         sizes = {name: self._bytes(name) for name in index.bundles}
         names = [self._pinned_name(tag) for tag in pinned]
         limit = None if memory_limit is None else _checked_limit(memory_limit, sizes, names)
-        self._cache = EncoderCache(self._open, sizes, limit=limit, pinned=names)
+        cache = EncoderCache(self._open, sizes, limit=limit, pinned=names)
+        super().__init__(index, router, cache)
         for name in names:
             with self._cache.lease(name):
                 pass
@@ -135,51 +130,6 @@ class LanguagePack:
         with self._cache.lease(self.route(lang)) as encoder:
             yield encoder
 
-    def encode(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
-    ) -> Embeddings:
-        """Encode texts of one language or of several.
-
-        Args:
-            inputs: one string, or any iterable of strings.
-            lang: tag of their language, a tag (or None) for each text, `"auto"` to detect the
-                language of each text, or None for the pack's default.
-            **options: those of `Encoder.encode`. With `errors="nan"`, a text that cannot be
-                encoded or whose tag is invalid gets a row of NaN.
-
-        Returns:
-            [n, D] in the order of `inputs`, [D] for a single string.
-
-        Raises:
-            InvalidTextError: texts cannot be encoded; the error has their positions in `inputs`.
-            ConfigError: an option has an unusable value; the number of tags is not that of the
-                texts; or the bundles needed give vectors of different lengths.
-            BundleError: a bundle that is needed cannot be loaded.
-            ClosedError: the pack is closed.
-        """
-        embeddings = self.encode_with_info(inputs, lang, **options).embeddings
-        return embeddings[0] if isinstance(inputs, str) else embeddings
-
-    def encode_with_info(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
-    ) -> EncodedTexts:
-        """Encode like `encode`, and report each text's number of tokens and whether it was cut."""
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
-        names, invalid = self._router.route_each(texts, lang)
-        if invalid and options.get("errors", "raise") == "raise":
-            raise InvalidTextError(invalid)
-        groups = _groups(names) or {self.index.default: np.empty(0, dtype=np.int64)}
-        self._check_dimensions(groups, options)
-        joined: EncodedTexts | None = None
-        for name, rows in groups.items():
-            part = self._encode_group(name, texts, rows, dict(invalid), options)
-            if joined is None:
-                columns, dtype = part.embeddings.shape[1], part.embeddings.dtype
-                joined = empty_texts(len(texts), columns, dtype)
-            place(part, rows, joined)
-        assert joined is not None
-        return joined
-
     def close(self) -> None:
         """Free every model once no call uses it; encoding raises ClosedError from then on."""
         self._cache.close()
@@ -192,36 +142,6 @@ class LanguagePack:
 
     def __repr__(self) -> str:
         return f"LanguagePack({str(self.folder)!r}, languages={self.languages})"
-
-    def _encode_group(
-        self,
-        name: str,
-        texts: list[Any],
-        rows: Any,
-        invalid: dict[int, str],
-        options: EncodeKeywords,
-    ) -> EncodedTexts:
-        """Encode the texts `rows`, which have been checked already, with one bundle."""
-        own = [texts[row] for row in rows]
-        refused = {i: invalid[row] for i, row in enumerate(rows.tolist()) if row in invalid}
-        with self._cache.lease(name) as encoder:
-            pipeline = encoder.pipeline
-            try:
-                plan = pipeline.plan(**options)
-                return pipeline.encode(text_windows(own, invalid=refused), plan).describe()
-            except NonFiniteError as error:
-                raise NonFiniteError(rows[i] for i, _ in error.items) from error
-            except InvalidTextError as error:
-                raise InvalidTextError([(int(rows[i]), why) for i, why in error.items]) from error
-
-    def _check_dimensions(self, names: Iterable[str], options: EncodeKeywords) -> None:
-        by_dimension = {self.index.bundles[name].dimension: name for name in names}
-        if len(by_dimension) > 1 and options.get("truncate_dim") is None:
-            found = ", ".join(f"{name} {d}" for d, name in by_dimension.items())
-            raise ConfigError(
-                f"these texts need bundles with vectors of different lengths ({found}): encode "
-                "them by language, or pass truncate_dim"
-            )
 
     def _open(self, name: str) -> Encoder:
         entry, folder = self.index.bundles[name], self._folder(name)
@@ -268,11 +188,3 @@ def _checked_limit(limit: float, sizes: dict[str, int], pinned: list[str]) -> in
             f"{needed / 1e6:.1f} MB"
         )
     return int(min(limit, 2**63 - 1))
-
-
-def _groups(names: list[str]) -> dict[str, Any]:
-    """Group texts by the name of their bundle: name -> positions of the texts, int64 [k]."""
-    rows: dict[str, list[int]] = {}
-    for i, name in enumerate(names):
-        rows.setdefault(name, []).append(i)
-    return {name: np.array(positions) for name, positions in rows.items()}

@@ -92,16 +92,12 @@ class ModelDefaults:
 
 
 class EncodePlan(NamedTuple):
-    """The options of one call, checked and prepared for its model.
+    """The options of one call (`EncodeOptions`), checked and prepared for its model.
 
     Attributes:
         token_budget: most padded tokens of a run.
-        normalize: whether to return unit vectors.
         dimension: number of the model's dimensions that are kept.
         quantizer: converts the vectors to the requested precision, as the last step.
-        prompt: text to put before every text.
-        on_too_long: how to treat a text of more tokens than the model takes.
-        errors: how to treat a call with a text that cannot be encoded.
     """
 
     token_budget: int

@@ -17,7 +17,7 @@ from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.pipeline.prompts import Prompts
-from mirror_rt.pipeline.results import Encoded, EncodedTexts, describe_texts, join
+from mirror_rt.pipeline.results import EncodedTexts, join
 from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
@@ -25,13 +25,13 @@ from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_rt.tokens.tokenization import Stopped, TextTokenizer
 from mirror_rt.tokens.windows import TextWindow, in_parallel, one_ahead
 from mirror_rt.vectors.normalization import normalize_rows
+from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["Encoded", "EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
+__all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
 Indices = npt.NDArray[np.int64]
-_ONLY_ROW = [np.zeros(1, dtype=np.int64)]
 
 
 class Pipeline:
@@ -95,14 +95,8 @@ class Pipeline:
         plan: EncodePlan,
         show_progress_bar: bool | None = False,
         stop: threading.Event | None = None,
-    ) -> Encoded:
-        """Encode the texts of one call.
-
-        Args:
-            texts: all windows of the call.
-            plan: checked options of the call.
-            show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
-            stop: event that, once set, ends the call with `Stopped` before the next batch.
+    ) -> EncodedTexts:
+        """Encode all windows of a call; `stop`, once set, ends it with `Stopped` after a batch.
 
         Raises:
             InvalidTextError: texts cannot be encoded, and `plan.errors` is `"raise"`.
@@ -117,8 +111,7 @@ class Pipeline:
                 rows = self._tokenize(windows[0], plan)
                 return self._encode_rows(rows, plan, count=bar.update, stop=stop)
             parts = self.encode_windows(windows, plan, count=bar.update, stop=stop)
-            joined = join(parts, n, plan)
-            return Encoded(joined.embeddings, lambda: joined)
+            return join(parts, n, plan)
         finally:
             bar.close()
 
@@ -142,13 +135,10 @@ class Pipeline:
         """
         with closing(one_ahead(partial(self._tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
-                part = self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
-                yield part.describe()
+                yield self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
 
     def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
         """Split rows into batches: int64 [b] for each batch, the indices of its rows."""
-        if len(tokens) == 1:
-            return _ONLY_ROW
         lengths = tokens.lengths
         if self.pad_to is not None:
             lengths = np.full_like(lengths, self.pad_to)
@@ -158,9 +148,9 @@ class Pipeline:
         """Pad the rows of a batch to `pad_to` tokens, or to the longest of them."""
         return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
 
-    def run_tokens(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors:
-        """Run rows as one batch: float32 [rows, D], NaN in rows without a finite vector."""
-        return self._run(tokens, np.arange(len(tokens)), normalize=normalize, on_run=None)[0]
+    def run_tokens(self, tokens: RaggedTokens) -> tuple[Vectors, list[int]]:
+        """Run rows as one batch: float32 [rows, D] as pooled, and the indices of those of NaN."""
+        return self._run(tokens, np.arange(len(tokens)), normalize=False, on_run=None)
 
     def plan_for_tokens(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
         """Check the options of a call for token vectors, as `plan` does.
@@ -174,22 +164,32 @@ class Pipeline:
             raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
         return plan
 
-    def run_token_vectors(self, tokens: RaggedTokens) -> list[Vectors]:
-        """Run rows as one batch: float32 [tokens, H] for each row, special tokens included."""
+    def run_token_vectors(self, tokens: RaggedTokens) -> tuple[list[Vectors], list[int]]:
+        """Run rows as one batch: float32 [tokens, H] of each, and the indices of non-finite ones.
+
+        The vectors of the special tokens are among them.
+        """
         output = self.model.token_vectors(self.pad(tokens, np.arange(len(tokens))))
         # Return copies, so that the vectors of a row do not keep those of the whole batch.
-        return [
+        vectors = [
             of_tokens[:length].astype(np.float32)
             for of_tokens, length in zip(output, tokens.lengths.tolist(), strict=True)
         ]
+        return vectors, [i for i, row in enumerate(vectors) if _core.non_finite_rows(row)]
 
-    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> Encoded:
+    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> EncodedTexts:
         """Make embeddings of texts from the vectors of rows, float32 [m, plan.dimension]."""
         pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
-        if plan.normalize and plan.dimension < self.model.dimension:
-            pooled = normalize_rows(pooled)
-        embeddings = plan.quantizer(pooled)
-        return Encoded(embeddings, partial(describe_texts, embeddings, rows))
+        embeddings = self.embeddings(pooled, plan)
+        return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
+
+    def embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
+        """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""
+        if plan.dimension < self.model.dimension:
+            vectors = vectors[:, : plan.dimension]
+            if plan.normalize:
+                vectors = normalize_rows(vectors)
+        return plan.quantizer(vectors)
 
     def _tokenize(
         self, window: TextWindow, plan: EncodePlan, stop: threading.Event | None = None
@@ -206,16 +206,11 @@ class Pipeline:
         count: Callable[[int], object] | None = None,
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
-    ) -> Encoded:
+    ) -> EncodedTexts:
         """Run the rows of a window batch by batch, and put their vectors in order."""
         self._report(rows, plan)
         batches = self.batches(rows.tokens, plan)
-        # The vector of a single row, as in a call with one text, is not copied into an array.
-        vectors = (
-            np.empty((len(rows.tokens), plan.dimension), np.float32)
-            if len(rows.tokens) != 1
-            else None
-        )
+        vectors = np.empty((len(rows.tokens), plan.dimension), np.float32)
         is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.chunked else None
         run = partial(self._run, rows.tokens, normalize=plan.normalize, on_run=on_run)
         results = in_parallel(run, batches, self.model.parallel_runs)
@@ -224,11 +219,7 @@ class Pipeline:
                 if bad and plan.errors == "raise":
                     text = rows.text_of_rows()[batch[bad]]
                     raise NonFiniteError(np.unique(text) + rows.start)
-                kept = result[:, : plan.dimension]
-                if vectors is None:
-                    only = kept
-                else:
-                    vectors[batch] = kept
+                vectors[batch] = result[:, : plan.dimension]
                 if count is not None:
                     count(len(batch) if is_last is None else int(is_last[batch].sum()))
                 if stop is not None and stop.is_set():
@@ -237,7 +228,7 @@ class Pipeline:
             results.close()  # ends its threads
         if count is not None and rows.invalid:
             count(len(rows.invalid))
-        return self.finish(only if vectors is None else vectors, rows, plan)
+        return self.finish(vectors, rows, plan)
 
     def _run(
         self,
@@ -247,19 +238,21 @@ class Pipeline:
         normalize: bool,
         on_run: Callable[[PaddedBatch], object] | None,
     ) -> tuple[Vectors, list[int]]:
-        """Run a batch; return its vectors, and the indices of those that are NaN."""
+        """Run a batch: float32 [rows, D], and the indices of the rows that are NaN."""
         batch = self.pad(tokens, rows)
-        vectors, bad = self.model.run_batch(batch, normalize=normalize), list[int]()
-        if not_finite := _core.non_finite_rows(vectors):
-            bad = self._run_again(batch, vectors, not_finite, normalize=normalize)
+        vectors = self.model.run_batch(batch, normalize=normalize)
+        bad = self.replace_non_finite(batch, vectors, normalize=normalize)
         if on_run is not None:
             on_run(batch)
         return vectors, bad
 
-    def _run_again(
-        self, batch: PaddedBatch, vectors: Vectors, rows: list[int], *, normalize: bool
+    def replace_non_finite(
+        self, batch: PaddedBatch, vectors: Vectors, *, normalize: bool
     ) -> list[int]:
-        """Run rows again in full precision; return those that still have no finite vector."""
+        """Run rows that are not finite again in full precision; return those that are NaN now."""
+        rows = _core.non_finite_rows(vectors)
+        if not rows:
+            return rows
         exact = self.model.run_exactly(PaddedBatch(*(a[rows] for a in batch)), normalize=normalize)
         vectors[rows] = np.nan if exact is None else exact
         bad = _core.non_finite_rows(vectors)

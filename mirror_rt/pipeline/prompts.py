@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mirror_rt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mirror_rt.pipeline.options import EncodeKeywords
 
 __all__ = ["DOCUMENT_NAMES", "QUERY_NAMES", "Prompts"]
 
@@ -50,6 +54,13 @@ class Prompts:
     def first_of(self, names: Sequence[str]) -> str | None:
         """Return the first of `names` for which there is a prompt, or None."""
         return next((name for name in names if name in self.by_name), None)
+
+    def add_first_of(self, names: Sequence[str], options: EncodeKeywords) -> EncodeKeywords:
+        """Add the name of that prompt to options, unless they have a prompt of their own."""
+        own = options.get("prompt"), options.get("prompt_name")
+        if own != (None, None) or (name := self.first_of(names)) is None:
+            return options
+        return {**options, "prompt_name": name}
 
 
 def _check(prompt: object) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.pipeline.options import EncodePlan
-from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["Encoded", "EncodedTexts", "describe_texts", "empty_texts", "join", "place"]
+__all__ = ["EncodedTexts", "empty_texts", "join", "place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +30,6 @@ class EncodedTexts:
     token_counts: npt.NDArray[np.int64]
     chunks: npt.NDArray[np.int64]
     truncated: npt.NDArray[np.bool_]
-
-
-class Encoded(NamedTuple):
-    """The embeddings of a call, and a function that computes the details if they are needed."""
-
-    embeddings: Embeddings
-    describe: Callable[[], EncodedTexts]
-
-
-def describe_texts(embeddings: Embeddings, rows: TokenRows) -> EncodedTexts:
-    """Combine embeddings with the token counts, chunks and cuts of the texts of a window."""
-    return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
 
 
 def empty_texts(n: int, columns: int, dtype: npt.DTypeLike) -> EncodedTexts:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from mirror_rt.errors import ConfigError, ReentrantCallError
-from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline
-from mirror_rt.scheduling.requests import RequestTimes
 
-__all__ = ["Call", "HasPipeline", "ReentryGuard", "cancel_result", "check_scheduler", "is_short"]
+__all__ = ["HasPipeline", "ReentryGuard", "cancel_result", "check_scheduler", "is_short"]
 
 # Limits of a call that is tokenised in the event loop itself, within a fraction of a millisecond:
 # the number of texts, and the total number of characters or token ids.
@@ -26,17 +24,6 @@ class HasPipeline(Protocol):
     def pipeline(self) -> Pipeline:
         """The pipeline that turns texts into vectors."""
         ...
-
-
-class Call(NamedTuple):
-    """An admitted call: the queue has reserved room for its texts."""
-
-    texts: list[Any]
-    plan: EncodePlan
-    arrived: float
-    timeout: float | None
-    times: RequestTimes | None
-    of_tokens: bool
 
 
 def is_short(texts: list[Any]) -> bool:

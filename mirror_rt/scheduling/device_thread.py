@@ -8,12 +8,10 @@ import time
 import weakref
 from collections.abc import Callable
 
-import numpy as np
-
 from mirror_rt.errors import DeadlineError, NonFiniteError
-from mirror_rt.pipeline.pipeline import Pipeline, Vectors
+from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
-from mirror_rt.scheduling.requests import BatchReport, Request
+from mirror_rt.scheduling.requests import BatchReport
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.padding import RaggedTokens
 
@@ -48,20 +46,22 @@ class DeviceThread(threading.Thread):
         """Run batches until the queue is closed and empty."""
         while (work := self.queue.take()) is not None:
             for request in work.expired:
-                request.fail(DeadlineError(request.timeout))
+                request.fail(DeadlineError(request.call.timeout))
             for of_tokens in (False, True):  # they are two outputs of the graph, so two runs
-                self._run_batch([t for t in work.batch if t.request.of_tokens == of_tokens])
+                self._run_batch([t for t in work.batch if t.request.call.of_tokens == of_tokens])
             del work  # frees its vectors before the thread waits for the next batch
 
-    def _run_batch(self, batch: list[WaitingText[Request]]) -> None:
+    def _run_batch(self, batch: list[WaitingText]) -> None:
         """Run a batch; if it fails, run its halves, down to the text at fault."""
         batch = [text for text in batch if not text.request.over]
         if not batch:
             return
         tokens = RaggedTokens.from_arrays([text.ids for text in batch])
         began = time.monotonic()
+        pipeline = self._pipeline
+        run = pipeline.run_token_vectors if batch[0].request.call.of_tokens else pipeline.run_tokens
         try:
-            vectors = self._run_model(tokens, of_tokens=batch[0].request.of_tokens)
+            vectors, bad = run(tokens)
         except Exception as error:  # noqa: BLE001 - the caller gets it, whatever it is
             self._report(batch, began, failed=True)
             if len(batch) > 1:
@@ -69,26 +69,16 @@ class DeviceThread(threading.Thread):
                 self._run_batch(batch[len(batch) // 2 :])
             elif self.queue.end(batch[0].request):
                 batch[0].request.fail(error)
-        else:
-            self._report(batch, began, failed=False)
-            self._deliver(batch, vectors)
-
-    def _run_model(self, tokens: RaggedTokens, *, of_tokens: bool) -> Vectors | list[Vectors]:
-        if of_tokens:
-            return self._pipeline.run_token_vectors(tokens)
-        return self._pipeline.run_tokens(tokens, normalize=False)
-
-    def _deliver(self, batch: list[WaitingText[Request]], vectors: Vectors | list[Vectors]) -> None:
-        for i, row in enumerate(vectors):
-            if np.isfinite(row).all():
-                continue
-            request = batch[i].request
-            if request.plan.errors == "raise" and self.queue.end(request):
-                request.fail(NonFiniteError(request.rows.text_of_rows()[[batch[i].row]]))
+            return
+        self._report(batch, began, failed=False)
+        for text in [batch[i] for i in bad]:
+            request = text.request
+            if request.call.plan.errors == "raise" and self.queue.end(request):
+                request.fail(NonFiniteError(request.rows.text_of_rows()[[text.row]]))
         for request in self.queue.fill(batch, list(vectors)):
-            request.succeed(self._pipeline.finish)
+            request.succeed(pipeline.finish)
 
-    def _report(self, batch: list[WaitingText[Request]], began: float, *, failed: bool) -> None:
+    def _report(self, batch: list[WaitingText], began: float, *, failed: bool) -> None:
         report = BatchReport(
             tokens=[len(text.ids) for text in batch],
             padded_tokens=len(batch) * max(text.length for text in batch),

@@ -18,7 +18,7 @@ __all__ = ["RequestQueue", "Work"]
 class Work(NamedTuple):
     """The next work of a device: a batch to run, and requests whose deadline has passed."""
 
-    batch: list[WaitingText[Request]]
+    batch: list[WaitingText]
     expired: list[Request]
 
 
@@ -40,7 +40,7 @@ class RequestQueue:
         # Reentrant, because cancelling a future under the lock calls `end` again.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._waiting: WaitingTexts[Request] = WaitingTexts()
+        self._waiting = WaitingTexts()
         self._admitted = 0  # texts that are being tokenised
         self._closed = self._cleared = False
         self._statistics = SchedulerStatistics()
@@ -113,7 +113,7 @@ class RequestQueue:
                 self._changed.notify()  # another device may be free
             return Work(batch, expired)
 
-    def fill(self, batch: list[WaitingText[Request]], vectors: Sequence[Any]) -> list[Request]:
+    def fill(self, batch: list[WaitingText], vectors: Sequence[Any]) -> list[Request]:
         """Store the vectors of a batch; return the requests that it completes."""
         with self._lock:
             done = []
@@ -157,14 +157,14 @@ class RequestQueue:
         for request in lost:
             request.fail(ClosedError("the Scheduler was closed before this text ran"))
 
-    def count(self, report: BatchReport, batch: list[WaitingText[Request]], began: float) -> None:
+    def count(self, report: BatchReport, batch: list[WaitingText], began: float) -> None:
         """Add a run to the statistics, and to the times of the requests that record them."""
         with self._lock:
             self._statistics.add(report)
             arrived = {text.request: text.arrived for text in batch}
             for request, at in arrived.items():
-                if request.times is not None:
-                    request.times.add(at, began, report.run_seconds)
+                if request.call.times is not None:
+                    request.call.times.add(at, began, report.run_seconds)
 
     @property
     def waiting_tokens(self) -> int:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mirror_rt.pipeline.options import EncodePlan
-from mirror_rt.pipeline.pipeline import Encoded, Vectors
+from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = ["BatchReport", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
+__all__ = ["BatchReport", "Call", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
 
-Finish = Callable[[Vectors, TokenRows, EncodePlan], Encoded]
+Finish = Callable[[Vectors, TokenRows, EncodePlan], EncodedTexts]
 
 
 @dataclass(slots=True)
@@ -48,31 +47,39 @@ class RequestTimes:
         self.run_seconds += seconds
 
 
+class Call(NamedTuple):
+    """A call that the queue has reserved room for; the arguments are those of `submit`.
+
+    It arrived at a time of `time.monotonic`, and its texts may be lists of token ids.
+    """
+
+    texts: list[Any]
+    plan: EncodePlan
+    arrived: float
+    timeout: float | None = None
+    times: RequestTimes | None = None
+    of_tokens: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """The texts of one call, as rows of tokens.
 
     Attributes:
+        call: the call.
         rows: the m rows of tokens to run.
-        plan: the checked options of the call.
-        timeout: seconds that the caller allows; None for no limit.
-        of_tokens: whether the caller wants a vector for each token, and not one for each text.
         vectors: vectors of the rows, unset for rows that are not done: float32 [m, D], pooled, or
             m arrays float32 [tokens, H].
-        times: where to record its runs; None if the caller does not want them.
         texts: the rows, as entries of the queue.
         left: number of rows that are not done.
         over: whether it has a result or an error, or was cancelled.
         future: the future that the caller holds.
     """
 
+    call: Call
     rows: TokenRows
-    plan: EncodePlan
-    timeout: float | None
-    of_tokens: bool
     vectors: Vectors | list[Vectors]
-    times: RequestTimes | None = None
-    texts: list[WaitingText[Request]] = field(default_factory=list)
+    texts: list[WaitingText] = field(default_factory=list)
     left: int = 0
     over: bool = False
     future: Future[Any] = field(default_factory=Future)
@@ -90,10 +97,10 @@ class Request:
             if isinstance(vectors, list):
                 self.future.set_result(vectors)
                 return
-            if self.plan.normalize:
+            if self.call.plan.normalize:
                 vectors = normalize_rows(vectors)
-            kept = np.ascontiguousarray(vectors[:, : self.plan.dimension])
-            self.future.set_result(finish(kept, self.rows, self.plan).describe())
+            kept = np.ascontiguousarray(vectors[:, : self.call.plan.dimension])
+            self.future.set_result(finish(kept, self.rows, self.call.plan))
         except Exception as error:  # noqa: BLE001 - the device's thread must go on
             self.future.set_exception(error)
 
@@ -103,29 +110,18 @@ class Request:
             self.future.set_exception(error)
 
 
-def make_request(
-    rows: TokenRows,
-    plan: EncodePlan,
-    *,
-    dimension: int,
-    pad_to: int | None,
-    arrived: float,
-    timeout: float | None,
-    times: RequestTimes | None = None,
-    of_tokens: bool = False,
-) -> Request:
-    """Make a request; `arrived` is in seconds of `time.monotonic`."""
+def make_request(call: Call, rows: TokenRows, *, dimension: int, pad_to: int | None) -> Request:
+    """Make a request of a call whose texts have been tokenised to rows."""
     vectors: Vectors | list[Vectors] = np.empty((len(rows.tokens), dimension), np.float32)
-    if of_tokens:
+    if call.of_tokens:
         vectors = [np.empty((0, 0), np.float32)] * len(rows.tokens)
-    request = Request(rows, plan, timeout, of_tokens, vectors, times, left=len(rows.tokens))
-    deadline = None if timeout is None else arrived + timeout
-    spans = pairwise(rows.tokens.offsets.tolist())
+    request = Request(call, rows, vectors, left=len(rows.tokens))
+    arrived, deadline = call.arrived, None if call.timeout is None else call.arrived + call.timeout
     request.texts = [
         WaitingText(
             request, row, rows.tokens.ids[begin:end], pad_to or end - begin, arrived, deadline
         )
-        for row, (begin, end) in enumerate(spans)
+        for row, (begin, end) in enumerate(rows.tokens.spans())
     ]
     return request
 

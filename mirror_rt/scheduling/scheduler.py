@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self, TypeVar, Unpack
+from concurrent.futures import Future
+from typing import Self, TypeVar, Unpack
 
-from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
-from mirror_rt.pipeline.inputs import Inputs, as_list
+from mirror_rt.errors import DeadlineError
+from mirror_rt.pipeline.inputs import Inputs
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
+from mirror_rt.scheduling.admission import Admission
 from mirror_rt.scheduling.calls import (
-    Call,
     HasPipeline,
-    ReentryGuard,
-    cancel_result,
     check_scheduler,
-    is_short,
 )
 from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.queue import RequestQueue
@@ -30,7 +26,6 @@ from mirror_rt.scheduling.requests import (
     BatchReport,
     RequestTimes,
     SchedulerStatistics,
-    make_request,
 )
 from mirror_rt.vectors.quantization import Embeddings
 
@@ -91,24 +86,22 @@ class Scheduler:
         }
         check_scheduler(pipelines, limits)
         self._pipeline = pipelines[0]
-        self._process = os.getpid()
         self._queue = RequestQueue(
             max_texts=max_waiting_texts,
             max_tokens=max_waiting_tokens,
             token_budget=token_budget,
             run_cost=self._pipeline.model.run_cost,
         )
-        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-tokenizer")
+        self._calls = Admission(self._pipeline, self._queue)
         self._devices = [
             DeviceThread(pipeline, self._queue, self._report)
             for pipeline in pipelines
             for _ in range(pipeline.model.prepare_concurrent_runs())
         ]
         self._on_batch = on_batch
-        self._guard = ReentryGuard()
         for device in self._devices:
             device.start()
-        weakref.finalize(self, _close_unheld, self._queue, self._process).atexit = False
+        weakref.finalize(self, _close_unheld, self._queue, self._calls.process).atexit = False
 
     def submit(
         self,
@@ -142,8 +135,8 @@ class Scheduler:
             ClosedError: the scheduler is closed.
             ReentrantCallError: a signal handler makes this call in the middle of another one.
         """
-        with self._guard():
-            return self._accept(self._admit(inputs, timeout, options, times))
+        with self._calls.guard():
+            return self._calls.accept(self._calls.admit(inputs, timeout, options, times))
 
     def encode_with_info(
         self,
@@ -159,9 +152,9 @@ class Scheduler:
             DeadlineError: the time is over; texts that still waited were withdrawn.
             MirrorError: any error of `submit` or of its future.
         """
-        with self._guard():
-            future: Future[EncodedTexts] = self._accept(
-                self._admit(inputs, timeout, options, times)
+        with self._calls.guard():
+            future: Future[EncodedTexts] = self._calls.accept(
+                self._calls.admit(inputs, timeout, options, times)
             )
             try:
                 return future.result(timeout)
@@ -199,9 +192,7 @@ class Scheduler:
             DeadlineError: the time is over; texts that still waited were withdrawn.
             MirrorError: any error of `submit` or of its future.
         """
-        with self._guard():
-            call = self._admit(inputs, timeout, options, times)
-        encoded: EncodedTexts = await self._await(call)
+        encoded: EncodedTexts = await self._calls.run(inputs, timeout, options, times)
         return encoded
 
     async def aencode(
@@ -231,9 +222,9 @@ class Scheduler:
         Raises:
             MirrorError: as `aencode_with_info`; ConfigError if the model gives no token vectors.
         """
-        with self._guard():
-            call = self._admit(inputs, timeout, options, times, of_tokens=True)
-        vectors: list[Vectors] = await self._await(call)
+        vectors: list[Vectors] = await self._calls.run(
+            inputs, timeout, options, times, of_tokens=True
+        )
         return vectors
 
     async def in_tokenizer(self, work: Callable[[], T]) -> T:
@@ -245,17 +236,11 @@ class Scheduler:
         Raises:
             ClosedError: the scheduler is closed.
         """
-        import asyncio
-
-        try:
-            future = self._tokenizing.submit(work)
-        except RuntimeError:  # the executor was shut down
-            raise ClosedError("this Scheduler is closed: make another") from None
-        return await asyncio.wrap_future(future)
+        return await self._calls.in_tokenizer(work)
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start, and how much waits now."""
-        with self._guard():
+        with self._calls.guard():
             return self._queue.statistics()
 
     @property
@@ -266,7 +251,7 @@ class Scheduler:
     @property
     def running(self) -> bool:
         """Whether the thread of every device is alive and takes texts."""
-        return os.getpid() == self._process and all(d.is_alive() for d in self._devices)
+        return os.getpid() == self._calls.process and all(d.is_alive() for d in self._devices)
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Accept no more texts, and wait until nothing runs.
@@ -276,11 +261,11 @@ class Scheduler:
             timeout: seconds after which the texts that still wait fail with ClosedError. A run
                 that has begun is always waited for.
         """
-        if os.getpid() != self._process:
+        if os.getpid() != self._calls.process:
             return  # the threads stayed in the parent process
         until = None if timeout is None else time.monotonic() + timeout
         self._queue.close()
-        self._tokenizing.shutdown(wait=False)
+        self._calls.close()
         if not drain:
             self._queue.clear()
         others = [device for device in self._devices if device is not threading.current_thread()]
@@ -296,96 +281,6 @@ class Scheduler:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close; run the texts that wait only if the block ended without an exception."""
         self.close(drain=kind is None)
-
-    def _admit(
-        self,
-        inputs: Inputs,
-        timeout: float | None,
-        options: EncodeKeywords,
-        times: RequestTimes | None,
-        *,
-        of_tokens: bool = False,
-    ) -> Call:
-        """Check the arguments of a call, and reserve room in the queue for its texts."""
-        arrived = time.monotonic()
-        if timeout is not None and not 0 < timeout < math.inf:
-            raise ConfigError(f"timeout must be above 0 seconds, or None, got {timeout}")
-        if "batch_size" in options:
-            raise ConfigError(
-                "batch_size: the batches of a Scheduler are common to its callers; give it a "
-                "token_budget"
-            )
-        make_plan = self._pipeline.plan_for_tokens if of_tokens else self._pipeline.plan
-        plan = make_plan(**options)
-        if os.getpid() != self._process:
-            raise ClosedError(
-                f"this Scheduler belongs to process {self._process}, its threads were not forked "
-                f"into process {os.getpid()}: make one there"
-            )
-        texts = [inputs] if isinstance(inputs, str) else as_list(inputs)
-        self._queue.admit(len(texts))
-        return Call(texts, plan, arrived, timeout, times, of_tokens)
-
-    async def _await(self, call: Call) -> Any:
-        """Return the result of an admitted call, or raise DeadlineError when its time is over."""
-        import asyncio  # imported here: a synchronous program saves 30 ms
-
-        try:
-            async with asyncio.timeout(call.timeout):
-                if is_short(call.texts):
-                    with self._guard():
-                        future = self._accept(call)
-                else:
-                    future = await self._accept_aside(call)
-                return await asyncio.wrap_future(future)
-        except TimeoutError as error:
-            if isinstance(error, DeadlineError):
-                raise
-            raise DeadlineError(call.timeout) from None
-
-    def _accept(self, call: Call, stop: threading.Event | None = None) -> Future[Any]:
-        """Tokenise admitted texts and queue them; raise Stopped if `stop` is set meanwhile."""
-        try:
-            request = make_request(
-                self._pipeline.prepare(call.texts, call.plan, stop),
-                call.plan,
-                dimension=self._pipeline.model.dimension,
-                pad_to=self._pipeline.pad_to,
-                arrived=call.arrived,
-                timeout=call.timeout,
-                times=call.times,
-                of_tokens=call.of_tokens,
-            )
-        except BaseException:
-            self._queue.release(len(call.texts))
-            raise
-        # Look now: once the request is queued, a device may finish it and clear its texts.
-        has_texts = bool(request.texts)
-        self._queue.put(request, admitted=len(call.texts))
-        if has_texts:
-            queue = self._queue  # a waiting call must not keep the scheduler alive
-            request.future.add_done_callback(
-                lambda future: queue.cancel(request) if future.cancelled() else None
-            )
-        else:
-            request.succeed(self._pipeline.finish)
-        return request.future
-
-    async def _accept_aside(self, call: Call) -> Future[Any]:
-        """Call `_accept` in the tokenising thread, so that the event loop goes on."""
-        import asyncio
-
-        stop = threading.Event()
-        accepted = self._tokenizing.submit(self._accept, call, stop)
-        accepted.add_done_callback(
-            lambda future: self._queue.release(len(call.texts)) if future.cancelled() else None
-        )
-        try:
-            return await asyncio.wrap_future(accepted)
-        except BaseException:
-            stop.set()
-            accepted.add_done_callback(cancel_result)
-            raise
 
     def _report(self, report: BatchReport) -> None:
         if self._on_batch is not None:

@@ -6,10 +6,13 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from mirror_rt.scheduling.requests import Request
 
 __all__ = ["WaitingText", "WaitingTexts", "best_window"]
 
@@ -21,11 +24,9 @@ _PATIENCE = 1.0
 # but run texts far out of their order.
 _CANDIDATES, _RUNS_OF_COST = 64, 8
 
-RequestT = TypeVar("RequestT")
-
 
 @dataclass(slots=True, eq=False)
-class WaitingText(Generic[RequestT]):
+class WaitingText:
     """One text of a request.
 
     Attributes:
@@ -37,7 +38,7 @@ class WaitingText(Generic[RequestT]):
         deadline: time after which its vector is of no use; None for no deadline.
     """
 
-    request: RequestT
+    request: Request
     row: int
     ids: npt.NDArray[np.int32]
     length: int
@@ -53,21 +54,21 @@ class WaitingText(Generic[RequestT]):
         return latest if self.deadline is None else min(self.deadline, latest)
 
 
-class WaitingTexts(Generic[RequestT]):
+class WaitingTexts:
     """Texts, ordered by length and by due time. Not thread-safe: the queue holds its lock."""
 
     def __init__(self) -> None:
         self.tokens = 0
         self._numbers = 0
-        self._by_length: list[tuple[int, int, WaitingText[RequestT]]] = []
+        self._by_length: list[tuple[int, int, WaitingText]] = []
         # Texts that no longer wait stay in these heaps until they come to the top.
-        self._by_due: list[tuple[float, int, WaitingText[RequestT]]] = []
-        self._by_deadline: list[tuple[float, int, WaitingText[RequestT]]] = []
+        self._by_due: list[tuple[float, int, WaitingText]] = []
+        self._by_deadline: list[tuple[float, int, WaitingText]] = []
 
     def __len__(self) -> int:
         return len(self._by_length)
 
-    def add(self, text: WaitingText[RequestT]) -> None:
+    def add(self, text: WaitingText) -> None:
         """Add a text."""
         text.number = self._numbers = self._numbers + 1
         text.waits = True
@@ -78,13 +79,13 @@ class WaitingTexts(Generic[RequestT]):
             heapq.heappush(self._by_deadline, (text.deadline, text.number, text))
         self._compact()
 
-    def remove(self, text: WaitingText[RequestT]) -> None:
+    def remove(self, text: WaitingText) -> None:
         """Take out a text, if it still waits."""
         if text.waits:
             at = bisect_left(self._by_length, (text.length, text.number))
             self._forget(at, at + 1)
 
-    def expire(self, now: float) -> list[WaitingText[RequestT]]:
+    def expire(self, now: float) -> list[WaitingText]:
         """Take out the texts whose deadline has passed."""
         expired = []
         while self._by_deadline and self._by_deadline[0][0] <= now:
@@ -94,7 +95,7 @@ class WaitingTexts(Generic[RequestT]):
                 expired.append(text)
         return expired
 
-    def take(self, *, token_budget: int, run_cost: int) -> list[WaitingText[RequestT]]:
+    def take(self, *, token_budget: int, run_cost: int) -> list[WaitingText]:
         """Take out the next batch: the text that is due first, and others that run well with it.
 
         The others are chosen among the texts that are due first, some dozens of them on a CPU. A
@@ -143,15 +144,15 @@ class WaitingTexts(Generic[RequestT]):
             n += 1
         return sorted(by_due[:n])
 
-    def take_all(self) -> list[WaitingText[RequestT]]:
+    def take_all(self) -> list[WaitingText]:
         """Take out everything."""
         return self._forget(0, len(self))
 
-    def _forget_rows(self, rows: Sequence[int]) -> list[WaitingText[RequestT]]:
+    def _forget_rows(self, rows: Sequence[int]) -> list[WaitingText]:
         texts = [self._forget(row, row + 1)[0] for row in reversed(rows)]
         return texts[::-1]
 
-    def _forget(self, start: int, stop: int) -> list[WaitingText[RequestT]]:
+    def _forget(self, start: int, stop: int) -> list[WaitingText]:
         texts = [entry[2] for entry in self._by_length[start:stop]]
         del self._by_length[start:stop]
         for text in texts:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,9 @@ _CLIP_CHARACTERS_PER_TOKEN = 64
 # The second limit, for texts with even more characters per token. A text beyond it counts as cut,
 # whatever the rest of it is.
 _SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
+# Tokenising a text of this length holds the global interpreter lock for less time than it takes to
+# hand it over.
+_SHORT_CHARACTERS = 256
 
 Ids = npt.NDArray[np.int32]
 _MOST_ID = 2**31 - 1
@@ -148,6 +151,7 @@ class TextTokenizer:
         self.max_length = max_length
         self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
         """Most characters that are tokenised at once: 64 per token of the limit."""
+        self._short = min(_SHORT_CHARACTERS, self.clip_characters)
 
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
@@ -266,6 +270,16 @@ class TextTokenizer:
                 content.append(ids[begin:end])
         return Framed(before, np.concatenate(content) if content else before, after)
 
+    def short_ids(self, text: str) -> list[int] | None:
+        """Return the ids of a short text; None if it is not short, may be cut, or has no tokens."""
+        if len(text) > self._short:
+            return None
+        try:
+            ids: list[int] = self._tokenizer.encode(text).ids
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            _raise_library_error(error, "the tokenizer failed")
+        return ids if 0 < len(ids) < self.max_length else None
+
     def _encode(self, texts: list[str]) -> list[Encoding]:
         with _library_errors("the tokenizer failed"):
             return self._tokenizer.encode_batch_fast(texts)
@@ -273,13 +287,17 @@ class TextTokenizer:
 
 @contextlib.contextmanager
 def _library_errors(what: str) -> Iterator[None]:
-    """Turn errors that `tokenizers` raises because of an inconsistent file into a BundleError.
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - it is raised again
+        _raise_library_error(error, what)
+
+
+def _raise_library_error(error: BaseException, what: str) -> NoReturn:
+    """Turn an error that `tokenizers` raises because of an inconsistent file into a BundleError.
 
     It raises bare Exception, and if its Rust code panics, a class not derived from Exception.
     """
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise BundleError(f"{what}: {error}") from error
-        raise
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        raise BundleError(f"{what}: {error}") from error
+    raise error

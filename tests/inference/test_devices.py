@@ -74,7 +74,7 @@ def test_a_failed_bound_run_names_the_card_and_leaves_no_buffers(bundle, cards):
 
     encoder = Encoder.load(bundle, devices=[2])
     with pytest.raises(BundleError, match="failed on cuda:2 on 1 texts of 3 tokens"):
-        encoder.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
+        encoder.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]))
     assert not encoder.pipeline.model.runner._bound._free
     assert encoder.encode("a").shape == (32,)
 
@@ -186,7 +186,7 @@ def test_in_parallel_keeps_the_order_and_stops_at_an_error():
 
 def test_a_run_goes_to_the_device_with_least_to_do(bundle):
     class Fake:
-        graph, providers, ran = bundle, [CUDA], 0
+        graph, providers, outputs, devices, ran = bundle, [CUDA], [], [0], 0
 
         def run(self, batch, output):
             self.ran += 1
@@ -281,7 +281,7 @@ def test_an_error_in_a_captured_shape_is_named(captured):
     from mirror_rt.tokens.padding import RaggedTokens
 
     with pytest.raises(BundleError, match="failed on cuda:0 on 1 texts of 3 tokens"):
-        captured.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]), normalize=True)
+        captured.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]))
     assert captured.encode("a").shape == (32,)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from fake_cuda import make_onnxruntime
 from mirror_rt import Encoder, ProviderError
+from mirror_rt.inference import shared_libraries
 from mirror_rt.inference.providers import CPU, CUDA
 
 CUDNN = "libcudnn_none.so.9"
@@ -16,8 +17,8 @@ def gpu_wheel(tmp_path, monkeypatch, caplog):
     """Let onnxruntime be the GPU wheel, whose CUDA lacks cuDNN, on a machine with `cards`."""
     import onnxruntime
 
-    def make(cards):
-        fake = make_onnxruntime(tmp_path, missing=[CUDNN])
+    def make(cards, missing=(CUDNN,)):
+        fake = make_onnxruntime(tmp_path, missing=list(missing))
         monkeypatch.setattr(onnxruntime, "__file__", fake.__file__)
         monkeypatch.setattr(onnxruntime, "__version__", fake.__version__)
         monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
@@ -52,6 +53,35 @@ def test_without_a_card_the_cpu_is_taken_silently(bundle, gpu_wheel, caplog, all
     assert Encoder.load(bundle, allow_fallback=allow_fallback).providers == [CPU]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert f"{CUDA} could not start" in caplog.text  # at INFO, for those who look
+
+
+class Driver:
+    """A libcuda.so.1 that does not start."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def cuInit(self, flags):  # noqa: N802  # its name
+        return self.code
+
+    def cuGetErrorString(self, code, text):  # noqa: N802
+        text._obj.value = b"driver/library version mismatch"
+        return 0
+
+
+@pytest.mark.parametrize("missing", [[], [CUDNN]])
+def test_a_driver_that_does_not_start_is_an_error(bundle, gpu_wheel, monkeypatch, missing, caplog):
+    """A card behind it would go unused unseen."""
+    gpu_wheel(cards=0, missing=missing)
+    monkeypatch.setattr(shared_libraries.ctypes, "CDLL", lambda *_: Driver(803))
+    with pytest.raises(ProviderError, match=f"{CUDA} could not start") as refused:
+        Encoder.load(bundle)
+    if not missing:
+        assert "does not start (driver/library version mismatch, error 803)" in str(refused.value)
+    assert Encoder.load(bundle, allow_fallback=True).providers == [CPU]
+    assert [record for record in caplog.records if record.levelno == logging.WARNING]
+    monkeypatch.setattr(shared_libraries.ctypes, "CDLL", lambda *_: Driver(100))  # no card
+    assert Encoder.load(bundle).providers == [CPU]
 
 
 def test_cuda_asked_for_by_name_is_an_error_without_a_card_too(bundle, gpu_wheel):

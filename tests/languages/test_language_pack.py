@@ -1,5 +1,6 @@
 """Serving a pack: no torch here."""
 
+import asyncio
 import json
 import logging
 import shutil
@@ -11,6 +12,8 @@ import pytest
 from command_errors import one_line_error
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, InvalidTextError, LanguagePack
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
+from mirror_rt.encoding.batch_encoder import BatchEncoder
+from mirror_rt.pipeline.pipeline import Pipeline
 
 TAGS = ["en", "fr", "ru", "zh", "ar", "es", "pt", "de", "it", "pl", "fi", "he"]
 
@@ -93,6 +96,104 @@ def test_a_bad_text_has_its_place_and_leaves_its_neighbours_alone(languages):
     np.testing.assert_allclose(got[2], pack.encode("town", lang="ru"), atol=1e-6)
     with pytest.raises(InvalidTextError, match="item 2: "):
         pack.encode(["a", "a", "a " * 300], lang=["fr", "ru", "ru"], on_too_long="error")
+
+
+def test_a_pack_has_the_methods_of_an_encoder():
+    """What is a property of one bundle, such as its dimension, is asked of `pack.encoder(lang)`."""
+    of_a_bundle = {"warmup"} | {n for n, v in vars(Encoder).items() if isinstance(v, property)}
+    of_a_bundle |= {n for n, v in vars(BatchEncoder).items() if isinstance(v, property)}
+    public = {name for name in dir(Encoder) if not name.startswith("_")}
+    assert public - of_a_bundle <= set(dir(LanguagePack))
+
+
+@pytest.fixture(scope="module")
+def with_queries(bundle, tmp_path_factory):
+    """A pack of two languages, of which the second has a prompt for queries."""
+    folder = make_pack(tmp_path_factory.mktemp("packs") / "pack", bundle, {"en": "en", "fr": "fr"})
+    path = folder / "fr" / "mirror.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"prompts": {"own": "fr ", "query": "demande : "}}))
+    entries = {name: PackedBundle.describe(folder, name, {}) for name in ("en", "fr")}
+    PackIndex(entries, default="en").write(folder)
+    return folder
+
+
+TEXTS, OF_EACH = ["the river", "a doctor", "rain"], ["fr", "en", "fr"]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("encode", {"truncate_dim": 8}),
+        ("encode_query", {}),
+        ("encode_query", {"prompt": "own: "}),
+        ("encode_document", {}),
+        ("tokenize", {}),
+        ("token_pieces", {"special_tokens": False}),
+        ("encode_tokens", {}),
+    ],
+)
+def test_each_text_gets_what_its_bundle_gives(with_queries, method, options):
+    with LanguagePack.load(with_queries) as pack:
+        got = getattr(pack, method)(TEXTS, OF_EACH, **options)
+        for text, tag, found in zip(TEXTS, OF_EACH, got, strict=True):
+            with pack.encoder(tag) as encoder:
+                expected = getattr(encoder, method)([text], **options)[0]
+            if method == "token_pieces":
+                assert found == expected
+            else:
+                np.testing.assert_allclose(found, expected, atol=1e-6)
+        with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
+            getattr(pack, method)(["a", ""], ["en", "fr"], **options)
+
+
+@pytest.mark.parametrize("name", ["encode", "encode_query", "encode_document"])
+def test_a_pack_in_an_event_loop(with_queries, name):
+    with LanguagePack.load(with_queries) as pack:
+        encode, aencode = getattr(pack, name), getattr(pack, f"a{name}")
+        got = asyncio.run(aencode(iter(TEXTS), OF_EACH))
+        np.testing.assert_array_equal(got, encode(TEXTS, OF_EACH))
+        one = asyncio.run(aencode("rain", "fr", normalize_embeddings=False))
+        np.testing.assert_array_equal(one, encode("rain", "fr", normalize_embeddings=False))
+        np.testing.assert_allclose(pack.similarity(got, got).diagonal(), 1, atol=1e-6)
+
+
+def test_a_cancelled_task_ends_the_work_of_its_thread(with_queries, monkeypatch):
+    stops, encode = [], Pipeline.encode
+
+    def note(self, texts, plan, stop=None):
+        stops.append(stop)
+        asyncio.run_coroutine_threadsafe(cancel(), loop).result()
+        return encode(self, texts, plan, stop=stop)
+
+    async def cancel():
+        task.cancel()
+
+    async def main():
+        nonlocal loop, task
+        loop, task = asyncio.get_running_loop(), asyncio.create_task(pack.aencode(["a"] * 9, "fr"))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    loop = task = None
+    monkeypatch.setattr(Pipeline, "encode", note)
+    with LanguagePack.load(with_queries) as pack:
+        asyncio.run(main())
+    assert [stop.is_set() for stop in stops] == [True]
+
+
+def test_a_stream_of_texts_and_of_tags(with_queries):
+    with LanguagePack.load(with_queries) as pack:
+        texts, tags = TEXTS * 3, OF_EACH * 3
+        got = list(pack.encode_iter(iter(texts), iter(tags), window=2))
+        np.testing.assert_allclose(got, pack.encode(texts, tags), atol=1e-6)
+        assert next(pack.encode_iter(["rain"] * 9, "fr", window=1)).base is None
+        with pytest.raises(InvalidTextError, match="item 3: the string is empty"):
+            list(pack.encode_iter(["a", "b", "c", ""], "fr", window=2))
+        with pytest.raises(InvalidTextError, match="item 3: it is longer than"):
+            list(pack.encode_iter(["a", "b", "c", "a " * 300], window=2, on_too_long="error"))
+        with pytest.raises(ConfigError, match="expected an iterable of str, got str"):
+            pack.encode_iter("a")
 
 
 def test_what_a_bundle_counts_for(languages):
