@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from mirror_rt.cli.option_kinds import BOOLEAN, kind_of
+from mirror_rt.cli.wording import NAMES, flag_of
 from mirror_rt.errors import ConfigError
 
 __all__ = [
@@ -33,13 +34,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Option names that differ from field names; a repeated option is named in the singular.
-_NAMES = {
-    "normalize_embeddings": "normalize",
-    "provider_options": "provider_option",
-    "languages": "lang",
-    "cors_origins": "cors_origin",
-}
 # Help for fields whose docstrings describe Python objects.
 _HELP = {
     "provider_options": "option of the provider that is preferred, in onnxruntime's names: "
@@ -68,12 +62,12 @@ class Option:
     @property
     def name(self) -> str:
         """Return the name in a namespace, a file and (in capitals) the environment."""
-        return _NAMES.get(self.field, self.field)
+        return NAMES.get(self.field, self.field)
 
     @property
     def flag(self) -> str:
         """Return the name on a command line."""
-        return f"--{self.name.replace('_', '-')}"
+        return flag_of(self.field)
 
 
 # Returns the value given for an option and, for errors, where it was given; None if it was not.

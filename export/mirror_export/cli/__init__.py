@@ -9,12 +9,14 @@ _EXPORT = tuple((name, "export") for name in ("torch", "transformers", "onnx", "
 COMMANDS = (
     *commands_of(
         "mirror_export.cli",
+        "make a model",
         {"export": "turn a tuned folder into a bundle, checked against PyTorch"},
         *_EXPORT,
     ),
     *commands_of(
         "mirror_export.cli",
-        {"demo": "the whole main job: tune, export, encode, compare"},
+        "make a model",
+        {"demo": "tune, export, encode and compare, on real words"},
         ("matplotlib", "demo"),
         ("wordfreq", "demo"),
         *_EXPORT,

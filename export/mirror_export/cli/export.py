@@ -12,8 +12,9 @@ from typing import Any, get_args
 from mirror_export.cli.export_pack import run_pack
 from mirror_export.config import ExportConfig
 from mirror_rt.bundle.manifest import Pooling, Precision, Target
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.cli.common import add_hub_options
 from mirror_rt.cli.info import describe_parity
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.text import iter_lines
 
@@ -39,11 +40,13 @@ mirror-rt export --all tuned --out pack --resume
 mirror-rt export tuned --out bundle --precision fp32,int8 --parity-pairs pairs.tsv
 """,
     )
-    parser.add_argument(
-        "models",
-        nargs="*",
-        metavar="DIR",
+    add_model(
+        parser,
         help="tuned folder; also any encoder's folder or hub name; several make a pack",
+        metavar="MODEL",
+        dest="models",
+        required=False,
+        several=True,
     )
     parser.add_argument(
         "--out", required=True, type=Path, metavar="BUNDLE|PACK", help="folder to write"
@@ -161,7 +164,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from mirror_export.export import export_bundle
 
-    if arguments.all is not None or len(arguments.models) > 1:
+    if arguments.all is not None or len(arguments.models or []) > 1:
         run_pack(arguments, _config(arguments, ""))
         return
     if not arguments.models:

@@ -1,4 +1,4 @@
-"""The command `mirror-rt burt`."""
+"""The command `mirror-rt train burt`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.training_options import (
     add_base_options,
@@ -49,10 +49,9 @@ def add_parser(commands: Subparsers) -> None:
         "(see 'mirror-rt predict'). Ctrl-C leaves nothing;\nwith --ablation, it leaves the runs "
         "that are finished.",
         examples="""
-mirror-rt burt --nli snli_1.0_train.jsonl multinli_1.0_train.jsonl --ppdb ppdb-2.0-s-phrasal.gz \\
-    --model bert-base-uncased --out tuned
-mirror-rt burt --nli snli-dev.tsv --paraphrases quora-dev.csv --out tuned --steps 500
-mirror-rt burt --nli train.tsv --ppdb train.gz --ablation pooling --evaluate sts=stsb-en-test.tsv \\
+mirror-rt train burt --nli snli_1.0_train.jsonl --ppdb ppdb-2.0-s-phrasal.gz --out tuned
+mirror-rt train burt --nli snli-dev.tsv --paraphrases quora-dev.csv --out tuned --steps 500
+mirror-rt train burt --nli train.tsv --ppdb train.gz --ablation pooling --evaluate sts=test.tsv \\
     --ppdb-test test.gz --out ablation --steps 2000
 """,
     )

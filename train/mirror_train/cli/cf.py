@@ -1,4 +1,4 @@
-"""The command `mirror-rt cf`."""
+"""The command `mirror-rt train cf`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Mapping
 
-from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.flow import add_flow_options, flow_recipe, report
 from mirror_train.cli.training_options import (
@@ -55,11 +55,11 @@ def add_parser(commands: Subparsers) -> None:
         "sentence-transformers refuses it, for it has no such module. Ctrl-C in step 1 writes a\n"
         "checkpoint, in step 2 it keeps the tuned encoder in OUT.mirror; --resume goes on there.",
         examples="""
-mirror-rt cf --data lines.txt --out cf
-mirror-rt cf --model bert-base-uncased --data lines.txt --steps 2000 --out cf
-mirror-rt cf --data lines.txt --out cf-simcse --views simcse
-mirror-rt cf --data lines.txt --out cf-joint --joint
-mirror-rt cf --data lines.txt --out mirror-flow --no-regulariser
+mirror-rt train cf --data lines.txt --out cf
+mirror-rt train cf --model bert-base-uncased --data lines.txt --steps 2000 --out cf
+mirror-rt train cf --data lines.txt --out cf-simcse --views simcse
+mirror-rt train cf --data lines.txt --out cf-joint --joint
+mirror-rt train cf --data lines.txt --out mirror-flow --no-regulariser
 """,
     )
     add_base_options(parser)

@@ -1,4 +1,4 @@
-"""The command `mirror-rt flow`."""
+"""The command `mirror-rt train flow`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_train.cli.training_options import (
     add_base_options,
     add_fields,
@@ -44,9 +44,9 @@ def add_parser(commands: Subparsers) -> None:
         "The folder is exported and evaluated like a tuned one, the flow inside the graph;\n"
         "sentence-transformers refuses it, for it has no such module. Ctrl-C leaves nothing.",
         examples="""
-mirror-rt flow --data lines.txt --out flowed
-mirror-rt flow --model bert-base-uncased --data lines.txt --steps 2000 --out flowed
-mirror-rt flow --model tuned --words en --out flowed
+mirror-rt train flow --data lines.txt --out flowed
+mirror-rt train flow --model bert-base-uncased --data lines.txt --steps 2000 --out flowed
+mirror-rt train flow --model tuned --words en --out flowed
 mirror-rt export flowed --out bundle
 """,
     )

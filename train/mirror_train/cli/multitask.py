@@ -1,4 +1,4 @@
-"""The command `mirror-rt multitask`."""
+"""The command `mirror-rt train multitask`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.cli.common import Subparsers, add_subparser, format_table
+from mirror_rt.cli.common import format_table
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.training_options import (
     add_base_options,
@@ -52,10 +53,10 @@ def add_parser(commands: Subparsers) -> None:
         "for each task.\nThe folder is exported like any other, and the heads go with it: see "
         "'mirror-rt predict'.\nCtrl-C leaves nothing.",
         examples="""
-mirror-rt multitask --data pairs --out tuned
-mirror-rt multitask --data pairs --out tuned --steps 150 --learning-rate 5e-5
-mirror-rt multitask --data pairs --tasks sentiment,similarity --model bert-base-uncased --out tuned
-mirror-rt multitask --paraphrase train.csv dev.csv --tasks paraphrase --out tuned
+mirror-rt train multitask --data pairs --out tuned
+mirror-rt train multitask --data pairs --out tuned --steps 150 --learning-rate 5e-5
+mirror-rt train multitask --data pairs --tasks sentiment,similarity --out tuned
+mirror-rt train multitask --paraphrase train.csv dev.csv --tasks paraphrase --out tuned
 """,
     )
     data = parser.add_argument_group("data")

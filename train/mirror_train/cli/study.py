@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
+from mirror_rt.cli.common import add_hub_options, fill_table
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free
+from mirror_rt.progress import describe_seconds
 from mirror_train.cli.study_systems import (
     NAME,
     TITLE,
@@ -70,6 +72,12 @@ mirror-rt study systems --data data --systems mirror,simcse,flow --top 2000 --ou
 """,
     )
     parser.add_argument("name", metavar="NAME", choices=list(_NAMES), help="one of those above")
+    add_model(
+        parser,
+        help="base model: folder or hub name (default: all-MiniLM-L6-v2)",
+        metavar="MODEL",
+        required=False,
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="STUDY", help="folder to write")
     _add_data_options(parser)
     _add_run_options(parser)
@@ -106,9 +114,6 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
-    group.add_argument(
-        "--model", metavar="PATH|NAME", help="base model (default: all-MiniLM-L6-v2)"
-    )
     add_hub_options(parser)
     group.add_argument(
         "--recipe",
@@ -167,13 +172,9 @@ def run(arguments: argparse.Namespace) -> int | None:
 
 def _print_run(run: Run, done: int, total: int, left: float) -> None:
     seed = "" if run.seed is None else f", seed {run.seed}"
-    rest = "" if done == total or math.isnan(left) else f"; about {_duration(left)} left"
+    rest = "" if done == total or math.isnan(left) else f"; about {describe_seconds(left)} left"
     line = f"[{done}/{total}] {run.label}{seed}: rho {run.spearman:.4f} ({run.seconds:.1f} s){rest}"
     print(line, flush=True)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _strings(arguments: argparse.Namespace, study: Study, recipe: Recipe) -> TrainingData:

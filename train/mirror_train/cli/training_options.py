@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mirror_rt.cli.common import add_hub_options, progress
+from mirror_rt.cli.parser import add_model
 from mirror_train.training.run_config import RunConfig
 
 __all__ = [
@@ -105,14 +106,14 @@ def add_base_options(
         note: an addition to the help of --model.
     """
     default = defaults_of(RunConfig)["model"]
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
-    parser.add_argument(
-        "--model",
-        "--base",
-        metavar="PATH|NAME",
+    add_model(
+        parser,
         help=f"{what}: folder or hub name (default: {default.partition('/')[2]}, fetched once, "
         f"checked and cached{note})",
+        metavar="MODEL",
+        required=False,
     )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
     add_hub_options(parser)
     parser.add_argument(
         "--trust-remote-code",
