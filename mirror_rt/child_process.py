@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import IO, Any, TypeVar
 
-__all__ = ["give_task", "how_it_ended", "main", "read_reply", "start_child"]
+__all__ = ["end_with_parent", "give_task", "how_it_ended", "main", "read_reply", "start_child"]
 
 T = TypeVar("T")
 
@@ -84,15 +84,18 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w") as channel:
         os.dup2(2, 1)  # anything else that is printed goes to standard error
         function, task = pickle.load(sys.stdin.buffer)  # safe, since only the parent writes here
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        end_with_parent(lambda: os.read(0, 1))  # the parent sends nothing after the task
         channel.write(json.dumps(function(task)) + "\n")
 
 
-def _end_with_parent() -> None:
-    """Exit when standard input is closed, because nobody waits for the reply any more."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
+def end_with_parent(wait: Callable[[], object]) -> None:
+    """Exit as soon as `wait`, run in a thread, returns: nobody waits for results any more."""
+
+    def watch() -> None:
+        wait()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -16,32 +16,25 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
 from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
-from mirror_rt.io.sink import Embeddings, invalid_rows
 from mirror_rt.io.vectors import open_sink, output_files
+from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["JobFolder", "open_job", "partial_folder"]
 
 _JOB, _COMPLETE, _LOCK = "job.json", "complete.json", ".lock"
 
 
-class _Part(NamedTuple):
-    vectors: Embeddings
-    ids: list[int | str] | None
-
-
 class JobFolder:
-    """The folder of an open job; `open_job` makes one.
+    """The folder OUTPUT.partial of an open job; `open_job` makes one.
 
     Attributes:
-        folder: OUTPUT.partial.
         output: path of the final file.
-        with_ids: whether rows have ids of their own.
         parts: number of finished windows.
         rows: number of texts in the finished windows.
     """
@@ -57,10 +50,7 @@ class JobFolder:
     def count_parts(self) -> None:
         """Count the finished windows and their rows."""
         while self._path(self.parts).is_file():
-            part = self._load(self.parts)
-            self.parts += 1
-            self.rows += len(part.vectors)
-            self._bytes += part.vectors.nbytes
+            self._count(self._load(self.parts)[0])
 
     @property
     def is_complete(self) -> bool:
@@ -74,24 +64,21 @@ class JobFolder:
             np.savez(file, vectors=vectors, ids=names)
             file.flush()
             os.fsync(file.fileno())
+        self._count(vectors)
+
+    def _count(self, vectors: Embeddings) -> None:
         self.parts += 1
         self.rows += len(vectors)
         self._bytes += vectors.nbytes
 
     def assemble(self) -> None:
         """Write the complete output into the folder."""
-        check_space(self.folder / self.output.name, self._bytes)
-        invalid = 0
         whole = self.folder / self.output.name
+        check_space(whole, self._bytes)
         with open_sink(whole, overwrite=True, with_ids=self.with_ids) as sink:
             for index in range(self.parts):
-                part = self._load(index)
-                sink.write(part.vectors, part.ids)
-                invalid += int(np.count_nonzero(invalid_rows(part.vectors)))
-        vectors = part.vectors
-        report: dict[str, int | str] = {"rows": self.rows, "invalid": invalid}
-        report |= {"dimension": vectors.shape[1], "dtype": str(vectors.dtype)}
-        write_json(self.folder / _COMPLETE, report)
+                sink.write(*self._load(index))
+        write_json(self.folder / _COMPLETE, sink.summary)
 
     def publish(self) -> dict[str, Any]:
         """Move the output into place, remove the folder; return rows, invalid, dimension, dtype."""
@@ -114,11 +101,11 @@ class JobFolder:
     def _path(self, index: int) -> Path:
         return self.folder / f"part-{index:08d}.npz"
 
-    def _load(self, index: int) -> _Part:
+    def _load(self, index: int) -> tuple[Embeddings, list[int | str] | None]:
         path = self._path(index)
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return _Part(arrays["vectors"], json.loads(arrays["ids"].tobytes()))
+                return arrays["vectors"], json.loads(arrays["ids"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(
                 f"{path} is damaged ({error}): start anew with --overwrite, without --resume"
@@ -150,12 +137,13 @@ def open_job(
     """
     job = JobFolder(output, with_ids=with_ids)
     begun = _is_begun(job.folder)
+    resumes = begun and resume
     if begun and not (resume or overwrite):
         raise OutputExistsError(
             f"{job.folder} holds an unfinished job: go on with --resume, or start anew with "
             "--overwrite"
         )
-    if not (begun and resume and job.is_complete):
+    if not (resumes and job.is_complete):
         for path in output_files(output, with_ids=with_ids):
             check_free(path, overwrite=overwrite)
             if path.is_dir():
@@ -164,23 +152,18 @@ def open_job(
     with (job.folder / _LOCK).open("ab") as lock:
         _lock(lock, job.folder)
         try:
-            _begin(job, plan, resume=begun and resume)
+            if resumes:
+                _check_plan(job.folder, plan)
+                if not job.is_complete:
+                    job.count_parts()
+            else:
+                _clear(job.folder, keep=[job.folder / _LOCK])
+                write_json(job.folder / _JOB, plan)
             yield job
         except BaseException:
-            nothing_to_lose = job.parts == 0 and not (begun and resume)
-            if job.folder.exists() and nothing_to_lose:
+            if job.folder.exists() and job.parts == 0 and not resumes:
                 job.remove()
             raise
-
-
-def _begin(job: JobFolder, plan: dict[str, Any], *, resume: bool) -> None:
-    if resume:
-        _check_plan(job.folder, plan)
-        if not job.is_complete:
-            job.count_parts()
-        return
-    _clear(job.folder, keep=[job.folder / _LOCK])
-    write_json(job.folder / _JOB, plan)
 
 
 def _clear(folder: Path, *, keep: list[Path]) -> None:

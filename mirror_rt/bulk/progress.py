@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from mirror_rt.bulk.workers import RunCounter
@@ -23,13 +22,10 @@ def padding(tokens: int, padded: int) -> float:
 class Progress:
     """A progress bar on standard error, which a thread updates while a window is still running.
 
-    Args:
-        show: whether to show the bar.
-        count: returns the number of texts of the whole job; None if unknown.
-        done: number of texts that are finished already.
+    `done` of `total` texts (None if unknown) are finished already.
     """
 
-    def __init__(self, show: bool, count: Callable[[], int | None], done: int) -> None:
+    def __init__(self, show: bool, total: int | None, done: int) -> None:
         self.counter = RunCounter()
         self.seconds = 0.0
         self._began = time.perf_counter()
@@ -38,7 +34,7 @@ class Progress:
         self._thread = threading.Thread(target=self._move_until_over, daemon=True)
         if show:
             tqdm = require("tqdm", extra="train", purpose="a progress bar (or pass --quiet)").tqdm
-            self._bar = tqdm(total=count(), initial=done, unit="text", desc="encode")
+            self._bar = tqdm(total=total, initial=done, unit="text", desc="encode")
             self._first = done
 
     def use(self, counter: RunCounter) -> None:

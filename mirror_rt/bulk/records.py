@@ -22,10 +22,9 @@ _TABLES = (".jsonl", ".ndjson", ".csv", ".parquet")
 
 
 class Window(NamedTuple):
-    """Consecutive rows of the input.
+    """Consecutive rows of the input, from the row number `start` on.
 
     Attributes:
-        start: number of the first row, from 0.
         texts: one text per row; values that are not strings are passed on unchecked.
         ids: one id per row, all str or all int; None if there is no id field.
     """

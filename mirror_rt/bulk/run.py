@@ -123,8 +123,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
         DataError: the input cannot be used, or has changed since the job was begun.
         InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
         OutputExistsError: the output, or an unfinished job, exists.
-        BundleError: the model is not a bundle.
-        ProviderError: the execution providers are not available.
+        BundleError, ProviderError: as `Encoder.load`.
         ProcessGroupError: one of several processes ended unexpectedly.
     """
     if not 1 <= config.processes <= 256:
@@ -149,33 +148,23 @@ def encode_file(config: BulkConfig) -> BulkReport:
 
 def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
     """Encode from or to a stream, which cannot be resumed."""
-    invalid, dimension, dtype = 0, 0, ""
+    with_ids = config.id_field is not None
     with (
-        open_sink(
-            config.output, overwrite=config.overwrite, with_ids=config.id_field is not None
-        ) as sink,
+        open_sink(config.output, overwrite=config.overwrite, with_ids=with_ids) as sink,
         _progress(config, 0) as progress,
     ):
         for done in _encoded(config, spec, _windows(config), progress):
             sink.write(done.vectors, done.window.ids)
-            invalid += done.invalid
-            dimension, dtype = done.vectors.shape[1], str(done.vectors.dtype)
         if sink.rows == 0:
             raise DataError(f"{config.input} holds no texts")
-    return _report(progress, sink.rows, invalid, dimension, dtype, resumed=0)
+    return _report(progress, sink.summary, resumed=0)
 
 
 def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
-    path, output = Path(config.input), Path(config.output)
+    path, with_ids = Path(config.input), config.id_field is not None
     read = path.stat()
-    plan = _plan(config, spec)
-    with open_job(
-        output,
-        plan,
-        with_ids=config.id_field is not None,
-        resume=config.resume,
-        overwrite=config.overwrite,
-    ) as job:
+    keep = {"resume": config.resume, "overwrite": config.overwrite}
+    with open_job(Path(config.output), _plan(config, spec), with_ids=with_ids, **keep) as job:
         resumed = job.rows
         with _progress(config, resumed) as progress:
             if not job.is_complete:
@@ -192,7 +181,7 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
                         )
                     job.assemble()
         made = job.publish()
-    return _report(progress, **made, resumed=resumed)
+    return _report(progress, made, resumed=resumed)
 
 
 def _windows(config: BulkConfig) -> Iterator[Window]:
@@ -225,21 +214,16 @@ def _encoded(
 
 def _progress(config: BulkConfig, done: int) -> Progress:
     # Counting reads the whole file once more, so it happens only if a bar is shown.
-    def count() -> int | None:
-        return count_records(config.input) if Path(config.input).is_file() else None
+    counted = config.show_progress_bar and Path(config.input).is_file()
+    total = count_records(config.input) if counted else None
+    return Progress(config.show_progress_bar, total, done)
 
-    return Progress(config.show_progress_bar, count, done)
 
-
-def _report(
-    progress: Progress, rows: int, invalid: int, dimension: int, dtype: str, *, resumed: int
-) -> BulkReport:
+def _report(progress: Progress, written: dict[str, Any], *, resumed: int) -> BulkReport:
+    """Join what the output says of itself (see `VectorSink.summary`) and what the run took."""
     _, tokens, padded = progress.counter.read()
     return BulkReport(
-        rows=rows,
-        invalid=invalid,
-        dimension=dimension,
-        dtype=dtype,
+        **written,
         resumed=resumed,
         seconds=progress.seconds,
         tokens=tokens,

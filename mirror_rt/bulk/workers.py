@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
-import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -17,18 +18,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
 from mirror_rt.bulk.records import Window
 from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.child_process import end_with_parent
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.io.sink import Embeddings
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.windows import TextWindow
+from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
 
@@ -36,8 +36,7 @@ __all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
 class RunCounter:
     """Count texts, tokens and padded tokens that ran, for a bar that moves while a window runs.
 
-    Args:
-        shared: three integers to which other processes add as well; None for one process.
+    `shared` are three integers to which other processes add as well; None for one process.
     """
 
     def __init__(self, shared: Any = None) -> None:
@@ -58,21 +57,19 @@ class RunCounter:
 
 
 class WindowVectors(NamedTuple):
-    """The vectors [n, D] of a window, and the number of its texts that have none."""
+    """The vectors [n, D] of a window."""
 
     window: Window
     vectors: Embeddings
-    invalid: int
 
 
 class _CountingEncoder(Encoder):
     """An encoder that counts the texts and tokens that it runs."""
 
     counter: RunCounter
+    how: EncodeKeywords
 
-    def encode_windows(
-        self, stream: Iterable[Window], options: EncodeKeywords
-    ) -> Iterator[WindowVectors]:
+    def encode_windows(self, stream: Iterable[Window]) -> Iterator[WindowVectors]:
         """Encode one window after the other, tokenising the next one while one runs.
 
         Raises:
@@ -89,21 +86,14 @@ class _CountingEncoder(Encoder):
             rows, mask = len(batch.input_ids), batch.attention_mask
             self.counter.add(rows, int(mask.sum()), mask.size)
 
-        plan = self.pipeline.plan(**options)
+        plan = self.pipeline.plan(**self.how)
         for encoded in self.pipeline.encode_windows(draw(), plan, on_run=count):
-            invalid = int(np.count_nonzero(encoded.chunks == 0))
-            yield WindowVectors(drawn.popleft(), encoded.embeddings, invalid)
+            yield WindowVectors(drawn.popleft(), encoded.embeddings)
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Say how a process loads its encoder, and how it encodes.
-
-    Attributes:
-        folder: folder of the bundle.
-        load: options for loading; `threads` is the number per process.
-        options: options of `Encoder.encode`.
-    """
+    """Say how a process loads the bundle in `folder` (with threads of its own), and encodes."""
 
     folder: Path
     load: LoadOptions
@@ -113,12 +103,8 @@ class EncoderSpec:
         """Load the encoder."""
         encoder = _CountingEncoder(self.folder, Manifest.read(self.folder), self.load)
         encoder.counter = counter
+        encoder.how = cast(EncodeKeywords, asdict(self.options))
         return encoder
-
-    @property
-    def keywords(self) -> EncodeKeywords:
-        """Return the options as keyword arguments."""
-        return cast(EncodeKeywords, asdict(self.options))
 
 
 def encode_windows(
@@ -130,11 +116,7 @@ def encode_windows(
 ) -> Generator[WindowVectors, None, None]:
     """Encode one window after the other; with several processes, that many and one more at a time.
 
-    Args:
-        spec: describes the encoder.
-        stream: windows to encode.
-        processes: number of processes; 1 for this process alone.
-        report_counter: called before the first window with the counter of the work.
+    `report_counter` is called before the first window with the counter of the work.
 
     Raises:
         InvalidTextError: texts cannot be encoded; it names them by their number in the input.
@@ -144,7 +126,7 @@ def encode_windows(
     if processes == 1:
         counter = RunCounter()
         report_counter(counter)
-        yield from spec.open(counter).encode_windows(stream, spec.keywords)
+        yield from spec.open(counter).encode_windows(stream)
     else:
         share = max(1, available_cpus() // processes)
         load = replace(spec.load, threads=spec.load.threads or share)
@@ -178,7 +160,7 @@ def _encode_in_processes(
             answer = future.result()
             if isinstance(answer, list):
                 raise InvalidTextError(answer)
-            yield WindowVectors(window, *answer)
+            yield WindowVectors(window, answer)
         pool.shutdown()
     except BrokenProcessPool as error:
         raise ProcessGroupError(
@@ -193,6 +175,9 @@ def _encode_in_processes(
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Block Ctrl-C while processes start: it would end them before they can ignore it."""
+    if sys.platform == "win32":  # signals cannot be blocked there
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -200,35 +185,22 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_worker: tuple[EncoderSpec, RunCounter] | None = None
-_worker_encoder: _CountingEncoder | None = None
+_worker_encoder: Callable[[], _CountingEncoder]  # set by `_start_worker`; its first call loads
 
-# Vectors and the number of texts without one; or the invalid texts, with reasons.
-_Answer = tuple[Embeddings, int] | list[tuple[int, str]]
+# Vectors; or the invalid texts, with reasons.
+_Answer = Embeddings | list[tuple[int, str]]
 
 
 def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
-    global _worker
+    global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent process handles Ctrl-C
-    threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
-    _worker = spec, RunCounter(totals)
-
-
-def _end_with_parent(alive: Connection) -> None:
-    """End this process when the parent's end of the pipe closes, even by kill -9."""
-    alive.poll(None)
-    os._exit(1)
+    end_with_parent(lambda: alive.poll(None))  # its other end is closed, even by kill -9
+    _worker_encoder = functools.cache(lambda: spec.open(RunCounter(totals)))
 
 
 def _encode_in_worker(window: Window) -> _Answer:
-    global _worker_encoder
-    if _worker is None:
-        raise RuntimeError("the process was not initialised")
-    spec, counter = _worker
-    if _worker_encoder is None:
-        _worker_encoder = spec.open(counter)
     try:
-        (result,) = _worker_encoder.encode_windows([window], spec.keywords)
+        (result,) = _worker_encoder().encode_windows([window])
     except InvalidTextError as error:
         return error.items  # the exception itself cannot be pickled
-    return result.vectors, result.invalid
+    return result.vectors

@@ -58,10 +58,9 @@ def resolve_bundle(
 
     Args:
         path_or_name: a local folder, or owner/name.
-        revision: branch, tag or commit on the hub.
-        offline: look only in the hub's local cache.
-        variants: names of the graphs to download (None in the list is the default one); None for
-            all.
+        revision: as in `download`.
+        offline: as in `download`.
+        variants: names of the graphs to download (None in the list is the default one), or None.
 
     Raises:
         BundleError: there is no bundle of that name, or it lacks a variant.

@@ -202,13 +202,11 @@ class Manifest:
         Raises:
             BundleError: the bundle has no variant of that name.
         """
-        found = self.variants.get(name or ("fp32" if "fp32" in self.variants else self._first()))
+        default = "fp32" if "fp32" in self.variants else next(iter(self.variants), "fp32")
+        found = self.variants.get(name or default)
         if found is None:
             raise BundleError(f"no variant {name!r}: this bundle has {', '.join(self.variants)}")
         return found
-
-    def _first(self) -> str:
-        return next(iter(self.variants), "fp32")
 
     def files_for(self, variants: Iterable[Variant]) -> dict[str, FileRecord]:
         """Return the files that these variants need: all but the graphs of other variants."""

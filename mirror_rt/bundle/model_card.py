@@ -42,12 +42,7 @@ def write_model_card(folder: Path, manifest: Manifest) -> None:
 
 
 def model_card(manifest: Manifest, name: str | None = None) -> str:
-    """Return the card of a bundle: front matter, description, use, graphs and provenance.
-
-    Args:
-        manifest: manifest of the bundle.
-        name: owner/name on a hub, for the examples; None if it is not on a hub yet.
-    """
+    """Return the card of a bundle; the examples have its `name` on a hub (owner/name), if any."""
     parts = [
         _front_matter([manifest]),
         f"# {name.partition('/')[2] if name else _title(manifest)}",
@@ -64,12 +59,7 @@ def model_card(manifest: Manifest, name: str | None = None) -> str:
 
 
 def pack_card(manifests: dict[str, Manifest], name: str) -> str:
-    """Return the card of a language pack.
-
-    Args:
-        manifests: folder in the pack -> manifest of the bundle in it.
-        name: owner/name on a hub.
-    """
+    """Return the card of a pack `name` (owner/name) of bundles: folder in it -> manifest."""
     rows = [
         (f"[{path}]({path})", m.language or "", _base(m), str(m.dimension), ", ".join(m.variants))
         for path, m in manifests.items()
@@ -205,14 +195,8 @@ def _variants(manifest: Manifest) -> str:
     parity = [variant.parity or {} for variant in manifest.variants.values()]
     shown = {key: title for key, title in _PARITY.items() if any(key in p for p in parity)}
     rows = [
-        (
-            name,
-            f"`{v.file}`",
-            v.target,
-            _size(manifest, v),
-            *(_number((v.parity or {}).get(key)) for key in shown),
-        )
-        for name, v in manifest.variants.items()
+        (name, f"`{v.file}`", v.target, _size(manifest, v), *(_number(p.get(key)) for key in shown))
+        for (name, v), p in zip(manifest.variants.items(), parity, strict=True)
     ]
     text = _table(("name", "file", "runs on", "MB", *shown.values()), rows)
     first = parity[0] if parity else {}
@@ -244,10 +228,9 @@ def _tuning(manifest: Manifest) -> list[str]:
 
 
 def _provenance(manifest: Manifest) -> list[tuple[str, ...]]:
-    base = {f"base model, {key}": value for key, value in manifest.base_model.items()}
+    base = _flat({"base model": manifest.base_model})
     base["base model, license"] = _licence(manifest)
-    if manifest.prompts:
-        base |= {f"prompt, {name}": json.dumps(p) for name, p in manifest.prompts.items()}
+    base |= {f"prompt, {name}": json.dumps(p) for name, p in manifest.prompts.items()}
     written = {"written by": manifest.generator, "written at": manifest.created}
     return _rows(base | _flat(manifest.training or {}) | written)
 

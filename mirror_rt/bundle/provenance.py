@@ -9,12 +9,7 @@ __all__ = ["Provenance", "made_now"]
 
 
 class Provenance(TypedDict):
-    """The fields of a manifest or an index that say how the file was made.
-
-    Attributes:
-        generator: program that wrote the file, and its version.
-        created: time of writing, in ISO 8601, in UTC.
-    """
+    """The program that wrote a manifest or an index, and the time, in ISO 8601 and UTC."""
 
     generator: str
     created: str

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from mirror_rt.bundle.hub import download, download_bundle, is_hub_name
 from mirror_rt.bundle.hub_content import bundle_folders, visible_files
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
-from mirror_rt.io.atomic import check_free, check_space, new_folder, write_json
+from mirror_rt.io.atomic import check_free, check_space, link_or_copy, new_folder, write_json
 
 __all__ = ["Pulled", "pull"]
 
@@ -111,10 +109,9 @@ def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         first = copies.setdefault(blob, target)
         if first != target and blob.stat().st_size >= _SMALLEST_LINK:
-            with contextlib.suppress(OSError):  # not every file system has hard links
-                os.link(first, target)
-                continue
-        shutil.copyfile(blob, target)
+            link_or_copy(first, target)
+        else:
+            shutil.copyfile(blob, target)
 
 
 def _keep(folder: Path, variants: Sequence[str]) -> None:

@@ -29,14 +29,6 @@ class Pushed:
     files: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The state of a branch before a push: its commit, and the files in it."""
-
-    commit: str
-    files: list[str]
-
-
 def push(
     folder: Path,
     name: str,
@@ -75,15 +67,15 @@ def push(
                 "that may write)"
             )
         api = hub.HfApi()
-        head = _prepare(hub, api, name, revision, private=private)
+        parent, files = _prepare(hub, api, name, revision, private=private)
         if not overwrite:
-            _refuse_others(name, head.files)
+            _refuse_others(name, files)
         commit = api.create_commit(
             name,
-            operations=_operations(hub, content, head.files),
+            operations=_operations(hub, content, files),
             commit_message=message or f"Push {folder.resolve().name} with mirror-rt",
             revision=revision,
-            parent_commit=head.commit,  # fail rather than undo a push that came in between
+            parent_commit=parent,  # fail rather than undo a push that came in between
         )
     return Pushed(f"{api.endpoint}/{name}", commit.oid, len(content))
 
@@ -91,15 +83,11 @@ def push(
 def _content(folder: Path, name: str) -> dict[str, Path | bytes]:
     """Return what to send: path in the repository -> local file, or bytes."""
     manifests = read_bundles(folder)
-    content: dict[str, Path | bytes] = {}
-    if (folder / Layout.manifest).is_file():
-        paths = [Layout.manifest, *manifests["."].files]
-        content |= {path: folder / path for path in paths}
-        content[Layout.card] = _card(folder, manifests["."], name)
-        return content
-    content |= {path: folder / path for path in visible_files(folder)}
-    content.setdefault(Layout.card, pack_card(manifests, name).encode())
-    return content
+    if bundle := manifests.get("."):
+        files = {path: folder / path for path in (Layout.manifest, *bundle.files)}
+        return {**files, Layout.card: _card(folder, bundle, name)}
+    files = {path: folder / path for path in visible_files(folder)}
+    return {Layout.card: pack_card(manifests, name).encode(), **files}
 
 
 def _card(folder: Path, manifest: Manifest, name: str) -> bytes:
@@ -111,8 +99,10 @@ def _card(folder: Path, manifest: Manifest, name: str) -> bytes:
     return written
 
 
-def _prepare(hub: ModuleType, api: Any, name: str, revision: str | None, *, private: bool) -> _Head:
-    """Create the repository and the branch if they are missing; return the branch's state."""
+def _prepare(
+    hub: ModuleType, api: Any, name: str, revision: str | None, *, private: bool
+) -> tuple[str, list[str]]:
+    """Create the repository and the branch if need be; return the branch's commit and files."""
     try:
         info = api.model_info(name)
         if private and not info.private:
@@ -129,7 +119,7 @@ def _prepare(hub: ModuleType, api: Any, name: str, revision: str | None, *, priv
         except hub.errors.RevisionNotFoundError:
             api.create_branch(name, branch=revision)
             info = api.model_info(name, revision=revision)
-    return _Head(info.sha, [file.rfilename for file in info.siblings or []])
+    return info.sha, [file.rfilename for file in info.siblings or []]
 
 
 def _refuse_others(name: str, files: list[str]) -> None:
@@ -145,13 +135,8 @@ def _refuse_others(name: str, files: list[str]) -> None:
 def _operations(hub: ModuleType, content: dict[str, Path | bytes], present: list[str]) -> list[Any]:
     gone = [file for file in present if file not in content and not _is_kept(file)]
     return [
-        *(hub.CommitOperationDelete(path_in_repo=file) for file in gone),
-        *(
-            hub.CommitOperationAdd(
-                path_in_repo=path, path_or_fileobj=file if isinstance(file, bytes) else str(file)
-            )
-            for path, file in content.items()
-        ),
+        *map(hub.CommitOperationDelete, gone),
+        *(hub.CommitOperationAdd(path, file) for path, file in content.items()),
     ]
 
 

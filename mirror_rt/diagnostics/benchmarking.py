@@ -18,7 +18,8 @@ from tokenizers import Tokenizer
 
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import BundleError, ConfigError, require
+from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.evaluation.plots import new_figure
 from mirror_rt.io.atomic import new_file
 
 __all__ = [
@@ -44,11 +45,10 @@ class Cell:
         texts: number of texts per call.
         tokens: mean number of tokens of a text, special tokens included.
         calls: number of calls that were timed.
-        texts_per_second: mean throughput over all calls, in texts.
-        tokens_per_second: mean throughput over all calls, in tokens without padding.
+        tokens_per_second: mean throughput over all calls, without padding.
         p50_ms: median duration of a call.
-        p95_ms: 95th percentile of the duration; None for fewer than 20 calls.
-        p99_ms: 99th percentile of the duration; None for fewer than 100 calls.
+        p95_ms: 95th percentile of it; None for fewer than 20 calls.
+        p99_ms: 99th percentile of it; None for fewer than 100 calls.
     """
 
     texts: int
@@ -109,15 +109,9 @@ def measure(
 ) -> Cell:
     """Call `encode` on `batch` texts at a time for about `seconds` seconds, and time the calls.
 
-    The first call is not counted. If calls are long, at least three are timed, or as many as begin
-    within twice the time, but at least one.
-
-    Args:
-        encode: method `encode` of an encoder.
-        texts: texts to encode, taken in turn again and again.
-        batch: number of texts per call.
-        tokens: number of tokens of each text.
-        seconds: time for the measurement.
+    The texts, of as many tokens as `tokens` says, are taken in turn again and again. The first
+    call is not counted. If calls are long, at least three are timed, or as many as begin within
+    twice the time, but at least one.
     """
     lengths = np.array(list(tokens))
     durations: list[float] = []
@@ -134,10 +128,10 @@ def measure(
         durations.append(time.perf_counter() - start)
         used += int(lengths[rows].sum()) if len(durations) > 1 else 0
     timed = np.array(durations[1:])
-    percentiles = {
-        p: float(np.percentile(timed, p) * 1e3) if len(timed) >= least else None
+    p95, p99 = (
+        float(np.percentile(timed, p) * 1e3) if len(timed) >= least else None
         for p, least in _CALLS_FOR.items()
-    }
+    )
     total = float(timed.sum())
     return Cell(
         texts=batch,
@@ -146,8 +140,8 @@ def measure(
         texts_per_second=len(timed) * batch / total,
         tokens_per_second=used / total,
         p50_ms=float(np.median(timed) * 1e3),
-        p95_ms=percentiles[95],
-        p99_ms=percentiles[99],
+        p95_ms=p95,
+        p99_ms=p99,
     )
 
 
@@ -184,12 +178,7 @@ def write_json_report(path: Path, about: dict[str, object], cells: list[Cell]) -
 
 def plot_cells(path: Path, title: str, cells: list[Cell]) -> None:
     """Plot throughput and latency by length as PNG, with a line for each number of texts."""
-    require("matplotlib", extra="demo", purpose="--plot")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 4)
     rate, delay = figure.subplots(1, 2)
     for batch in sorted({cell.texts for cell in cells}):
         line = sorted((cell for cell in cells if cell.texts == batch), key=lambda c: c.tokens)
@@ -200,11 +189,8 @@ def plot_cells(path: Path, title: str, cells: list[Cell]) -> None:
         tail = [(cell.tokens, cell.p95_ms) for cell in line if cell.p95_ms is not None]
         if tail:
             delay.plot(*zip(*tail, strict=True), ":", color=median.get_color())
-    rate.set(xlabel="tokens of a text", ylabel="texts/s", xscale="log", yscale="log")
-    delay.set(
-        xlabel="tokens of a text", ylabel="ms a call (p50, dotted p95)", xscale="log", yscale="log"
-    )
-    for axes in (rate, delay):
+    for axes, label in ((rate, "texts/s"), (delay, "ms a call (p50, dotted p95)")):
+        axes.set(xlabel="tokens of a text", ylabel=label, xscale="log", yscale="log")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     rate.legend(frameon=False)

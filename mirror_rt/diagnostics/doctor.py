@@ -7,8 +7,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -71,30 +72,16 @@ class Finding:
 
 
 def examine(model: str | Path | None = None, load: LoadOptions | None = None) -> list[Finding]:
-    """Run all checks.
-
-    Args:
-        model: bundle to load and to encode with; None to skip this check.
-        load: options for loading it; None for the defaults.
-    """
-    checks: list[Callable[[], Iterator[Finding]]] = [
-        _versions,
-        _onnxruntime,
-        _threads,
-        _extension,
-        _cache,
-    ]
+    """Run all checks; with a `model`, load it and encode with it as well."""
+    found = [*_versions(), *_onnxruntime(), *_threads(), *_extension(), *_cache()]
     if model is not None:
-        checks.append(lambda: _self_test(model, load or LoadOptions()))
-    return [finding for check in checks for finding in check()]
+        found += _self_test(model, load or LoadOptions())
+    return found
 
 
 def _versions() -> Iterator[Finding]:
-    yield Finding(
-        "python",
-        "ok",
-        f"{platform.python_version()}, {platform.system()} {platform.machine()}, {sys.executable}",
-    )
+    system = f"{platform.system()} {platform.machine()}"
+    yield Finding("python", "ok", f"{platform.python_version()}, {system}, {sys.executable}")
     names = ("mirror-rt", "numpy", "tokenizers")
     yield Finding("versions", "ok", ", ".join(f"{name} {_version(name)}" for name in names))
     found = [f"{name} {_version(name)}" for name in _OPTIONAL if installed(name)]
@@ -105,13 +92,9 @@ def _onnxruntime() -> Iterator[Finding]:
     wheels = [name for name in _WHEELS if installed(name)]
     named = ", ".join(f"{name} {_version(name)}" for name in wheels)
     if len(wheels) > 1:
-        kind = "gpu" if nvidia_cards() else "cpu"
-        yield Finding(
-            "onnxruntime",
-            "fault",
-            f"{named} are installed together, and overwrote each other's files",
-            _MENDS_WHEELS.format(" ".join(wheels), kind),
-        )
+        mend = _MENDS_WHEELS.format(" ".join(wheels), "gpu" if nvidia_cards() else "cpu")
+        said = f"{named} are installed together, and overwrote each other's files"
+        yield Finding("onnxruntime", "fault", said, mend)
     try:
         onnxruntime = import_onnxruntime()
     except MissingDependencyError:
@@ -129,48 +112,34 @@ def _onnxruntime() -> Iterator[Finding]:
 
 
 def _cuda(onnxruntime: ModuleType, providers: list[str], wheels: list[str]) -> Finding:
-    cards = nvidia_cards()
+    found, cards = partial(Finding, "cuda"), nvidia_cards()
     if CUDA not in providers:
         if cards == 0:
-            return Finding("cuda", "ok", "no NVIDIA card, and no CUDA in onnxruntime")
-        return Finding(
-            "cuda",
-            "warning",
-            f"{cards} NVIDIA cards, and this onnxruntime has no CUDA: everything runs on the CPU",
-            _MENDS_WHEELS.format(" ".join(wheels) or "onnxruntime", "gpu"),
-        )
+            return found("ok", "no NVIDIA card, and no CUDA in onnxruntime")
+        mend = _MENDS_WHEELS.format(" ".join(wheels) or "onnxruntime", "gpu")
+        said = "NVIDIA cards, and this onnxruntime has no CUDA: everything runs on the CPU"
+        return found("warning", f"{cards} {said}", mend)
     preload(onnxruntime)
     library = provider_library(onnxruntime, CUDA)
     missing = missing_libraries(library) if library is not None else []
     if missing:
         mend = remedy(missing, onnxruntime)
-        return Finding(
-            "cuda",
-            "fault" if cards or mend != INSTALL_DRIVER else "warning",
-            f"{CUDA} cannot start: missing {', '.join(missing)}",
-            mend,
-        )
+        status: Status = "fault" if cards or mend != INSTALL_DRIVER else "warning"
+        return found(status, f"{CUDA} cannot start: missing {', '.join(missing)}", mend)
     if cards == 0:
-        return Finding(
-            "cuda",
-            "warning",
-            "onnxruntime has CUDA, and the driver offers no NVIDIA card",
-            "nvidia-smi (in a container: docker run --gpus all)",
-        )
-    return Finding("cuda", "ok", f"{cards} NVIDIA cards, and every library that {CUDA} needs")
+        said = "onnxruntime has CUDA, and the driver offers no NVIDIA card"
+        return found("warning", said, "nvidia-smi (in a container: docker run --gpus all)")
+    return found("ok", f"{cards} NVIDIA cards, and every library that {CUDA} needs")
 
 
 def _threads() -> Iterator[Finding]:
     budget = cpu_budget()
     if budget.quota is not None and budget.quota < 1:
-        yield Finding(
-            "threads",
-            "warning",
-            f"{budget}: less than one processor, so every run is interrupted",
-            "raise the CPU limit of the container to 1 at least",
-        )
-        return
-    yield Finding("threads", "ok", str(budget))
+        said = f"{budget}: less than one processor, so every run is interrupted"
+        mend = "raise the CPU limit of the container to 1 at least"
+        yield Finding("threads", "warning", said, mend)
+    else:
+        yield Finding("threads", "ok", str(budget))
 
 
 def _extension() -> Iterator[Finding]:
@@ -182,12 +151,8 @@ def _cache() -> Iterator[Finding]:
     folder = cache_folder()
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        yield Finding(
-            "cache",
-            "fault",
-            f"{folder} cannot be written",
-            "export MIRROR_RT_CACHE=FOLDER, one that this user may write to",
-        )
+        mend = "export MIRROR_RT_CACHE=FOLDER, one that this user may write to"
+        yield Finding("cache", "fault", f"{folder} cannot be written", mend)
         return
     free = shutil.disk_usage(existing).free / 1e9
     state = "" if folder.exists() else ", not there yet"
@@ -211,10 +176,10 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
         f"{model}: {precision} on {provider}; {len(_REFERENCE)} texts, alone and in a batch, "
         f"differ by {difference:.1e} at most ({allowed:.0e} is allowed)"
     )
-    if not (difference <= allowed and length <= 1e-3):
+    if difference <= allowed and length <= 1e-3:
+        yield Finding("model", "ok", detail)
+    else:
         yield Finding("model", "fault", detail, "pip install -U 'mirror-rt[cpu]', export it again")
-        return
-    yield Finding("model", "ok", detail)
 
 
 def _mend(error: MirrorError) -> str | None:

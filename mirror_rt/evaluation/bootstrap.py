@@ -68,16 +68,9 @@ def replicates(
 ) -> Floats:
     """Compute the statistic of `samples` random samples of n items, drawn with replacement.
 
-    The items of a sample depend on seed, name, n and groups alone, so the replicates of two models
-    on one set are paired.
-
-    Args:
-        statistic: takes the count of each item, float64 [n].
-        n: number of items.
-        samples: number of replicates; 0 for none.
-        seed: seed of the draws.
-        name: name of the set; sets of different names are drawn independently.
-        groups: [n], group of each item; a sample has as many items of each group as the set.
+    The items of a sample depend on seed, name (of the set), n and groups alone, so the replicates
+    of two models on one set are paired. With `groups` ([n], the group of each item), a sample has
+    as many items of each group as the set.
 
     Returns:
         float64 [samples]; NaN where the statistic of a sample is undefined.

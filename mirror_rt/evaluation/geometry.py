@@ -13,19 +13,19 @@ from mirror_rt.masking import mask_span
 from mirror_rt.vectors.normalization import normalize_rows
 
 __all__ = [
-    "RANDOM_PAIRS",
     "Geometry",
     "cosine_pairs",
     "evaluate_geometry",
     "isotropy_score",
     "masked_cosines",
     "mean_vector_norm",
+    "measure_geometry",
     "uniformity",
 ]
 
 Matrix = npt.NDArray[np.float64]
 
-RANDOM_PAIRS = 20_000
+_RANDOM_PAIRS = 20_000
 _MASKED_CHARACTERS = 5  # k of the paper's sentence-level recipe
 
 
@@ -62,14 +62,24 @@ def evaluate_geometry(model: EmbeddingModel, texts: list[str], *, seed: int = 0)
     Raises:
         DataError: there are fewer than two distinct texts.
     """
+    return measure_geometry(model, texts, seed)[0]
+
+
+def measure_geometry(
+    model: EmbeddingModel, texts: list[str], seed: int
+) -> tuple[Geometry, Matrix | None, Matrix]:
+    """Do as `evaluate_geometry`, and return the cosines of positives and of random pairs as well.
+
+    The positives are those of `masked_cosines`, the random pairs those of `cosine_pairs`.
+    """
     texts = list(dict.fromkeys(texts))
     if len(texts) < 2:
         raise DataError(f"geometry needs at least 2 distinct texts, got {len(texts)}")
     vectors = model.encode(texts, normalize_embeddings=False).astype(np.float64)
     unit = normalize_rows(vectors)
-    negatives = cosine_pairs(unit, pairs=RANDOM_PAIRS, seed=seed)
+    negatives = cosine_pairs(unit, pairs=_RANDOM_PAIRS, seed=seed)
     positives = masked_cosines(model, texts, seed=seed)
-    return Geometry(
+    geometry = Geometry(
         n=len(texts),
         isotropy_score=isotropy_score(vectors),
         isotropy_score_normalized=isotropy_score(unit),
@@ -79,16 +89,14 @@ def evaluate_geometry(model: EmbeddingModel, texts: list[str], *, seed: int = 0)
         uniformity=uniformity(unit),
         mean_cosine=float(negatives.mean()),
     )
+    return geometry, positives, negatives
 
 
 def isotropy_score(vectors: Matrix) -> float:
     """Compute IS of EMNLP 2021, Eq. 2 (Mu and Viswanath 2018): min over max of sum exp(c.v).
 
-    c runs over the eigenvectors of V^T V, with both signs, because the sign of an eigenvector
-    is arbitrary and the score must not depend on it.
-
-    Args:
-        vectors: float64 [n, D].
+    c runs over the eigenvectors of V^T V (V is `vectors`, [n, D]), with both signs, because the
+    sign of an eigenvector is arbitrary and the score must not depend on it.
     """
     _, directions = np.linalg.eigh(vectors.T @ vectors)
     projections = vectors @ np.concatenate([directions, -directions], axis=1)
@@ -123,8 +131,7 @@ def cosine_pairs(unit: Matrix, *, pairs: int, seed: int) -> Matrix:
 def masked_cosines(model: EmbeddingModel, texts: list[str], *, seed: int = 0) -> Matrix | None:
     """Return the cosine of each text of at least two characters with a copy with a masked span.
 
-    Returns:
-        float64 [n]; None if the tokenizer has no mask token or no text is long enough.
+    It is None if the tokenizer has no mask token or no text is long enough.
     """
     if model.mask_token is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Sequence
 from html import escape
 
 from mirror_rt.evaluation.bootstrap import CONFIDENCE
@@ -32,13 +33,7 @@ the models are not ranked. Differences are not corrected for the number of compa
 
 
 def to_html(header: Header, evaluation: Evaluation, *, plots: bool = True) -> str:
-    """Return the report as HTML.
-
-    Args:
-        header: description of the run.
-        evaluation: results of the run.
-        plots: whether to draw plots, which needs matplotlib.
-    """
+    """Return the report as HTML; plots need matplotlib."""
     suites = dict.fromkeys(measure.suite for measure in evaluation.by_measure())
     body = [
         "<h1>Evaluation</h1>",
@@ -65,7 +60,7 @@ def _settings(header: Header) -> str:
         ("bootstrap", f"{header.samples} samples, seed {header.seed}"),
         ("made", f"{header.created} by {header.generator}"),
     ]
-    return _table([], [[escape(name), escape(value)] for name, value in rows])
+    return _table([], rows)
 
 
 def _suite(name: str, evaluation: Evaluation, plots: bool) -> str:
@@ -74,21 +69,17 @@ def _suite(name: str, evaluation: Evaluation, plots: bool) -> str:
     several = len(evaluation.models) > 1
     rows = []
     for measure, row in table.items():
-        some = next(iter(row.values()))
+        some = next(iter(row.values())).outcome
         values = [describe_value(row[m]) if m in row else "" for m in evaluation.models]
-        cells = [measure.set, measure.metric, str(some.outcome.n), *values]
         verdicts = [verdict(row)] if several else []
-        rows.append([escape(cell) for cell in [*cells, *verdicts, some.outcome.note]])
+        rows.append([measure.set, measure.metric, str(some.n), *values, *verdicts, some.note])
     header = ["set", "measure", "n", *evaluation.models, *(["shown"] if several else []), "note"]
-    figures = [_intervals(ranked, evaluation)] if plots and ranked else []
+    parts = [_section(name, header, rows)]
+    if plots and ranked:
+        parts.append(_intervals(ranked, evaluation))
     if plots:
-        figures += [
-            _cosines(set_name, suite, evaluation)
-            for suite, set_name in evaluation.cosines
-            if suite == name
-        ]
-    heading = f"<h2>{escape(name)}</h2>"
-    return "\n".join([heading, _table([escape(cell) for cell in header], rows), *figures])
+        parts += [_cosines(one, s, evaluation) for s, one in evaluation.cosines if s == name]
+    return "\n".join(parts)
 
 
 def _intervals(measures: list[Measure], evaluation: Evaluation) -> str:
@@ -121,26 +112,18 @@ def _cosines(name: str, suite: str, evaluation: Evaluation) -> str:
 
 def _comparisons(evaluation: Evaluation) -> str:
     rows = [
-        [escape(cell) for cell in (one.measure.suite, one.measure.set, one.measure.metric)]
-        + [escape(describe_comparison(one))]
+        [one.measure.suite, one.measure.set, one.measure.metric, describe_comparison(one)]
         for one in evaluation.comparisons()
     ]
-    if not rows:
-        return ""
-    return "<h2>Models compared</h2>\n" + _table(["suite", "set", "measure", "difference"], rows)
+    return _section("Models compared", ["suite", "set", "measure", "difference"], rows)
 
 
 def _failures(evaluation: Evaluation) -> str:
     rows = [
-        [escape(cell) for cell in (one.suite, one.set, one.model)]
-        + [("skipped: " if one.skipped else "") + escape(one.reason)]
+        [one.suite, one.set, one.model, "skipped: " * one.skipped + one.reason]
         for one in evaluation.failures
     ]
-    return (
-        "<h2>Without a figure</h2>\n" + _table(["suite", "set", "model", "reason"], rows)
-        if rows
-        else ""
-    )
+    return _section("Without a figure", ["suite", "set", "model", "reason"], rows)
 
 
 def _missing(header: Header) -> str:
@@ -154,17 +137,20 @@ def _sentence(text: str) -> str:
     return f"<p>{escape(' '.join(text.split()))}</p>"
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    """Make a table of escaped cells; cells that begin with a digit get figures of one width."""
-    head = "<tr>" + "".join(f"<th>{cell}</th>" for cell in header) + "</tr>" if header else ""
-    lines = [
-        "<tr>" + "".join(f"<td{_class(cell)}>{cell}</td>" for cell in row) + "</tr>" for row in rows
-    ]
-    return f"<table>{head}\n" + "\n".join(lines) + "</table>"
+def _section(title: str, header: list[str], rows: Sequence[Sequence[str]]) -> str:
+    return f"<h2>{escape(title)}</h2>\n{_table(header, rows)}" if rows else ""
 
 
-def _class(cell: str) -> str:
-    return ' class="number"' if cell[:1].isdigit() or cell[:2] in ("-0", "-1") else ""
+def _table(header: list[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    lines = ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows]
+    return f"<table>{f'<tr>{head}</tr>' if head else ''}\n" + "\n".join(lines) + "</table>"
+
+
+def _cell(text: str) -> str:
+    """Give cells that begin with a number digits of one width."""
+    style = ' class="number"' if text[:1].isdigit() or text[:2] in ("-0", "-1") else ""
+    return f"<td{style}>{escape(text)}</td>"
 
 
 def _image(svg: bytes, alt: str) -> str:

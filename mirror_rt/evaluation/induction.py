@@ -1,4 +1,9 @@
-"""Induce bilingual lexicons: find translations as nearest neighbours across mapped spaces."""
+"""Induce bilingual lexicons: find translations as nearest neighbours across mapped spaces.
+
+The spaces are mapped linearly, from pairs of corresponding rows. Steps and defaults of `vecmap` are
+those of VecMap's supervised mode (Artetxe et al., AAAI 2018: Generalizing and improving bilingual
+word embedding mappings with a multi-step framework of linear transformations).
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,17 @@ import numpy.typing as npt
 
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.mapping import normalized, orthogonal_procrustes, vecmap
 from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = ["Induction", "Lexicon", "csls_nearest", "induce"]
+__all__ = ["Lexicon", "csls_nearest", "induce", "normalized", "orthogonal_procrustes", "vecmap"]
 
 Matrix = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
 Entries = list[tuple[str, str]]
 
 _CHUNK = 1024  # number of queries whose similarities to a whole vocabulary are in memory at once
 NEIGHBOURS = 10  # of CSLS, as in Lample et al. 2018
+_REWEIGHT = 0.5  # exponent of the correlations, for both sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,7 @@ class Lexicon:
 
     @classmethod
     def make(
-        cls,
-        train: Entries,
-        test: Entries,
-        *,
-        source: Iterable[str] = (),
-        target: Iterable[str] = (),
+        cls, train: Entries, test: Entries, source: Iterable[str] = (), target: Iterable[str] = ()
     ) -> Lexicon:
         """Join the words of the dictionaries with more words of the two languages, if any."""
         entries = [*train, *test]
@@ -57,21 +58,11 @@ class Lexicon:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Induction:
-    """The result of an induction: which of the q test words got a right translation.
-
-    Attributes:
-        queries: the test words.
-        hits: maps the name of a mapping to float64 [q] of 1 and 0.
-    """
-
-    queries: list[str]
-    hits: dict[str, Matrix]
-
-
-def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> Induction:
+def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> dict[str, Matrix]:
     """Find translations with CSLS after `orthogonal_procrustes` and after `vecmap`.
+
+    Returns:
+        For each mapping, float64 [q]: 1 for each test word that got a right translation, else 0.
 
     Raises:
         DataError: the vectors of the two languages differ in length, or the training dictionary is
@@ -101,25 +92,21 @@ def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> 
         hits[name] = np.array(
             [float(found in right) for found, right in zip(nearest, gold.values(), strict=True)]
         )
-    return Induction(list(gold), hits)
+    return hits
 
 
-def csls_nearest(
-    source: Matrix, target: Matrix, queries: npt.NDArray[np.intp], *, k: int = NEIGHBOURS
-) -> npt.NDArray[np.intp]:
+def csls_nearest(source: Matrix, target: Matrix, queries: Rows, *, k: int = NEIGHBOURS) -> Rows:
     """Return the nearest row of `target` to some rows of `source` by CSLS (Lample et al. 2018).
 
     CSLS(x, z) = 2 cos(x, z) - r(x) - r(z), where r is the mean cosine with the k nearest words of
-    the other language. r(x) is the same for every z and therefore left out.
+    the other language (all, if there are fewer). r(x) is the same for every z and therefore left
+    out.
 
     Args:
         source: float64 [n, D], the whole mapped vocabulary.
         target: float64 [m, D], the whole vocabulary.
-        queries: [q] row numbers in `source`.
-        k: number of neighbours; all words if a vocabulary has fewer.
-
-    Returns:
-        [q] row numbers in `target`.
+        queries: [q] row numbers in `source`; the result is [q] row numbers in `target`.
+        k: number of neighbours.
     """
     x, z = (normalize_rows(matrix).astype(np.float32) for matrix in (source, target))
     neighbours = min(k, len(x))
@@ -133,3 +120,65 @@ def csls_nearest(
         cosine = x[queries[start : start + _CHUNK]] @ z.T
         nearest[start : start + _CHUNK] = (2 * cosine - hubness).argmax(axis=1)
     return nearest
+
+
+def normalized(vectors: Matrix) -> Matrix:
+    """Scale rows to unit length, centre them on their mean, and rescale them; float64 [n, D]."""
+    centred = normalize_rows(vectors)
+    return normalize_rows(centred - centred.mean(axis=0))
+
+
+def orthogonal_procrustes(source: Matrix, target: Matrix) -> Matrix:
+    """Return the orthogonal W [D, D] with the least Frobenius norm of source W - target [n, D]."""
+    left, _, right = np.linalg.svd(source.T @ target)
+    return np.asarray(left @ right)
+
+
+def vecmap(
+    source: Matrix, target: Matrix, source_rows: Rows, target_rows: Rows
+) -> tuple[Matrix, Matrix]:
+    """Map two languages into one space: whiten, rotate, re-weight, de-whiten.
+
+    Whitening (ZCA, computed from the rows of the dictionary) and the rotations [U, S, V] = SVD(X'Z)
+    give dimensions in the order of their correlations S. Both sides are weighted by S^.5, and each
+    side is de-whitened with its own whitening.
+
+    Args:
+        source: float64 [n, D], `normalized`.
+        target: float64 [m, D], `normalized`.
+        source_rows: [d], for each dictionary entry the row of its word.
+        target_rows: [d], for each dictionary entry the row of its translation.
+
+    Returns:
+        Both mapped, [n, D] and [m, D].
+
+    Raises:
+        DataError: the dictionary has fewer different words than dimensions, so that whitening is
+            undefined.
+    """
+    x, x_inverse = _whitening(source[source_rows], "source")
+    z, z_inverse = _whitening(target[target_rows], "target")
+    left, correlation, right = np.linalg.svd(
+        (source[source_rows] @ x).T @ (target[target_rows] @ z)
+    )
+    weights = correlation**_REWEIGHT
+    return (
+        ((source @ x @ left) * weights) @ (left.T @ x_inverse @ left),
+        ((target @ z @ right.T) * weights) @ (right @ z_inverse @ right.T),
+    )
+
+
+def _whitening(vectors: Matrix, side: str) -> tuple[Matrix, Matrix]:
+    """Return (X'X)^-1/2 and its inverse, symmetric [D, D], on the directions that X has.
+
+    After a layer norm and centring, X is 0 in one direction: a layer norm's outputs sum to 0.
+    """
+    if (distinct := len(np.unique(vectors, axis=0))) < vectors.shape[1]:
+        raise DataError(
+            f"whitening needs {vectors.shape[1]} different {side} words in the dictionary, there "
+            f"are {distinct} (of {len(vectors)} entries): use a larger dictionary"
+        )
+    _, values, directions = np.linalg.svd(vectors, full_matrices=False)
+    kept = values > values[0] * 1e-6
+    values, directions = values[kept], directions[kept]
+    return (directions.T / values) @ directions, (directions.T * values) @ directions

@@ -12,7 +12,7 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.concepts import Names
 from mirror_rt.vectors.search import search
 
-__all__ = ["Linking", "check_overlap", "link"]
+__all__ = ["Linking", "link"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,14 @@ def link(
     Raises:
         DataError: no mention has a concept that the dictionary names.
     """
-    known = check_overlap(mentions, dictionary)
+    named = frozenset().union(*dictionary.concepts)
+    known = sum(bool(ids & named) for ids in mentions.concepts)
+    if known == 0:
+        example = ", ".join(sorted(mentions.concepts[0]))
+        raise DataError(
+            "the dictionary has no name for any concept of the mentions (the first is "
+            f"{example}): are the ids of both of one kind?"
+        )
     names = list(dict.fromkeys(dictionary.texts))
     row = {name: i for i, name in enumerate(names)}
     concepts: list[set[str]] = [set() for _ in names]
@@ -56,16 +63,3 @@ def link(
         ]
     )
     return Linking({k: (ranks < k).astype(np.float64) for k in ks}, known)
-
-
-def check_overlap(mentions: Names, dictionary: Names) -> int:
-    """Count mentions whose concept has a name in the dictionary; DataError if there is none."""
-    named = frozenset().union(*dictionary.concepts)
-    known = sum(bool(ids & named) for ids in mentions.concepts)
-    if known == 0:
-        example = ", ".join(sorted(mentions.concepts[0]))
-        raise DataError(
-            "the dictionary has no name for any concept of the mentions (the first is "
-            f"{example}): are the ids of both of one kind?"
-        )
-    return known

@@ -15,7 +15,7 @@ from mirror_rt.io.atomic import new_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["cosine_distributions_svg", "intervals_svg", "plot_cosine_distributions"]
+__all__ = ["cosine_distributions_svg", "intervals_svg", "new_figure", "plot_cosine_distributions"]
 
 Cosines = npt.NDArray[np.float64]
 
@@ -25,12 +25,8 @@ def plot_cosine_distributions(
 ) -> None:
     """Plot histograms of the cosines of positive and of random pairs, one panel per model, as PNG.
 
-    The figure follows Figure 7 of Mirror-BERT (EMNLP 2021).
-
-    Args:
-        path: path of the PNG file.
-        panels: maps a title to (cosines of positive pairs, cosines of negative pairs).
-        overwrite: replace an existing file.
+    The figure follows Figure 7 of Mirror-BERT (EMNLP 2021). `panels` maps a title to (cosines of
+    positive pairs, cosines of negative pairs).
     """
     figure = _cosine_figure(panels, ("synonyms", "random"))
     with new_file(path, overwrite=overwrite) as file:
@@ -40,23 +36,16 @@ def plot_cosine_distributions(
 def cosine_distributions_svg(
     panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]
 ) -> bytes:
-    """Return the same figure as an SVG document.
-
-    Args:
-        panels: as in `plot_cosine_distributions`.
-        labels: labels of the positive and the negative pairs.
-    """
+    """Return the same figure as SVG, with these labels of the positive and the negative pairs."""
     return _svg(_cosine_figure(panels, labels))
 
 
 def intervals_svg(rows: list[str], values: dict[str, list[tuple[float, float, float]]]) -> bytes:
     """Plot values with confidence intervals, one row per measure, one colour per model, as SVG.
 
-    Args:
-        rows: names of the measures, from top to bottom.
-        values: maps a model to (value, low, high) of each row; NaN where it has no value.
+    `values` maps a model to (value, low, high) of each row, NaN where it has no value.
     """
-    figure = _new_figure(8, 1 + 0.3 * len(rows) * max(1, len(values) * 0.6))
+    figure = new_figure(8, 1 + 0.3 * len(rows) * max(1, len(values) * 0.6))
     axes = figure.add_subplot()
     for i, (model, points) in enumerate(values.items()):
         table = np.array(points)
@@ -71,7 +60,8 @@ def intervals_svg(rows: list[str], values: dict[str, list[tuple[float, float, fl
     return _svg(figure)
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Make a figure of this size in inches, which needs no screen."""
     require("matplotlib", extra="demo", purpose="plotting")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -91,7 +81,7 @@ def _svg(figure: Figure) -> bytes:
 
 
 def _cosine_figure(panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]) -> Figure:
-    figure = _new_figure(5 * len(panels), 3.4)
+    figure = new_figure(5 * len(panels), 3.4)
     bins = np.linspace(-0.4, 1, 57).tolist()
     first = None
     for i, (title, (positives, negatives)) in enumerate(panels.items(), 1):

@@ -23,15 +23,13 @@ NO_DIFFERENCE = "no difference shown"
 class Header:
     """The description of a run in its report.
 
+    `generator` and `created` are as in a manifest, `samples` and `seed` those of the bootstrap.
+
     Attributes:
-        generator: program and version.
-        created: time of the run, ISO 8601.
         data: folder of the sets.
         models: maps a label to the model's folder or name.
         suites: names of the suites that were asked for.
         missing: sets that were not found, with the places where they were expected.
-        samples: number of bootstrap samples.
-        seed: seed of everything random.
         geometry_texts: most texts of a file; 0 for all.
     """
 
@@ -70,24 +68,21 @@ def describe_value(result: Result) -> str:
 
 def describe_comparison(one: Comparison) -> str:
     """Say in words whether a difference is shown, and in favour of which model."""
-    found = one.difference.interval
-    around = "" if found is None else f" [{found.low:+.4f}, {found.high:+.4f}]"
-    if not one.difference.shown:
-        return f"{NO_DIFFERENCE}: {one.first} - {one.second} = {one.difference.value:+.4f}{around}"
-    first, second = one.first, one.second
-    if one.difference.value < 0:
-        return f"{second} is better than {first}: {-one.difference.value:+.4f}{_negated(found)}"
-    return f"{first} is better than {second}: {one.difference.value:+.4f}{around}"
+    first, second, value = one.first, one.second, one.difference.value
+    found, shown = one.difference.interval, one.difference.shown
+    if found is not None and shown and value < 0:  # name the better one first
+        first, second, value = second, first, -value
+        found = Interval(-found.high, -found.low)
+    figures = f"{value:+.4f}" + (f" [{found.low:+.4f}, {found.high:+.4f}]" if found else "")
+    if shown:
+        return f"{first} is better than {second}: {figures}"
+    return f"{NO_DIFFERENCE}: {first} - {second} = {figures}"
 
 
 def verdict(row: dict[str, Result]) -> str:
     """Say which model is best on a measure, if the intervals of the differences show it.
 
-    Args:
-        row: maps each model to its result on one measure.
-
-    Returns:
-        A phrase; empty if fewer than two models have the measure, or if it does not rank models.
+    The phrase is empty if fewer than two models have the measure, or if it does not rank models.
     """
     compared = compare(row)
     if not compared:
@@ -149,10 +144,6 @@ def _histograms(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 def _ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [interval.low, interval.high]
-
-
-def _negated(interval: Interval | None) -> str:
-    return "" if interval is None else f" [{-interval.high:+.4f}, {-interval.low:+.4f}]"
 
 
 def _number(value: float) -> str:

@@ -37,13 +37,10 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figure of one model on one measure.
+    """The figure of the model of that label on one measure.
 
     Attributes:
-        measure: measure of the figure.
-        model: label of the model.
         outcome: value, and what it was computed from.
-        interval: interval of the value; None if there is none.
         replicates: float64 [samples], paired between models.
         seconds: seconds that the whole set took.
     """
@@ -131,10 +128,11 @@ def evaluate_sets(
     """Evaluate every model on every set.
 
     A set that cannot be read or measured is recorded as a failure, and the next one is tried. A
-    model that cannot be loaded or run fails on all remaining sets.
+    model that cannot be loaded or run fails on all remaining sets. Each model is closed when its
+    sets are done.
 
     Args:
-        models: models with different labels; each is closed when its sets are done.
+        models: models with different labels.
         sets: sets that `find_sets` found.
         samples: number of bootstrap samples; 0 for no intervals.
         seed: seed of the bootstrap.
@@ -174,26 +172,17 @@ def _evaluate(
     seconds = time.perf_counter() - began
     for outcome in measured.outcomes:
         measure = Measure(one.suite, one.name, outcome.metric)
-        drawn = _replicates(measure, outcome, samples, seed)
+        drawn = np.empty(0)
+        if outcome.statistic is not None:
+            name, groups = f"{one.suite}/{one.name}", outcome.groups
+            drawn = replicates(
+                outcome.statistic, outcome.n, samples=samples, seed=seed, name=name, groups=groups
+            )
         result = Result(measure, model.label, outcome, interval(drawn), drawn, seconds)
         evaluation.results.append(result)
     if measured.cosines is not None:
         evaluation.cosines.setdefault((one.suite, one.name), {})[model.label] = measured.cosines
     return ""
-
-
-def _replicates(measure: Measure, outcome: Outcome, samples: int, seed: int) -> Floats:
-    if outcome.statistic is None:
-        return np.empty(0)
-    name = f"{measure.suite}/{measure.set}"
-    return replicates(
-        outcome.statistic,
-        outcome.n,
-        samples=samples,
-        seed=seed,
-        name=name,
-        groups=outcome.groups,
-    )
 
 
 def _average(evaluation: Evaluation, model: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.statistics import spearman
 from mirror_rt.io.text import Table, read_table
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.tokenization import check_texts
 
 __all__ = [
     "ScoredPairs",
@@ -22,6 +23,7 @@ __all__ = [
     "find_text_columns",
     "make_pairs",
     "read_scored_pairs",
+    "table_pairs",
 ]
 
 _TEXT_COLUMNS = [
@@ -53,43 +55,38 @@ def read_scored_pairs(path: Path) -> ScoredPairs:
         DataError: a column is missing, a text is empty, a score is not a finite number (the message
             names the line), or there are no rows.
     """
-    table = read_table(path)
-    names = find_text_columns(table, "score")
-    first, second = map(table.column, names)
-    return make_pairs(path, table.lines, first, second, table.column("score"), names)
+    return table_pairs(read_table(path), "score")
+
+
+def table_pairs(table: Table, score: str) -> ScoredPairs:
+    """Read the pairs of texts of a table, with the scores in the column `score`."""
+    names = find_text_columns(table, score)
+    columns = map(table.column, (*names, score))
+    return make_pairs(table.path, zip(table.lines, *columns, strict=True), names)
 
 
 def make_pairs(
     path: Path,
-    lines: list[int],
-    first: list[str],
-    second: list[str],
-    scores: list[str],
+    rows: Iterable[tuple[int, str, str, str]],
     names: tuple[str, str] = ("first text", "second text"),
 ) -> ScoredPairs:
-    """Check the cells of a file and turn its scores into numbers.
-
-    Args:
-        path: path of the file.
-        lines: line number of each pair.
-        first: first texts.
-        second: second texts.
-        scores: cells with the scores.
-        names: names of the two text columns, for error messages.
+    """Check the rows of a file: line number, two texts, and the cell of their score.
 
     Raises:
         DataError: a text is empty, a score is not a finite number, or there are no pairs.
     """
-    if not lines:
-        raise DataError(f"{path} has a header but no pairs")
-    values = [_score(cell) for cell in scores]
-    for line, cell, value, *texts in zip(lines, scores, values, first, second, strict=True):
-        if not math.isfinite(value):
+    first, second, scores = list[str](), list[str](), list[float]()
+    for line, a, b, cell in rows:
+        if not math.isfinite(score := _score(cell)):
             raise DataError(f"{path}, line {line}: the score {cell!r} is not a finite number")
-        for name, text in zip(names, texts, strict=True):
-            if reason := why_invalid(text):
-                raise DataError(f"{path}, line {line}, column {name!r}: {reason}")
-    return ScoredPairs(first, second, np.array(values))
+        for name, text in zip(names, (a, b), strict=True):
+            check_texts(f"{path}, line {line}, column {name!r}", text)
+        first.append(a)
+        second.append(b)
+        scores.append(score)
+    if not scores:
+        raise DataError(f"{path} has a header but no pairs")
+    return ScoredPairs(first, second, np.array(scores))
 
 
 def evaluate_similarity(model: EmbeddingModel, pairs: ScoredPairs) -> float:
@@ -105,11 +102,7 @@ def cosines(
 ) -> npt.NDArray[np.float64]:
     """Return the cosine of each pair of texts, float64 [n]; each distinct text is encoded once.
 
-    Args:
-        model: encoder of both texts, or of the first.
-        first: first texts.
-        second: second texts.
-        second_model: encoder of the second texts (such as another language's); None for `model`.
+    The second texts may have an encoder of their own, such as another language's.
 
     Raises:
         DataError: the two models give vectors of different lengths.

@@ -7,17 +7,13 @@ import numpy.typing as npt
 
 from mirror_rt.errors import DataError
 
-__all__ = ["RankCorrelation", "RocAuc", "pearson", "roc_auc", "spearman"]
+__all__ = ["RankCorrelation", "RocAuc", "pearson", "spearman"]
 
 Floats = npt.NDArray[np.float64]
 
 
 def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Compute Spearman's rho: the Pearson correlation of average ranks, ties included.
-
-    Args:
-        a: [n] numbers.
-        b: [n] numbers.
+    """Compute Spearman's rho of two lists [n]: the Pearson correlation of average ranks.
 
     Raises:
         DataError: there are fewer than two pairs, a value is not finite, or one side is constant,
@@ -27,54 +23,23 @@ def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
 
 def pearson(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
-    """Compute Pearson's correlation; None if one side is constant, so that it is undefined.
-
-    Args:
-        a: [n] numbers.
-        b: [n] numbers.
+    """Compute Pearson's correlation of two lists [n]; None if one is constant (undefined).
 
     Raises:
         DataError: there are fewer than two pairs, or a value is not finite.
     """
-    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
-        raise DataError(
-            f"a correlation needs two equal lists of at least 2, got {x.shape}, {y.shape}"
-        )
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise DataError("a correlation is undefined: a value is not finite")
+    x, y = _two_lists("a correlation", a, b)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     x, y = x - x.mean(), y - y.mean()
     return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
 
 
-def roc_auc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """Compute the ROC area: how often a positive scores above a negative, with ties as half.
-
-    Args:
-        scores: [n] numbers.
-        labels: [n] of True (positive) and False.
-
-    Raises:
-        DataError: the lists differ in length, a score is not finite, or all labels are equal, so
-            that the area is undefined.
-    """
-    return RocAuc(scores, labels)()
-
-
 class RankCorrelation:
     """Spearman's rho of two lists, which are sorted once, for any weights of the pairs."""
 
     def __init__(self, a: npt.ArrayLike, b: npt.ArrayLike) -> None:
-        x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-        if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
-            raise DataError(
-                f"Spearman's rho needs two equal lists of at least 2, got {x.shape}, {y.shape}"
-            )
-        if not (np.isfinite(x).all() and np.isfinite(y).all()):
-            raise DataError("Spearman's rho is undefined: a value is not finite")
-        self._x, self._y = _codes(x), _codes(y)
+        self._x, self._y = map(_codes, _two_lists("Spearman's rho", a, b))
 
     def __call__(self, weights: Floats | None = None) -> float:
         """Return rho if pair i counts `weights[i]` times (float64 [n]; None for once)."""
@@ -91,7 +56,14 @@ class RankCorrelation:
 
 
 class RocAuc:
-    """The area under the ROC curve, for any weights of the items; scores are sorted once."""
+    """The area under the ROC curve, for any weights of the items; scores are sorted once.
+
+    The area is how often a positive (label True) scores above a negative, with ties as half.
+
+    Raises:
+        DataError: the lists differ in length, or a score is not finite; when called, if all labels
+            are equal, so that the area is undefined.
+    """
 
     def __init__(self, scores: npt.ArrayLike, labels: npt.ArrayLike) -> None:
         values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
@@ -117,6 +89,16 @@ class RocAuc:
             )
         below = np.cumsum(negatives) - negatives
         return float(positives @ (below + negatives / 2) / pairs)
+
+
+def _two_lists(measure: str, a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Return both as float64 [n]; raise DataError where the measure is not defined for them."""
+    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
+        raise DataError(f"{measure} needs two equal lists of at least 2, got {x.shape}, {y.shape}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise DataError(f"{measure} is undefined: a value is not finite")
+    return x, y
 
 
 def _codes(values: Floats) -> npt.NDArray[np.intp]:

@@ -133,12 +133,9 @@ def class_of(cell: str, labels: tuple[str, ...]) -> int | None:
 def score_predictions(
     head: TaskHead, found: Predictions, targets: npt.ArrayLike
 ) -> dict[str, float | None]:
-    """Compare predictions with the correct answers.
+    """Compare n predictions of a head with the correct answers.
 
-    Args:
-        head: head that made the predictions.
-        found: n predictions.
-        targets: correct answers: int [n], numbers of classes; or float [n], values.
+    The targets are int [n], numbers of classes; or float [n], values.
 
     Returns:
         `accuracy`, and as `majority` the accuracy of always predicting the most frequent class; or

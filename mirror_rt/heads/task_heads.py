@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
 
@@ -214,18 +214,14 @@ class Heads:
             with (path.parent / f"{name}.npz").open("wb") as file:
                 np.savez(file, weight=head.weight, bias=head.bias)
         described = {
-            name: {
-                "kind": head.kind,
-                "labels": list(head.labels),
-                "features": list(head.features),
-                "hinge": head.hinge,
-                "scale": None if head.scale is None else list(head.scale),
-            }
+            name: _Described(
+                head.kind, list(head.labels), list(head.features), head.hinge,
+                None if head.scale is None else list(head.scale),
+            )
             for name, head in self.by_name.items()
-        }
+        }  # fmt: skip
         document = {"format": "mirror_rt heads", "format_version": HEADS_VERSION}
-        own = {"dimension": self.dimension, "pooling": self.pooling, "heads": described}
-        write_json(path, document | own)
+        write_json(path, document | asdict(_Document(self.dimension, self.pooling, described)))
 
     def get(self, name: str | None = None) -> TaskHead:
         """Return the head of that name; None for the only one.
@@ -246,9 +242,9 @@ class _Described:
     """The description of a head in heads.json; see `TaskHead`."""
 
     kind: HeadKind
-    hinge: Annotated[float, between(-1, 1)]
     labels: list[str]
     features: list[str]
+    hinge: Annotated[float, between(-1, 1)]
     scale: Annotated[list[_Number], Rule("two", lambda ends: len(ends) == 2)] | None = None
 
 

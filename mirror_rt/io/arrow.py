@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +12,7 @@ from mirror_rt.errors import DataError, require
 from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
 from mirror_rt.io.text import column_indices
 
-__all__ = ["ArrowSink", "ParquetSink", "count_parquet", "iter_parquet"]
+__all__ = ["TableSink", "count_parquet", "iter_parquet"]
 
 # The number of rows to decode at a time; a row group may be much larger.
 _BATCH_ROWS = 4096
@@ -91,36 +90,44 @@ def _check_type(path: Path, field: Any, types: Any) -> None:
         )
 
 
-class _TableSink(VectorSink):
-    """A table of columns `id` (int64 or string) and `embedding` (D numbers, or null for NaN)."""
+class TableSink(VectorSink):
+    """A table of columns `id` (int64 or string) and `embedding` (D numbers, or null for NaN).
 
-    def __init__(self, file: IO[bytes]) -> None:
+    The file is in Parquet, with a row group for each call of `write`; or in Arrow IPC (Feather
+    version 2), which can be mapped into memory.
+    """
+
+    def __init__(self, file: IO[bytes], *, parquet: bool) -> None:
         super().__init__()
         self._pyarrow = _pyarrow()
         self._file = file
+        self._parquet = parquet
         self._writer: Any = None
 
-    @abstractmethod
-    def _open(self, schema: Any) -> Any:
-        """Open a writer with the methods `write_batch` and `close`."""
-
     def _write(self, vectors: Embeddings, ids: Ids) -> None:
-        batch = self._batch(vectors, ids)
+        pyarrow = self._pyarrow
+        flat = pyarrow.array(np.ascontiguousarray(vectors).reshape(-1))
+        mask = pyarrow.array(invalid_rows(vectors))
+        rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1], mask=mask)
+        batch = pyarrow.record_batch({"id": _id_array(pyarrow, ids), "embedding": rows})
         if self._writer is None:
             self._writer = self._open(batch.schema)
         self._writer.write_batch(batch)
+
+    def _open(self, schema: Any) -> Any:
+        if not self._parquet:
+            return self._pyarrow.ipc.new_file(self._file, schema)
+        parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")
+        # A dictionary or compression would not help, because the numbers hardly ever repeat.
+        compression = {"id": "zstd", "embedding.list.element": "none"}
+        return parquet.ParquetWriter(
+            self._file, schema, use_dictionary=False, compression=compression
+        )
 
     def finish(self) -> None:
         """Write the footer."""
         if self._writer is not None:
             self._writer.close()
-
-    def _batch(self, vectors: Embeddings, ids: Ids) -> Any:
-        pyarrow = self._pyarrow
-        flat = pyarrow.array(np.ascontiguousarray(vectors).reshape(-1))
-        mask = pyarrow.array(invalid_rows(vectors))
-        rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1], mask=mask)
-        return pyarrow.record_batch({"id": _id_array(pyarrow, ids), "embedding": rows})
 
 
 def _id_array(pyarrow: Any, ids: Sequence[int | str]) -> Any:
@@ -128,24 +135,3 @@ def _id_array(pyarrow: Any, ids: Sequence[int | str]) -> Any:
         return pyarrow.array(np.arange(ids.start, ids.stop))
     kind = pyarrow.int64() if len(ids) and isinstance(ids[0], int) else pyarrow.string()
     return pyarrow.array(ids, type=kind)
-
-
-class ParquetSink(_TableSink):
-    """A Parquet file with one row group for each call of `write`."""
-
-    def _open(self, schema: Any) -> Any:
-        parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")
-        # A dictionary or compression would not help, because the numbers hardly ever repeat.
-        return parquet.ParquetWriter(
-            self._file,
-            schema,
-            use_dictionary=False,
-            compression={"id": "zstd", "embedding.list.element": "none"},
-        )
-
-
-class ArrowSink(_TableSink):
-    """An Arrow IPC file (Feather version 2), which can be mapped into memory."""
-
-    def _open(self, schema: Any) -> Any:
-        return self._pyarrow.ipc.new_file(self._file, schema)

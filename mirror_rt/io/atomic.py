@@ -74,23 +74,22 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
         raise IsADirectoryError(f"cannot write the file {path}: a folder has that name")
     check_free(path, overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         _name_path(error, path)
         raise
 
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Make a temporary folder that is renamed to `path` when the block ends without an error.
-
-    An existing folder is moved aside first and removed last, so one of the two is always complete.
+    """Make a temporary folder that replaces `path` when the block ends without an error.
 
     Raises:
         OutputExistsError: `path` exists and `overwrite` is False.

@@ -24,20 +24,27 @@ def invalid_rows(vectors: Embeddings) -> npt.NDArray[np.bool_]:
 
 
 class VectorSink(ABC):
-    """An output to which rows of vectors are written as they come, all of one dtype and length."""
+    """An output to which rows of vectors are written as they come, all of one dtype and length.
+
+    Attributes:
+        rows: number of rows so far.
+        summary: numbers of all rows and of invalid ones, dimension and dtype; empty at first.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
+        self.summary: dict[str, Any] = {}
 
     def write(self, vectors: Embeddings, ids: Ids | None = None) -> None:
-        """Append [n, D]; a row of NaN stands for a text that could not be encoded.
+        """Append [n, D] and the ids of the rows (None to number them).
 
-        Args:
-            vectors: rows to append.
-            ids: id of each row; None to number the rows.
+        A row of NaN stands for a text that could not be encoded.
         """
         self._write(vectors, range(self.rows, self.rows + len(vectors)) if ids is None else ids)
         self.rows += len(vectors)
+        invalid = self.summary.get("invalid", 0) + int(np.count_nonzero(invalid_rows(vectors)))
+        self.summary = {"rows": self.rows, "invalid": invalid}
+        self.summary |= {"dimension": vectors.shape[1], "dtype": str(vectors.dtype)}
 
     @abstractmethod
     def _write(self, vectors: Embeddings, ids: Ids) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "iter_csv",
     "iter_jsonl",
     "iter_lines",
+    "make_table",
     "read_table",
 ]
 
@@ -95,11 +96,7 @@ def iter_csv(path: Path | str, *columns: str) -> Iterator[tuple[str, ...]]:
             for row in reader:
                 if not row:
                     continue
-                if len(row) != len(header):
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells, the header has "
-                        f"{len(header)}"
-                    )
+                _check_width(path, reader.line_num, row, header)
                 yield tuple(row[i] for i in indices)
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
@@ -181,18 +178,30 @@ def read_table(path: Path) -> Table:
             too few or too many cells.
     """
     lines = iter_lines(path)
-    header = next(lines, "").split("\t")
-    if header == [""]:
+    header = next(lines, "")
+    if not header:
         raise DataError(f"{path} is empty: expected a header and rows")
+    rows = [(number, line.split("\t")) for number, line in enumerate(lines, 2) if line]
+    return make_table(path, [(1, header.split("\t")), *rows])
+
+
+def make_table(path: Path, numbered: Sequence[tuple[int, list[str]]]) -> Table:
+    """Make a table of line numbers and cells, the first of which are the header.
+
+    Raises:
+        DataError: a column name is repeated, or a row has too few or too many cells.
+    """
+    (_, header), *rows = numbered
     if repeated := {name for name in header if header.count(name) > 1}:
         raise DataError(f"{path} has the column {min(repeated)!r} more than once")
-    rows = [(number, line.split("\t")) for number, line in enumerate(lines, 2) if line]
     for number, cells in rows:
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path}, line {number}: {len(cells)} cells, the header has {len(header)}"
-            )
+        _check_width(path, number, cells, header)
     return Table(path, header, [cells for _, cells in rows], [number for number, _ in rows])
+
+
+def _check_width(path: Path | str, number: int, cells: list[str], header: list[str]) -> None:
+    if len(cells) != len(header):
+        raise DataError(f"{path}, line {number}: {len(cells)} cells, the header has {len(header)}")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from mirror_rt.errors import ConfigError
-from mirror_rt.io.arrow import ArrowSink, ParquetSink
+from mirror_rt.io.arrow import TableSink
 from mirror_rt.io.atomic import new_file
 from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
 
@@ -20,14 +20,9 @@ __all__ = ["open_sink", "output_files"]
 
 
 class NpySink(VectorSink):
-    """A .npy file of one array [rows, D], whose number of rows is filled in at the end.
+    """A .npy file of one array [rows, D], and a file of the ids, if wanted: a JSON value a line."""
 
-    Args:
-        file: file for the array.
-        ids: file for the ids, one JSON value per line; None to drop them.
-    """
-
-    def __init__(self, file: IO[bytes], ids: IO[bytes] | None) -> None:
+    def __init__(self, file: IO[bytes], ids: IO[bytes] | None = None) -> None:
         super().__init__()
         self._file = file
         self._ids = ids
@@ -56,9 +51,7 @@ class NpySink(VectorSink):
 class JsonlSink(VectorSink):
     """A file with a line {"index": i, "embedding": [...]} for each row; null for a row of NaN.
 
-    Args:
-        file: file for the lines.
-        key: key of the row's id: "index" if that is its number, else "id".
+    The key is "index" if the row's id is its number, else "id".
     """
 
     def __init__(self, file: IO[bytes], key: str) -> None:
@@ -91,12 +84,8 @@ def output_files(path: Path, *, with_ids: bool) -> list[Path]:
 def open_sink(path: str | Path, *, overwrite: bool, with_ids: bool = False) -> Iterator[VectorSink]:
     """Open an output whose name tells its format; "-" is JSON lines on standard output.
 
-    A file appears under its name only when the block ends without an error.
-
-    Args:
-        path: path with one of the suffixes of `output_files`, or "-".
-        overwrite: replace existing files.
-        with_ids: whether rows have ids of their own, or are just numbered.
+    A file appears under its name only when the block ends without an error. `with_ids` says whether
+    rows have ids of their own, or are just numbered.
 
     Raises:
         ConfigError: the suffix is unknown.
@@ -117,18 +106,10 @@ def open_sink(path: str | Path, *, overwrite: bool, with_ids: bool = False) -> I
         sink.finish()
 
 
-def _npy(files: list[IO[bytes]], _: str) -> VectorSink:
-    return NpySink(files[0], files[1] if len(files) > 1 else None)
-
-
-def _jsonl(files: list[IO[bytes]], key: str) -> VectorSink:
-    return JsonlSink(files[0], key)
-
-
 _KINDS: dict[str, Callable[[list[IO[bytes]], str], VectorSink]] = {
-    ".npy": _npy,
-    ".jsonl": _jsonl,
-    ".parquet": lambda files, _: ParquetSink(files[0]),
-    ".arrow": lambda files, _: ArrowSink(files[0]),
-    ".feather": lambda files, _: ArrowSink(files[0]),
+    ".npy": lambda files, _: NpySink(*files),
+    ".jsonl": lambda files, key: JsonlSink(files[0], key),
+    ".parquet": lambda files, _: TableSink(files[0], parquet=True),
+    ".arrow": lambda files, _: TableSink(files[0], parquet=False),
+    ".feather": lambda files, _: TableSink(files[0], parquet=False),
 }

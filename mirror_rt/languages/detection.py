@@ -15,9 +15,6 @@ Detector = Callable[[list[str]], Sequence[str | None]]
 def language_detector(tags: Sequence[str]) -> Detector:
     """Make a detector that tells the given languages apart, by their primary subtags.
 
-    Args:
-        tags: language tags to choose from.
-
     Raises:
         MissingDependencyError: py3langid is not installed.
         ConfigError: py3langid knows fewer than two of the languages.

@@ -20,6 +20,7 @@ from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.languages.detection import Detector
 from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
 from mirror_rt.languages.routing import Languages, Router
+from mirror_rt.languages.tags import find_language
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.results import EncodedTexts, empty_texts, place
 from mirror_rt.tokens.windows import text_windows
@@ -244,7 +245,7 @@ class LanguagePack:
         return sum(record.bytes for record in files.values()) + grown
 
     def _pinned_name(self, tag: str) -> str:
-        if (name := self._router.find(tag)) is None:
+        if (name := find_language(tag, self._router.bundles)) is None:
             raise ConfigError(
                 f"pinned: no bundle for {tag!r}; this pack has {', '.join(self.languages)}"
             )

@@ -24,12 +24,7 @@ logger = logging.getLogger("mirror_rt")
 
 
 class Router:
-    """Finds the bundles of a pack by language.
-
-    Args:
-        folder: folder of the pack.
-        index: index of the pack.
-        detector: detects the language where it is `auto`; None for py3langid.
+    """Finds the bundles of a pack by language; py3langid is the default detector for `auto`.
 
     Raises:
         BundleError: two bundles have the same language, or the language of one is not a tag.
@@ -44,23 +39,15 @@ class Router:
         self._lock = threading.Lock()
         self._said: set[str] = set()
 
-    def find(self, tag: str) -> str | None:
-        """Return the name of the bundle of a language or a more general one (RFC 4647, lookup).
-
-        Raises:
-            ConfigError: `tag` is not a language tag.
-        """
-        return find_language(tag, self.bundles)
-
     def route(self, lang: str | None) -> str:
-        """Return the name of the bundle that `find` finds for a language, else of the default.
+        """Return the name of the bundle of a language or a more general one, else of the default.
 
         Raises:
             ConfigError: `lang` is not a language tag.
         """
         if lang is None:
             return self._default
-        found = self.find(lang)
+        found = find_language(lang, self.bundles)
         if found is None and lang not in self._said:
             self._said.add(lang)
             logger.warning(
@@ -103,19 +90,15 @@ class Router:
     def _detect(self, texts: list[Any], tags: list[Any], invalid: dict[int, str]) -> None:
         """Replace each tag `auto` by the detected language, or by None for an invalid text."""
         asked = [i for i, tag in enumerate(tags) if tag == AUTO]
-        rows = [i for i in asked if i not in invalid]
         for i in asked:
             tags[i] = None
-        if rows:
-            found = self._detect_with()([texts[i] for i in rows])
+        if rows := [i for i in asked if i not in invalid]:
+            with self._lock:
+                if self._detector is None:
+                    self._detector = language_detector(list(self.bundles))
+            found = self._detector([texts[i] for i in rows])
             for i, tag in zip(rows, found, strict=True):
                 tags[i] = tag
-
-    def _detect_with(self) -> Detector:
-        with self._lock:
-            if self._detector is None:
-                self._detector = language_detector(list(self.bundles))
-            return self._detector
 
 
 def _bundles(folder: Path, index: PackIndex) -> dict[str, str]:

@@ -102,18 +102,11 @@ def token_rows(
     on_too_long: OnTooLong,
     stop: threading.Event | None = None,
 ) -> TokenRows:
-    """Tokenise the texts of a window.
-
-    Args:
-        tokenizer: tokenizer of the model.
-        window: window of checked texts.
-        prompt: text to put before each text.
-        on_too_long: how to treat a text of more tokens than the model takes.
-        stop: event that, once set, ends with `Stopped` while a text is split into chunks.
+    """Tokenise the checked texts of a window, with `prompt` before each.
 
     Raises:
         ConfigError: the prompt leaves no room for text.
-        Stopped: `stop` was set.
+        Stopped: `stop` was set while a text was split into chunks.
     """
     start, texts, invalid = window
     valid = [i for i in range(len(texts)) if i not in invalid] if invalid else range(len(texts))
@@ -132,7 +125,11 @@ def token_rows(
             refused |= dict.fromkeys(too_long, too_long_reason(tokenizer.max_length))
         else:
             huge = [i for i in too_long if len(texts[i]) > MOST_CHARACTERS]
-            refused |= {i: _too_huge(texts[i]) for i in huge}
+            refused |= {
+                i: f"it has {len(texts[i]):,} characters, more than the {MOST_CHARACTERS:,} that "
+                "on_too_long='chunk' takes"
+                for i in huge
+            }
             kept = [i for i in too_long if i not in huge]
             chunks = {i: chunk_text(tokenizer, texts[i], prompt, stop) for i in kept}
             rows = _insert_chunks(rows, chunks)
@@ -220,12 +217,9 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
     """Average the vectors of each text's rows, weighted by length; NaN for a text without rows.
 
     Args:
-        vectors: float32 [m, D], one vector for each row.
+        vectors: float32 [m, D], one vector for each row; the result is float32 [n, D].
         rows: the rows that the vectors were computed from.
         normalize: whether to give the means unit length again.
-
-    Returns:
-        float32 [n, D].
     """
     if rows.text is None or not (rows.chunked or rows.invalid):
         return vectors
@@ -271,10 +265,3 @@ def _parts(text: str, size: int) -> Iterator[str]:
 def too_long_reason(limit: int) -> str:
     """Return the reason why a text of more than `limit` tokens is refused."""
     return f"it is longer than {limit} tokens (on_too_long='truncate' cuts it, 'chunk' splits it)"
-
-
-def _too_huge(text: str) -> str:
-    return (
-        f"it has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that "
-        "on_too_long='chunk' takes"
-    )

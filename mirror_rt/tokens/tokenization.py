@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.errors import BundleError, ConfigError, DataError
 from mirror_rt.tokens.padding import RaggedTokens
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "TextTokenizer",
     "TokenPiece",
     "TokenizedTexts",
+    "check_texts",
     "find_invalid",
     "why_invalid",
 ]
@@ -62,6 +63,13 @@ def why_invalid(text: object) -> str | None:
         code = ord(text[error.start])
         return f"lone surrogate U+{code:04X} at character {error.start} is not valid Unicode"
     return None
+
+
+def check_texts(where: str, *texts: str) -> None:
+    """Raise a DataError that says where, if one of the texts cannot be encoded."""
+    for text in texts:
+        if reason := why_invalid(text):
+            raise DataError(f"{where}: {reason}")
 
 
 def find_invalid(texts: Iterable[object]) -> dict[int, str]:
@@ -136,11 +144,6 @@ class TextTokenizer:
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
         """Read a tokenizer.json, and check that it works.
-
-        Args:
-            path: path of the file.
-            max_length: most tokens of a text, special tokens included.
-            pad_id: token id to pad with.
 
         Raises:
             BundleError: the file is not a tokenizer, fails on every text, gives ids outside

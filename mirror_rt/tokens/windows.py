@@ -42,17 +42,11 @@ class TextWindow(NamedTuple):
 
 
 def text_windows(
-    texts: Iterable[Any],
-    size: int = WINDOW_TEXTS,
-    *,
-    invalid: Mapping[int, str] | None = None,
+    texts: Iterable[Any], size: int = WINDOW_TEXTS, *, invalid: Mapping[int, str] | None = None
 ) -> Iterator[TextWindow]:
     """Cut a stream into windows of `size` texts, or fewer if they reach 16 million characters.
 
-    Args:
-        texts: any iterable of texts.
-        size: most texts of a window.
-        invalid: result of `find_invalid` for these texts; None to check them here.
+    `invalid` is the result of `find_invalid` for these texts; None to check them here.
     """
     start, held, refused, characters = 0, list[Any](), dict[int, str](), 0
     for number, text in enumerate(texts):
@@ -99,13 +93,8 @@ def in_parallel(
     not begun are cancelled.
     """
     if workers == 1 or len(items) < 2:
-        return (function(item) for item in items)
-    return _in_threads(function, items, workers)
-
-
-def _in_threads(
-    function: Callable[[T], R], items: Iterable[T], workers: int
-) -> Generator[R, None, None]:
+        yield from map(function, items)
+        return
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor
 

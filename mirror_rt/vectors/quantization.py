@@ -38,14 +38,11 @@ _UNIT_RANGE = 8.0
 
 
 def unit_ranges(dimension: int) -> Ranges:
-    """Return ranges for unit vectors without calibration: the same for every dimension.
+    """Return ranges (float32 [2, D]) for unit vectors without calibration, the same for all D.
 
     The range extends 8 root mean squares to each side of zero (8 / sqrt(D), at most 1), so that
     values are rarely clipped. As all dimensions have the same scale, dot products of codes keep the
     order of the cosines. As the range is fixed, the code of a text does not depend on other texts.
-
-    Returns:
-        float32 [2, D], lower and upper bounds.
     """
     bound = min(1.0, _UNIT_RANGE / dimension**0.5)
     return np.full((2, dimension), [[-bound], [bound]], dtype=np.float32)
@@ -86,13 +83,9 @@ class Quantizer:
         *,
         unit: bool,
     ) -> Quantizer:
-        """Check the options, and make a quantizer of them.
+        """Check the options, and make a quantizer of them for vectors of `dimension` numbers.
 
-        Args:
-            precision: one of `EmbeddingPrecision`.
-            dimension: length D of the vectors before they are quantised.
-            ranges: [2, D], or None.
-            unit: whether the vectors have unit length, so that `unit_ranges` can be used.
+        If they are of unit length, `unit_ranges` can stand in for ranges.
 
         Raises:
             ConfigError: the precision is unknown, or ranges are missing, wrong or not needed.

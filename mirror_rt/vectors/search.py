@@ -38,14 +38,10 @@ class SearchResult(NamedTuple):
 
 
 def cosine_similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
-    """Return the cosine of every row of `a` with every row of `b`.
+    """Return the cosine of every row of `a` (float [n, D]) with every row of `b` (float [m, D]).
 
-    Args:
-        a: float [n, D] or [D].
-        b: float [m, D] or [D].
-
-    Returns:
-        float32 [n, m]; an argument [D] counts as one row. A zero vector has cosine 0 with all rows.
+    The result is float32 [n, m]. An argument [D] counts as one row, and a zero vector has cosine 0
+    with all rows.
 
     Raises:
         ConfigError: an argument is not floating-point (`search` takes quantised rows), or the
@@ -93,7 +89,9 @@ def search(
         bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
         raise ConfigError(f"query {bad} holds NaN or infinity")
     if not isinstance(corpus, np.ndarray) or corpus.ndim != 2:
-        raise ConfigError(f"corpus must be an array [n, D], got {_describe(corpus)}")
+        is_array = isinstance(corpus, np.ndarray)
+        found = f"an array {list(corpus.shape)}" if is_array else type(corpus).__name__
+        raise ConfigError(f"corpus must be an array [n, D], got {found}")
     if k < 1 or rescore < 1:
         raise ConfigError(f"k and rescore must be at least 1, got {k} and {rescore}")
     k = min(k, len(corpus))
@@ -219,9 +217,3 @@ def _matrix(values: npt.ArrayLike, name: str) -> Floats:
 def _check_dimensions(left: int, right: int) -> None:
     if left != right:
         raise ConfigError(f"vectors of {left} and of {right} dimensions cannot be compared")
-
-
-def _describe(value: object) -> str:
-    return (
-        f"an array {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-    )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import find_column
-from mirror_rt.io.text import iter_lines, read_table
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.evaluation.readers.tables import find_column, numbered_lines
+from mirror_rt.io.text import read_table
+from mirror_rt.tokens.tokenization import check_texts
 
 __all__ = ["Names", "read_concept_folder", "read_dictionary", "read_mentions", "split_ids"]
 
@@ -37,11 +37,10 @@ def read_dictionary(path: Path) -> Names:
 
     Raises:
         DataError: a line has no `||`, no id or no name, or there are no names.
-        DataError: a line has no `||`, no id or no name, or there are no names.
     """
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         cell, separator, names = line.partition(_SEPARATOR)
         found = [name.strip() for name in names.split("|") if name.strip()]
         if not separator or not split_ids(cell) or not found:
@@ -77,7 +76,7 @@ def read_concept_folder(folder: Path) -> Names:
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
     for path in sorted(folder.glob("*.concept")):
-        for number, line in _lines(path):
+        for number, line in numbered_lines(path):
             fields = line.split(_SEPARATOR)
             if len(fields) < 5 or not split_ids(fields[-1]):
                 raise DataError(f"{path}, line {number}: expected ...||mention||ID")
@@ -86,14 +85,9 @@ def read_concept_folder(folder: Path) -> Names:
     return _checked(folder, texts, concepts)
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
-    return [(number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip()]
-
-
 def _checked(path: Path, texts: list[str], concepts: list[frozenset[str]]) -> Names:
     if not texts:
         raise DataError(f"{path} has no names")
     for text in texts:
-        if reason := why_invalid(text):
-            raise DataError(f"{path}, name {text!r}: {reason}")
+        check_texts(f"{path}, name {text!r}", text)
     return Names(texts, concepts)

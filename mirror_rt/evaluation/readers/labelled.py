@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.tokenization import check_texts
 
 __all__ = ["LABELS", "LabelledPairs", "read_labelled_pairs"]
 
@@ -27,8 +27,6 @@ class LabelledPairs:
     """A list of n pairs of texts, each of which is related or not.
 
     Attributes:
-        first: first texts.
-        second: second texts.
         positive: bool [n], whether the texts are related.
         left_out: number of rows of the file without a label or without a text.
     """
@@ -64,9 +62,7 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
                 f"{path}, line {line}: the label {cell!r} is unknown; expected 1 and 0, or "
                 "entailment and not_entailment"
             )
-        for text in (a, b):
-            if reason := why_invalid(text):
-                raise DataError(f"{path}, line {line}: {reason}")
+        check_texts(f"{path}, line {line}", a, b)
     positive = np.array([cell in _POSITIVE for *_, cell in kept], dtype=bool)
     if len(set(positive.tolist())) < 2:
         raise DataError(f"{path} has pairs of one label alone: the ROC curve needs both")

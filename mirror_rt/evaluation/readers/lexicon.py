@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.tables import numbered_lines
 from mirror_rt.io.text import iter_lines
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.tokenization import check_texts
 
 __all__ = ["read_lexicon", "read_words"]
 
@@ -20,15 +21,11 @@ def read_lexicon(path: Path) -> list[tuple[str, str]]:
         DataError: a line does not have two cells, a word is empty, or there are no entries.
     """
     entries = []
-    for number, line in enumerate(iter_lines(path), 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(path):
         cells = line.split("\t") if "\t" in line else line.split()
         if len(cells) != 2:
             raise DataError(f"{path}, line {number}: {len(cells)} cells, expected word TAB word")
-        for cell in cells:
-            if reason := why_invalid(cell):
-                raise DataError(f"{path}, line {number}: {reason}")
+        check_texts(f"{path}, line {number}", *cells)
         entries.append((cells[0].strip(), cells[1].strip()))
     if not entries:
         raise DataError(f"{path} has no entries")
@@ -45,6 +42,5 @@ def read_words(path: Path) -> list[str]:
     if not words:
         raise DataError(f"{path} holds no texts")
     for word in words:
-        if reason := why_invalid(word):
-            raise DataError(f"{path}, {word!r}: {reason}")
+        check_texts(f"{path}, {word!r}", word)
     return words

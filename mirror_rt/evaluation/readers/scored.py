@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import Rows, find_column, read_any_table, read_rows
-from mirror_rt.evaluation.similarity import ScoredPairs, find_text_columns, make_pairs
+from mirror_rt.evaluation.similarity import ScoredPairs, make_pairs, table_pairs
 from mirror_rt.io.text import iter_lines
 
 __all__ = [
+    "Reader",
     "read_multisimlex",
     "read_scored_table",
     "read_senteval",
@@ -19,6 +21,8 @@ __all__ = [
     "read_sts_year",
     "read_stsb_multi",
 ]
+
+Reader = Callable[[Path], ScoredPairs]
 
 _SCORES = ("score", "similarity", "relatedness_score", "relatedness")
 _SENTEVAL = ("STS.input.", "STS.gs.")
@@ -31,18 +35,13 @@ def read_scored_table(path: Path) -> ScoredPairs:
         DataError: a column is missing, a text is empty, or a score is not a finite number.
     """
     table = read_any_table(path)
-    score = find_column(table, _SCORES, "scores")
-    names = find_text_columns(table, score)
-    first, second = map(table.column, names)
-    return make_pairs(path, table.lines, first, second, table.column(score), names)
+    return table_pairs(table, find_column(table, _SCORES, "scores"))
 
 
 def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPairs]:
-    """Read one language of the published translation.csv and scores.csv; return ids and pairs.
+    """Read one language (as the columns name it: ENG, FRA ...) of translation.csv and scores.csv.
 
-    Args:
-        folder: folder of the two files.
-        language: language as their columns name it: ENG, FRA ...
+    Returns the ids of the pairs, and the pairs.
 
     Raises:
         DataError: a file or column is missing, or the two files do not have the same pairs.
@@ -52,22 +51,16 @@ def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPair
     ids, scored = (t.column(find_column(t, ("ID", "pair_id"), "ids")) for t in (words, scores))
     if ids != scored:
         raise DataError(f"{folder}: translation.csv and scores.csv do not have the same pairs")
-    return ids, make_pairs(
-        words.path,
-        words.lines,
-        words.column(f"{language} 1"),
-        words.column(f"{language} 2"),
-        scores.column(language),
-    )
+    first, second = (words.column(f"{language} {i}") for i in (1, 2))
+    rows = zip(words.lines, first, second, scores.column(language), strict=True)
+    return ids, make_pairs(words.path, rows)
 
 
 def read_senteval(folder: Path) -> dict[str, ScoredPairs]:
     """Read a folder of STS.input.NAME.txt (two sentences) and STS.gs.NAME.txt (scores).
 
-    Pairs with a blank score were never scored, and are left out, as in SentEval.
-
-    Returns:
-        Maps a subset to its pairs, in alphabetical order.
+    Pairs with a blank score were never scored, and are left out, as in SentEval. The result maps a
+    subset to its pairs, in alphabetical order.
 
     Raises:
         DataError: a file has no partner, the two differ in length, or a pair cannot be used.
@@ -83,20 +76,14 @@ def read_senteval(folder: Path) -> dict[str, ScoredPairs]:
 def read_senteval_file(path: Path) -> ScoredPairs:
     """Read one STS.input.NAME.txt and its STS.gs.NAME.txt; see `read_senteval`."""
     gold = path.with_name(path.name.replace(*_SENTEVAL))
-    rows = [(n, line.split("\t")) for n, line in _lines(path)]
-    scores = [line.strip() for _, line in _lines(gold)]
+    rows = [(n, line.split("\t")) for n, line in enumerate(iter_lines(path), 1)]
+    scores = [line.strip() for line in iter_lines(gold)]
     if len(rows) != len(scores):
         raise DataError(f"{path} has {len(rows)} pairs, {gold.name} has {len(scores)} scores")
     scored = [(n, row, s) for (n, row), s in zip(rows, scores, strict=True) if s]
     if short := [n for n, row, _ in scored if len(row) < 2]:
         raise DataError(f"{path}, line {short[0]}: expected two sentences with a tab between them")
-    return make_pairs(
-        path,
-        [n for n, _, _ in scored],
-        [row[0] for _, row, _ in scored],
-        [row[1] for _, row, _ in scored],
-        [s for _, _, s in scored],
-    )
+    return make_pairs(path, [(n, row[0], row[1], score) for n, row, score in scored])
 
 
 def read_sts_year(path: Path) -> ScoredPairs:
@@ -127,17 +114,12 @@ def read_sick(path: Path) -> ScoredPairs:
     first = find_column(table, ("sentence_A", "sentence1"), "first sentences")
     second = find_column(table, ("sentence_B", "sentence2"), "second sentences")
     columns = [table.column(name) for name in (first, second, score)]
-    keep = list(range(len(table.rows)))
+    rows = list(zip(table.lines, *columns, strict=True))
     if "SemEval_set" in table.header:
-        keep = [i for i, part in enumerate(table.column("SemEval_set")) if part == "TEST"]
-    a, b, scores = ([column[i] for i in keep] for column in columns)
-    return make_pairs(path, [table.lines[i] for i in keep], a, b, scores)
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    return list(enumerate(iter_lines(path), 1))
+        parts = table.column("SemEval_set")
+        rows = [row for row, part in zip(rows, parts, strict=True) if part == "TEST"]
+    return make_pairs(path, rows)
 
 
 def _columns(path: Path, rows: Rows, first: int, second: int, score: int) -> ScoredPairs:
-    left, right, scores = ([row[i] for _, row in rows] for i in (first, second, score))
-    return make_pairs(path, [number for number, _ in rows], left, right, scores)
+    return make_pairs(path, [(line, row[first], row[second], row[score]) for line, row in rows])

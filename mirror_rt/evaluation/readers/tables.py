@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.io.text import Table, csv_reader, iter_lines, read_table
+from mirror_rt.io.text import Table, csv_reader, iter_lines, make_table, read_table
 
-__all__ = ["Rows", "find_column", "read_any_table", "read_rows"]
+__all__ = ["Rows", "find_column", "numbered_lines", "read_any_table", "read_rows"]
 
 Rows = list[tuple[int, list[str]]]
 
@@ -18,14 +18,8 @@ Rows = list[tuple[int, list[str]]]
 def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = False) -> Rows:
     """Read a table without a header; return line numbers and cells, without empty lines.
 
-    Args:
-        path: file of UTF-8 text.
-        cells: least number of cells of a row.
-        delimiter: text between two cells.
-        quoted: whether cells may be in double quotes.
-
     Raises:
-        DataError: as in `iter_lines`, or a row has fewer cells, or there are no rows.
+        DataError: as in `iter_lines`, or a row has fewer than `cells` cells, or there are no rows.
     """
     if quoted:
         text = io.StringIO("\n".join(iter_lines(path)) + "\n", newline="")
@@ -35,14 +29,18 @@ def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = F
         except csv.Error as error:  # such as a quote that is never closed
             raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
     else:
-        lines = enumerate(iter_lines(path), 1)
-        rows = [(number, line.split(delimiter)) for number, line in lines if line.strip()]
+        rows = [(number, line.split(delimiter)) for number, line in numbered_lines(path)]
     if not rows:
         raise DataError(f"{path} is empty")
     for number, row in rows:
         if len(row) < cells:
             raise DataError(f"{path}, line {number}: {len(row)} cells, expected at least {cells}")
     return rows
+
+
+def numbered_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the numbers (from 1) and the lines of a file that are not blank."""
+    return [(number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip()]
 
 
 def read_any_table(path: Path) -> Table:
@@ -56,15 +54,7 @@ def read_any_table(path: Path) -> Table:
         return read_table(path)
     first = next(iter_lines(path), "")
     rows = read_rows(path, cells=1, delimiter="\t" if "\t" in first else ",", quoted=True)
-    header = rows[0][1]
-    if repeated := {name for name in header if header.count(name) > 1}:
-        raise DataError(f"{path} has the column {min(repeated)!r} more than once")
-    for number, row in rows[1:]:
-        if len(row) != len(header):
-            raise DataError(
-                f"{path}, line {number}: {len(row)} cells, the header has {len(header)}"
-            )
-    return Table(path, header, [row for _, row in rows[1:]], [number for number, _ in rows[1:]])
+    return make_table(path, rows)
 
 
 def find_column(table: Table, names: Sequence[str], what: str) -> str:

@@ -6,25 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.evaluation.suites import (
-    geometry,
-    induction,
-    labelled,
-    linking,
-    sentences,
-    words,
-)
+from mirror_rt.evaluation.suites import geometry, induction, labelled, linking, sentences, words
 from mirror_rt.evaluation.suites.base import EvaluationSet, Found, Measured, Outcome, SuiteOptions
 
-__all__ = [
-    "SUITES",
-    "EvaluationSet",
-    "Found",
-    "Measured",
-    "Outcome",
-    "SuiteOptions",
-    "find_sets",
-]
+__all__ = ["SUITES", "EvaluationSet", "Found", "Measured", "Outcome", "SuiteOptions", "find_sets"]
 
 SUITES: dict[str, Callable[[Path, SuiteOptions], Found]] = {
     "words": words.find_words,

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from mirror_rt.evaluation.bootstrap import Statistic
 from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.readers.scored import Reader, read_scored_table
+from mirror_rt.evaluation.similarity import ScoredPairs, cosines
+from mirror_rt.evaluation.statistics import RankCorrelation
 
 __all__ = [
     "CosineSamples",
@@ -21,11 +24,14 @@ __all__ = [
     "Outcome",
     "SuiteOptions",
     "accuracy",
+    "correlation",
     "evaluation_splits",
     "language_of",
+    "scored_set",
 ]
 
 Floats = npt.NDArray[np.float64]
+Groups = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +49,9 @@ class SuiteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One measure of one set under one model.
+    """One measure of one set of n items under one model.
 
     Attributes:
-        metric: name of the measure.
-        n: number of items.
-        value: value over all items.
         statistic: the measure for any weights [n] of the items; None for no interval.
         groups: [n], group of each item, within which items are resampled; None for one group.
         ranked: whether a larger value is better.
@@ -59,19 +62,13 @@ class Outcome:
     n: int
     value: float
     statistic: Statistic | None = None
-    groups: npt.NDArray[np.intp] | None = None
+    groups: Groups | None = None
     ranked: bool = True
     note: str = ""
 
     @classmethod
     def of(
-        cls,
-        metric: str,
-        n: int,
-        statistic: Statistic,
-        *,
-        groups: npt.NDArray[np.intp] | None = None,
-        note: str = "",
+        cls, metric: str, n: int, statistic: Statistic, groups: Groups | None = None, note: str = ""
     ) -> Outcome:
         """Make an outcome whose value is its statistic with every item counted once."""
         return cls(metric, n, statistic(np.ones(n)), statistic, groups, note=note)
@@ -97,12 +94,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """A set of a suite that was found.
+    """A set of a suite that was found, by the file or folder `path`.
 
     Attributes:
-        suite: name of the suite.
-        name: name of the set.
-        path: file or folder by which the set was found.
         languages: language tags of its texts; None where unknown.
         measure: reads the set and evaluates a model on it; raises DataError if it cannot.
     """
@@ -125,20 +119,45 @@ class Found:
         return Found(self.sets + other.sets, self.missing + other.missing)
 
 
-def accuracy(hits: Floats) -> Statistic:
-    """Return the mean of `hits` (float64 [n] of 1 and 0) as a statistic of weights."""
+def scored_set(
+    suite: str,
+    name: str,
+    path: Path,
+    languages: tuple[str | None, ...],
+    read: Reader = read_scored_table,
+    note: str = "",
+) -> EvaluationSet:
+    """Make a set of pairs with human scores, in one language or across two."""
+
+    def measure(model: EvaluatedModel) -> Measured:
+        pairs = read(path)
+        rho = correlation(model, pairs, languages)
+        return Measured([Outcome.of("spearman", len(pairs.scores), rho, note=note)])
+
+    return EvaluationSet(suite, name, path, languages, measure)
+
+
+def correlation(
+    model: EvaluatedModel, pairs: ScoredPairs, languages: tuple[str | None, ...]
+) -> RankCorrelation:
+    """Correlate the cosines of pairs in the first and last of `languages` with their scores."""
+    first, second = languages[0], languages[-1]
+    other = None if first == second else model.of(second)
+    found = cosines(model.of(first), pairs.first, pairs.second, other)
+    return RankCorrelation(found, pairs.scores)
+
+
+def accuracy(metric: str, hits: Floats, note: str) -> Outcome:
+    """Make the outcome whose value is the mean of `hits`, float64 [n] of 1 and 0."""
 
     def statistic(weights: Floats) -> float:
         return float(weights @ hits / weights.sum())
 
-    return statistic
+    return Outcome.of(metric, len(hits), statistic, note=note)
 
 
 def language_of(path: Path) -> str | None:
-    """Return the language in a file name: a tag between `-`, `.` or `_`, as in stsb-ru-test.tsv.
-
-    Returns None if no part, or more than one, looks like a tag of two letters.
-    """
+    """Return the one part of a file name that looks like a tag (stsb-ru-test.tsv), or None."""
     tags = [part for part in re.split(r"[-._]", path.stem) if re.fullmatch("[a-z]{2}", part)]
     return tags[0] if len(tags) == 1 else None
 

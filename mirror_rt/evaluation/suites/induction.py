@@ -10,14 +10,7 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation.induction import Lexicon, induce
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.readers.lexicon import read_lexicon, read_words
-from mirror_rt.evaluation.suites.base import (
-    EvaluationSet,
-    Found,
-    Measured,
-    Outcome,
-    SuiteOptions,
-    accuracy,
-)
+from mirror_rt.evaluation.suites.base import EvaluationSet, Found, Measured, SuiteOptions, accuracy
 
 __all__ = ["find_lexicons"]
 
@@ -67,17 +60,11 @@ def _measure(
         f"CSLS; {len(set(learned))} entries learned from; {len(lexicon.source)} {source} and "
         f"{len(lexicon.target)} {target} words"
     )
-    return Measured(
-        [
-            Outcome.of(
-                f"accuracy @1, {name}",
-                len(hits),
-                accuracy(hits),
-                note=f"{_DESCRIBED[name]}; {note}",
-            )
-            for name, hits in found.hits.items()
-        ]
-    )
+    outcomes = [
+        accuracy(f"accuracy @1, {name}", hits, f"{_DESCRIBED[name]}; {note}")
+        for name, hits in found.items()
+    ]
+    return Measured(outcomes)
 
 
 def _vocabulary(data: Path, language: str, known: list[str]) -> list[str]:

@@ -14,14 +14,7 @@ from mirror_rt.evaluation.readers.concepts import (
     read_dictionary,
     read_mentions,
 )
-from mirror_rt.evaluation.suites.base import (
-    EvaluationSet,
-    Found,
-    Measured,
-    Outcome,
-    SuiteOptions,
-    accuracy,
-)
+from mirror_rt.evaluation.suites.base import EvaluationSet, Found, Measured, SuiteOptions, accuracy
 
 __all__ = ["find_linking"]
 
@@ -34,9 +27,7 @@ _MENTIONS = ("-test.tsv", "-test.txt", "/test.tsv", "/test.txt", "/processed_tes
 def find_linking(data: Path, options: SuiteOptions) -> Found:
     """Find sets in bel/: NAME-test.tsv or BioSyn's NAME/, with a dictionary if there is one."""
     folder = data / "bel"
-    names = (
-        [path.name for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
-    )
+    names = [path.name for path in sorted(folder.glob("*/"))]
     names += [path.stem.removesuffix("-test") for path in sorted(folder.glob("*-test.t[sx][vt]"))]
     sets = []
     for name in dict.fromkeys(names):
@@ -62,12 +53,7 @@ def _measure(base: Path, path: Path, model: EvaluatedModel) -> Measured:
         f"{len(set(dictionary.texts))} names from {source}; "
         f"{linked.known} of {len(mentions.texts)} mentions have a concept among them"
     )
-    return Measured(
-        [
-            Outcome.of(f"accuracy @{k}", len(hits), accuracy(hits), note=note)
-            for k, hits in linked.hits.items()
-        ]
-    )
+    return Measured([accuracy(f"accuracy @{k}", hits, note) for k, hits in linked.hits.items()])
 
 
 def _dictionary(base: Path) -> tuple[Names, str]:

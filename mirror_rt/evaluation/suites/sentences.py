@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from mirror_rt.evaluation.bootstrap import Statistic
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.readers.scored import (
-    read_scored_table,
-    read_senteval,
-    read_senteval_file,
-    read_sick,
-    read_sts_benchmark,
-    read_sts_year,
-    read_stsb_multi,
-)
+from mirror_rt.evaluation.readers import scored
 from mirror_rt.evaluation.readers.tables import read_any_table
-from mirror_rt.evaluation.similarity import ScoredPairs, cosines
+from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
 from mirror_rt.evaluation.suites.base import (
     EvaluationSet,
-    Floats,
     Found,
     Measured,
     Outcome,
     SuiteOptions,
     evaluation_splits,
     language_of,
+    scored_set,
 )
 
 __all__ = ["AVERAGED", "find_sentences"]
-
-Reader = Callable[[Path], ScoredPairs]
 
 # The seven English sets whose average the papers report.
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-en", "sick-r")
@@ -60,8 +50,8 @@ def find_sentences(data: Path, options: SuiteOptions) -> Found:
     sets: dict[str, EvaluationSet] = {}
     for one in (
         *_years(data),
-        *_one_of(data, "stsb-en", _BENCHMARK, read_sts_benchmark),
-        *_one_of(data, "sick-r", _SICK, read_sick),
+        *_one_of(data, "stsb-en", _BENCHMARK, scored.read_sts_benchmark),
+        *_one_of(data, "sick-r", _SICK, scored.read_sick),
         *_tracks(data),
         *_tables(data),
     ):
@@ -79,17 +69,16 @@ def _years(data: Path) -> Iterator[EvaluationSet]:
             if folder.is_dir():
                 measure = functools.partial(_subsets, folder)
                 yield EvaluationSet("sentences", name, folder, ("en",), measure)
-        for path in (data / place / f"20{year}.test.tsv" for place in _FOLDERS):
-            if path.is_file():
-                yield _pairs_set(name, path, "en", "en", read_sts_year)
+        note = "all its subsets in one list"
+        yield from _one_of(data, name, (f"20{year}.test.tsv",), scored.read_sts_year, note)
 
 
 def _one_of(
-    data: Path, name: str, names: tuple[str, ...], reader: Reader
+    data: Path, name: str, names: tuple[str, ...], reader: scored.Reader, note: str = ""
 ) -> Iterator[EvaluationSet]:
     for path in (data / place / file for place in _FOLDERS for file in names):
         if path.is_file():
-            yield _pairs_set(name, path, "en", "en", reader)
+            yield scored_set("sentences", name, path, ("en",), reader, note)
 
 
 def _tracks(data: Path) -> Iterator[EvaluationSet]:
@@ -98,27 +87,25 @@ def _tracks(data: Path) -> Iterator[EvaluationSet]:
         for path in sorted((data / place).glob("STS.input.track*.txt")):
             match = re.search(r"\.([a-z]{2})-([a-z]{2})", path.stem)
             if match is not None:
-                first, second = match.groups()
-                name = f"sts17-{first}" if first == second else f"sts17-{first}-{second}"
-                yield _pairs_set(name, path, first, second, read_senteval_file)
+                tags = tuple(dict.fromkeys(match.groups()))
+                name = f"sts17-{'-'.join(tags)}"
+                yield scored_set("sentences", name, path, tags, scored.read_senteval_file)
 
 
 def _tables(data: Path) -> Iterator[EvaluationSet]:
     """Find tables with a header in sts/ and pairs/, and stsb-multi-mt's CSV files without one."""
     for path in evaluation_splits((data / "sts").glob("*.tsv")):
         if path.name not in _SICK and not re.fullmatch(r"20\d\d\.test", path.stem):
-            tag = language_of(path)
             name = re.sub(r"[-._]test$", "", path.stem)
-            yield _pairs_set(name, path, tag, tag, read_scored_table)
+            yield scored_set("sentences", name, path, (language_of(path),))
     for path in evaluation_splits(
         path for place in ("sts", "stsb-multi-mt") for path in (data / place).glob("stsb-??-*.csv")
     ):
         tag = language_of(path)
-        yield _pairs_set(f"stsb-{tag}", path, tag, tag, read_stsb_multi)
+        yield scored_set("sentences", f"stsb-{tag}", path, (tag,), scored.read_stsb_multi)
     for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
         if {"score", "similarity", "relatedness_score"} & set(read_any_table(path).header):
-            tag = language_of(path)
-            yield _pairs_set(f"pairs-{path.stem}", path, tag, tag, read_scored_table)
+            yield scored_set("sentences", f"pairs-{path.stem}", path, (language_of(path),))
 
 
 def _expected(data: Path, name: str) -> str:
@@ -136,27 +123,9 @@ def _expected(data: Path, name: str) -> str:
     )
 
 
-def _pairs_set(
-    name: str, path: Path, first: str | None, second: str | None, reader: Reader
-) -> EvaluationSet:
-    measure = functools.partial(_pairs, path, first, second, reader)
-    languages = (first,) if first == second else (first, second)
-    return EvaluationSet("sentences", name, path, languages, measure)
-
-
-def _pairs(
-    path: Path, first: str | None, second: str | None, reader: Reader, model: EvaluatedModel
-) -> Measured:
-    pairs = reader(path)
-    other = None if first == second else model.of(second)
-    rho = RankCorrelation(cosines(model.of(first), pairs.first, pairs.second, other), pairs.scores)
-    note = "all its subsets in one list" if reader is read_sts_year else ""
-    return Measured([Outcome.of("spearman", len(pairs.scores), rho, note=note)])
-
-
 def _subsets(folder: Path, model: EvaluatedModel) -> Measured:
     """Join a year's subsets in both usual ways: all pairs in one list, and the mean of the rhos."""
-    subsets = list(read_senteval(folder).values())
+    subsets = list(scored.read_senteval(folder).values())
     found = [cosines(model.of("en"), pairs.first, pairs.second) for pairs in subsets]
     sizes = [len(some) for some in found]
     whole = RankCorrelation(np.concatenate(found), np.concatenate([p.scores for p in subsets]))
@@ -165,25 +134,14 @@ def _subsets(folder: Path, model: EvaluatedModel) -> Measured:
     )
     groups = np.repeat(np.arange(len(sizes)), sizes)
     count = f"{len(sizes)} subsets"
-    return Measured(
-        [
-            Outcome.of("spearman", sum(sizes), whole, note=f"all pairs of {count} in one list"),
-            Outcome.of(
-                "spearman, mean of subsets",
-                sum(sizes),
-                mean,
-                groups=groups,
-                note=f"unweighted mean of the rhos of {count}",
-            ),
-        ]
-    )
+    joined = Outcome.of("spearman", sum(sizes), whole, note=f"all pairs of {count} in one list")
+    note = f"unweighted mean of the rhos of {count}"
+    name = "spearman, mean of subsets"
+    return Measured([joined, Outcome.of(name, sum(sizes), mean, groups=groups, note=note)])
 
 
 def _mean(parts: list[RankCorrelation], sizes: list[int]) -> Statistic:
     ends = np.cumsum(sizes)[:-1]
-
-    def statistic(weights: Floats) -> float:
-        some = np.split(weights, ends)
-        return float(np.mean([rho(w) for rho, w in zip(parts, some, strict=True)]))
-
-    return statistic
+    return lambda weights: float(
+        np.mean([rho(w) for rho, w in zip(parts, np.split(weights, ends), strict=True)])
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +12,16 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.readers.scored import read_multisimlex, read_scored_table
 from mirror_rt.evaluation.readers.tables import read_any_table
-from mirror_rt.evaluation.similarity import ScoredPairs, cosines
-from mirror_rt.evaluation.statistics import RankCorrelation
+from mirror_rt.evaluation.similarity import ScoredPairs
 from mirror_rt.evaluation.suites.base import (
     EvaluationSet,
     Found,
     Measured,
     Outcome,
     SuiteOptions,
+    correlation,
     language_of,
+    scored_set,
 )
 
 __all__ = ["align", "find_cross_lingual", "find_words"]
@@ -41,14 +42,11 @@ def find_words(data: Path, options: SuiteOptions) -> Found:
     """Find Multi-SimLex by language, and every table in wordsim/."""
     languages = _languages(data)
     sets = [
-        EvaluationSet(
-            "words", f"multisimlex-{tag}", path, (tag,), functools.partial(_words, data, tag)
-        )
+        scored_set("words", f"multisimlex-{tag}", path, (tag,), partial(_read_pairs, tag))
         for tag, path in languages.items()
     ]
     for path in sorted((data / "wordsim").glob("*.[ct]sv")):
-        measure = functools.partial(_table, path, language_of(path), language_of(path))
-        sets.append(EvaluationSet("words", path.stem, path, (language_of(path),), measure))
+        sets.append(scored_set("words", path.stem, path, (language_of(path),)))
     missing = [
         f"words/multisimlex-{tag}: {data}/multisimlex/{tag}.tsv, or translation.csv and scores.csv"
         for tag in _REPORTED
@@ -63,14 +61,13 @@ def find_cross_lingual(data: Path, options: SuiteOptions) -> Found:
     sets = []
     for path in sorted((data / "clws").glob("*.[ct]sv")):
         first, _, second = path.stem.partition("-")
-        measure = functools.partial(_table, path, first, second)
-        sets.append(EvaluationSet("clws", path.stem, path, (first, second), measure))
-    for first, second in itertools.combinations(sorted(languages), 2):
-        if any(one.languages == (first, second) for one in sets):
+        sets.append(scored_set("clws", path.stem, path, (first, second)))
+    for pair in itertools.combinations(sorted(languages), 2):
+        if any(one.languages == pair for one in sets):
             continue
-        measure = functools.partial(_across, data, first, second)
-        name = f"multisimlex-{first}-{second}"
-        sets.append(EvaluationSet("clws", name, languages[first], (first, second), measure))
+        measure = partial(_across, languages, pair)
+        name = f"multisimlex-{'-'.join(pair)}"
+        sets.append(EvaluationSet("clws", name, languages[pair[0]], pair, measure))
     there = {frozenset(one.languages) for one in sets}
     missing = [
         f"clws/multisimlex-{pair}: both languages in {data}/multisimlex, or {data}/clws/{pair}.tsv"
@@ -120,47 +117,29 @@ def _languages(data: Path) -> dict[str, Path]:
     return found
 
 
-def _read(data: Path, tag: str) -> tuple[list[str], ScoredPairs]:
-    path = data / "multisimlex" / f"{tag}.tsv"
-    if not path.is_file():
+def _read(tag: str, path: Path) -> tuple[list[str], ScoredPairs]:
+    """Return the pair ids (none if the file has none) and the pairs of one language."""
+    if path.name == "scores.csv":
         code = next(code for code, known in _CODES.items() if known == tag)
         return read_multisimlex(path.parent, code)
     table = read_any_table(path)
-    pairs = read_scored_table(path)
     ids = table.column("pair_id") if "pair_id" in table.header else []
-    return ids, pairs
+    return ids, read_scored_table(path)
 
 
-def _words(data: Path, tag: str, model: EvaluatedModel) -> Measured:
-    return _correlate(model, _read(data, tag)[1], tag, tag)
+def _read_pairs(tag: str, path: Path) -> ScoredPairs:
+    return _read(tag, path)[1]
 
 
-def _table(path: Path, first: str | None, second: str | None, model: EvaluatedModel) -> Measured:
-    return _correlate(model, read_scored_table(path), first, second)
-
-
-def _correlate(
-    model: EvaluatedModel, pairs: ScoredPairs, first: str | None, second: str | None
-) -> Measured:
-    other = None if first == second else model.of(second)
-    found = cosines(model.of(first), pairs.first, pairs.second, other)
-    rho = RankCorrelation(found, pairs.scores)
-    return Measured([Outcome.of("spearman", len(found), rho)])
-
-
-def _across(data: Path, first: str, second: str, model: EvaluatedModel) -> Measured:
-    pairs = align(_read(data, first), _read(data, second))
-    rho = RankCorrelation(
-        cosines(model.of(first), pairs.first, pairs.second, model.of(second)), pairs.scores
+def _across(files: dict[str, Path], pair: tuple[str, str], model: EvaluatedModel) -> Measured:
+    first, second = (_read(tag, files[tag]) for tag in pair)
+    pairs = align(first, second)
+    rho = correlation(model, pairs, pair)
+    outcome = Outcome.of(
+        "spearman",
+        len(pairs.scores) // 2,
+        # Both pairs of an id are drawn together, because they share a score.
+        lambda weights: rho(np.repeat(weights, 2)),
+        note="two pairs an id; spaces compared as they are, without a map",
     )
-    # Both pairs of an id are drawn together, because they share a score.
-    return Measured(
-        [
-            Outcome.of(
-                "spearman",
-                len(pairs.scores) // 2,
-                lambda weights: rho(np.repeat(weights, 2)),
-                note="two pairs an id; spaces compared as they are, without a map",
-            )
-        ]
-    )
+    return Measured([outcome])
