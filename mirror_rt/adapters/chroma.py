@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
+from mirror_rt.adapters.lazy import Adapter
 from mirror_rt.errors import importing
 
 with importing("chromadb", extra="chroma", purpose="mirror_rt.adapters.chroma"):
@@ -17,26 +15,13 @@ __all__ = ["MirrorEmbeddingFunction"]
 
 
 @register_embedding_function
-class MirrorEmbeddingFunction(EmbeddingFunction[Documents]):
+class MirrorEmbeddingFunction(Adapter, EmbeddingFunction[Documents]):
     """Chroma's `EmbeddingFunction`; the arguments are those of `LazyEncoder`.
 
     Texts that are added to a collection take the model's prompt for documents, and `query_texts`
     takes its prompt for queries. A collection stores the name and options of the model; wherever
     this module has been imported, Chroma can open the model again.
-
-    Raises:
-        MirrorError: the model cannot be loaded.
     """
-
-    def __init__(
-        self,
-        model: str | Path | TextEncoder,
-        *,
-        model_kwargs: Mapping[str, Any] | None = None,
-        encode_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
-        self._lazy.load()  # so that an error comes now, not at the first query
 
     def __call__(self, input: Documents) -> Embeddings:
         """Embed texts with `encode_document`; return a list of vectors."""

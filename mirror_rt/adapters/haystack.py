@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
+from mirror_rt.adapters.lazy import Adapter, TextEncoder
 from mirror_rt.errors import importing
 
 with importing("haystack", extra="haystack", purpose="mirror_rt.adapters.haystack"):
@@ -16,22 +16,8 @@ with importing("haystack", extra="haystack", purpose="mirror_rt.adapters.haystac
 __all__ = ["MirrorDocumentEmbedder", "MirrorTextEmbedder"]
 
 
-@component
-class MirrorTextEmbedder:
-    """A component that embeds a query; the arguments are those of `LazyEncoder`.
-
-    A pipeline stores the name and options of the model. Haystack loads the pipeline only if it is
-    told to trust this module: `Pipeline.loads(text, allowed_modules=["mirror_rt"])`.
-    """
-
-    def __init__(
-        self,
-        model: str | Path | TextEncoder,
-        *,
-        model_kwargs: Mapping[str, Any] | None = None,
-        encode_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
+class _Embedder(Adapter):
+    _loads_at_once = False  # `warm_up` does
 
     def warm_up(self) -> None:
         """Load the model now rather than in the first run."""
@@ -46,9 +32,18 @@ class MirrorTextEmbedder:
         return default_to_dict(self, **self._lazy.config())
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> MirrorTextEmbedder:
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         """Make the component again from the result of `to_dict`."""
         return default_from_dict(cls, data)
+
+
+@component
+class MirrorTextEmbedder(_Embedder):
+    """A component that embeds a query; the arguments are those of `LazyEncoder`.
+
+    A pipeline stores the name and options of the model. Haystack loads the pipeline only if it is
+    told to trust this module: `Pipeline.loads(text, allowed_modules=["mirror_rt"])`.
+    """
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, Any]:
@@ -62,7 +57,7 @@ class MirrorTextEmbedder:
 
 
 @component
-class MirrorDocumentEmbedder:
+class MirrorDocumentEmbedder(_Embedder):
     """A component that embeds documents; the first arguments are those of `LazyEncoder`.
 
     Args:
@@ -82,31 +77,19 @@ class MirrorDocumentEmbedder:
         meta_fields_to_embed: Sequence[str] = (),
         embedding_separator: str = "\n",
     ) -> None:
-        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
+        # Not `super()`: the decorator makes the class anew.
+        _Embedder.__init__(self, model, model_kwargs=model_kwargs, encode_kwargs=encode_kwargs)
         self.meta_fields_to_embed = list(meta_fields_to_embed)
         self.embedding_separator = embedding_separator
 
-    def warm_up(self) -> None:
-        """Load the model now rather than in the first run."""
-        self._lazy.load()
-
     def to_dict(self) -> dict[str, Any]:
-        """Return the component as Haystack stores it.
-
-        Raises:
-            ConfigError: the component was made of an encoder that has no folder.
-        """
-        return default_to_dict(
-            self,
-            **self._lazy.config(),
-            meta_fields_to_embed=self.meta_fields_to_embed,
-            embedding_separator=self.embedding_separator,
-        )
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> MirrorDocumentEmbedder:
-        """Make the component again from the result of `to_dict`."""
-        return default_from_dict(cls, data)
+        """Return the component as Haystack stores it; errors are those of the text embedder."""
+        data = _Embedder.to_dict(self)
+        data["init_parameters"] |= {
+            "meta_fields_to_embed": self.meta_fields_to_embed,
+            "embedding_separator": self.embedding_separator,
+        }
+        return data
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
+from mirror_rt.adapters.lazy import Adapter
 from mirror_rt.errors import importing
 
 with importing("langchain_core", extra="langchain", purpose="mirror_rt.adapters.langchain"):
@@ -15,25 +11,12 @@ with importing("langchain_core", extra="langchain", purpose="mirror_rt.adapters.
 __all__ = ["MirrorEmbeddings"]
 
 
-class MirrorEmbeddings(Embeddings):
+class MirrorEmbeddings(Adapter, Embeddings):
     """`langchain_core.embeddings.Embeddings`; the arguments are those of `LazyEncoder`.
 
     Queries take the model's prompt for queries, texts its prompt for documents. The asynchronous
     methods do not block the event loop. Only the name and options of the model are pickled.
-
-    Raises:
-        MirrorError: the model cannot be loaded.
     """
-
-    def __init__(
-        self,
-        model: str | Path | TextEncoder,
-        *,
-        model_kwargs: Mapping[str, Any] | None = None,
-        encode_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
-        self._lazy.load()  # so that an error comes now, not at the first query
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Embed texts with `encode_document`."""

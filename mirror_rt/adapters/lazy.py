@@ -16,7 +16,7 @@ from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["LazyEncoder", "TextEncoder"]
+__all__ = ["Adapter", "LazyEncoder", "TextEncoder"]
 
 _ENCODE_OPTIONS = EncodeKeywords.__annotations__
 _LOAD_OPTIONS = LoadKeywords.__annotations__
@@ -35,31 +35,25 @@ class TextEncoder(Protocol):
     @property
     def dimension(self) -> int:
         """Return the length D of an embedding."""
-        ...
 
     def encode(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
         """Encode texts without a prompt for queries or documents."""
-        ...
 
     def encode_query(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
         """Encode queries."""
-        ...
 
     def encode_document(self, inputs: str | list[str], *args: Any, **options: Any) -> Embeddings:
         """Encode documents, among which queries search."""
-        ...
 
     async def aencode_query(
         self, inputs: str | list[str], *args: Any, **options: Any
     ) -> Embeddings:
         """Call `encode_query` without blocking the event loop."""
-        ...
 
     async def aencode_document(
         self, inputs: str | list[str], *args: Any, **options: Any
     ) -> Embeddings:
         """Call `encode_document` without blocking the event loop."""
-        ...
 
 
 class LazyEncoder:
@@ -181,6 +175,27 @@ class LazyEncoder:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyEncoder:
         return self
+
+
+class Adapter:
+    """The base of adapters whose arguments are those of `LazyEncoder`.
+
+    Raises:
+        MirrorError: the model cannot be loaded.
+    """
+
+    _loads_at_once = True  # so that an error comes now, not at the first query
+
+    def __init__(
+        self,
+        model: str | Path | TextEncoder,
+        *,
+        model_kwargs: Mapping[str, Any] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
+        if self._loads_at_once:
+            self._lazy.load()
 
 
 def _load(model: str, options: dict[str, Any]) -> Encoder:

@@ -69,15 +69,12 @@ class AsyncClient(ClientBase):
     ) -> Embeddings:
         self._check_open()
         request = EncodeRequest.make(inputs, options, self._settings, input_type)
+        if len(request.texts) == 1:
+            return request.result([await self._embed(request, range(1))])
+        info = await self._info(request.model, request.lang)
         if not request.texts:
-            return request.nothing((await self._info(request.model, request.lang))["dimension"])
-        most = self._settings.batch_size
-        if len(request.texts) > 1:
-            info = await self._info(request.model, request.lang)
-            most = min(most, info["max_client_batch_size"])
-        pieces = request.pieces(most)
-        if len(pieces) == 1:
-            return request.result([await self._embed(request, pieces[0])])
+            return request.nothing(info["dimension"])
+        pieces = request.pieces(min(self._settings.batch_size, info["max_client_batch_size"]))
         return request.result(await self._embed_all(request, pieces))
 
     async def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
@@ -106,11 +103,9 @@ class AsyncClient(ClientBase):
         return request.vectors(piece, reply)
 
     async def _info(self, model: str | None, lang: str | None) -> dict[str, Any]:
-        known = self._infos.get((model, lang))
-        if known is not None:
-            return known
-        reply = await self._exchange("GET", self._info_path(model, lang))
-        return self._describe(model, lang, reply)
+        return self._infos.get((model, lang)) or self._describe(
+            model, lang, await self._exchange("GET", self._info_path(model, lang))
+        )
 
     async def _exchange(
         self, method: str, path: str, body: bytes = b"", *, first: int = 0

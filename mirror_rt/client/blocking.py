@@ -137,19 +137,18 @@ class Client(ClientBase):
     ) -> Embeddings:
         self._check_open()
         request = EncodeRequest.make(inputs, options, self._settings, input_type)
+        if len(request.texts) == 1:
+            return request.result([self._embed(request, range(1))])
+        info = self._info(request.model, request.lang)
         if not request.texts:
-            return request.nothing(self._info(request.model, request.lang)["dimension"])
-        most = self._settings.batch_size
-        if len(request.texts) > 1:
-            info = self._info(request.model, request.lang)
-            most = min(most, info["max_client_batch_size"])
-        pieces = request.pieces(most)
-        if len(pieces) == 1:
-            return request.result([self._embed(request, pieces[0])])
+            return request.nothing(info["dimension"])
+        pieces = request.pieces(min(self._settings.batch_size, info["max_client_batch_size"]))
         return request.result(self._embed_all(request, pieces))
 
     def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
         """Return the vectors of each piece, sending only a few pieces at the same time."""
+        if len(pieces) == 1:
+            return [self._embed(request, pieces[0])]
         pool = ThreadPoolExecutor(min(self._settings.concurrency, len(pieces)))
         try:
             return list(pool.map(partial(self._embed, request), pieces))
@@ -163,10 +162,9 @@ class Client(ClientBase):
         return request.vectors(piece, reply)
 
     def _info(self, model: str | None, lang: str | None) -> dict[str, Any]:
-        known = self._infos.get((model, lang))
-        if known is not None:
-            return known
-        return self._describe(model, lang, self._exchange("GET", self._info_path(model, lang)))
+        return self._infos.get((model, lang)) or self._describe(
+            model, lang, self._exchange("GET", self._info_path(model, lang))
+        )
 
     def _exchange(self, method: str, path: str, body: bytes = b"", *, first: int = 0) -> Reply:
         attempts = Attempts(self._settings, first)

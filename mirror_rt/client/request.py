@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
@@ -109,7 +109,13 @@ class EncodeRequest:
 
     def pieces(self, most: int) -> list[range]:
         """Cut the texts into consecutive ranges, one per request, of at most `most` texts."""
-        return list(_pieces(self.texts, most))
+        pieces, start, size = [], 0, 0
+        for i, text in enumerate(self.texts):
+            if i > start and (i - start == most or size + len(text) > _MOST_CHARACTERS):
+                pieces.append(range(start, i))
+                start, size = i, 0
+            size += len(text)
+        return [*pieces, range(start, len(self.texts))]
 
     def body(self, piece: range) -> bytes:
         """Return the body of the request for some of the texts."""
@@ -152,17 +158,6 @@ class EncodeRequest:
     def nothing(self, dimension: int) -> Embeddings:
         """Return the result for no texts, from a model of so many dimensions."""
         return self.result([np.empty((0, self.fields.get("dimensions", dimension)), np.float32)])
-
-
-def _pieces(texts: list[str], most: int) -> Iterator[range]:
-    start, size = 0, 0
-    for i, text in enumerate(texts):
-        if i > start and (i - start == most or size + len(text) > _MOST_CHARACTERS):
-            yield range(start, i)
-            start, size = i, 0
-        size += len(text)
-    if start < len(texts):
-        yield range(start, len(texts))
 
 
 def _check(options: RemoteOptions) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.errors import ConfigError
+from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import new_folder
 from mirror_rt.pipeline.prompts import Prompts
@@ -23,6 +24,7 @@ _TYPES = {
     "tensor(float)": "TYPE_FP32",
     "tensor(float16)": "TYPE_FP16",
 }
+_Tensors = list[dict[str, Any]]  # inputs or outputs, without the dimension of the batch
 _UNIT, _POOLED = "sentence_embedding", "pooled_embedding"
 
 
@@ -105,36 +107,30 @@ def _write_models(repository: Path, name: str, folder: Path, config: RepositoryC
     inputs, outputs = _signature(folder, manifest)
     beside = (variant.file, variant.weights, f"{variant.file}_data")
     files = [folder / file for file in beside if file in manifest.files]
-    graph = _new_model(repository, f"{name}-graph", files)
-    _write(graph, _graph_config(f"{name}-graph", variant, inputs, outputs, config))
-    tokenizer = _new_model(repository, f"{name}-tokenizer", [folder / Layout.tokenizer])
-    shutil.copyfile(Path(__file__).with_name("backend.py"), tokenizer / "1" / "model.py")
-    _write(tokenizer, _tokenizer_config(f"{name}-tokenizer", manifest, inputs, config))
-    ensemble = _new_model(repository, name, [])
-    _write(ensemble, _ensemble_config(name, manifest, [str(i["name"]) for i in inputs], config))
+    models = {
+        f"{name}-graph": (files, _graph_config(variant, inputs, outputs)),
+        f"{name}-tokenizer": (
+            [folder / Layout.tokenizer],
+            _tokenizer_config(manifest, inputs, config.on_too_long),
+        ),
+        name: ([], _ensemble_config(name, manifest, [str(each["name"]) for each in inputs])),
+    }
+    for model, (contents, values) in models.items():
+        version = repository / model / "1"
+        version.mkdir(parents=True)
+        for file in contents:
+            shutil.copyfile(file, version / file.name)
+        values = {"name": model, "max_batch_size": config.max_batch_size} | values
+        text = "\n".join(_lines(values)) + "\n"
+        (repository / model / "config.pbtxt").write_text(text, encoding="ascii")
+    backend = Path(__file__).with_name("backend.py")
+    shutil.copyfile(backend, repository / f"{name}-tokenizer" / "1" / "model.py")
 
 
-def _new_model(repository: Path, name: str, files: list[Path]) -> Path:
-    """Make the folder of a model, with the files of its version 1."""
-    folder = repository / name
-    (folder / "1").mkdir(parents=True)
-    for file in files:
-        shutil.copyfile(file, folder / "1" / file.name)
-    return folder
-
-
-def _graph_config(
-    name: str,
-    variant: Variant,
-    inputs: list[dict[str, Any]],
-    outputs: list[dict[str, Any]],
-    config: RepositoryConfig,
-) -> dict[str, Any]:
+def _graph_config(variant: Variant, inputs: _Tensors, outputs: _Tensors) -> dict[str, Any]:
     values = {
-        "name": name,
         "backend": "onnxruntime",
         "default_model_filename": Path(variant.file).name,
-        "max_batch_size": config.max_batch_size,
         "input": inputs,
         "output": outputs,
         "dynamic_batching": {},
@@ -144,21 +140,17 @@ def _graph_config(
     return values
 
 
-def _tokenizer_config(
-    name: str, manifest: Manifest, inputs: list[dict[str, Any]], config: RepositoryConfig
-) -> dict[str, Any]:
+def _tokenizer_config(manifest: Manifest, inputs: _Tensors, on_too_long: str) -> dict[str, Any]:
     prompts = Prompts(manifest.prompts, manifest.default_prompt_name)
     parameters = {
         "max_length": manifest.max_length,
         "pad_id": manifest.pad_id,
         "pad_to": manifest.pad_to,
         "prompt": prompts.choose(None, None),
-        "on_too_long": config.on_too_long,
+        "on_too_long": on_too_long,
     }
     return {
-        "name": name,
         "backend": "python",
-        "max_batch_size": config.max_batch_size,
         "input": [_tensor("text", "TYPE_STRING", [1])],
         "output": inputs,
         "parameters": _Map(
@@ -168,43 +160,31 @@ def _tokenizer_config(
     }
 
 
-def _ensemble_config(
-    name: str, manifest: Manifest, inputs: list[str], config: RepositoryConfig
-) -> dict[str, Any]:
+def _ensemble_config(name: str, manifest: Manifest, inputs: list[str]) -> dict[str, Any]:
+    tokens = {key: key for key in inputs}
     embedding = _UNIT if manifest.normalize else _POOLED
+    steps = [(f"{name}-tokenizer", {"text": "text"}, tokens),
+             (f"{name}-graph", tokens, {embedding: "embedding"})]  # fmt: skip
     return {
-        "name": name,
         "platform": "ensemble",
-        "max_batch_size": config.max_batch_size,
         "input": [_tensor("text", "TYPE_STRING", [1])],
         "output": [_tensor("embedding", "TYPE_FP32", [manifest.dimension])],
         "ensemble_scheduling": {
             "step": [
-                {
-                    "model_name": f"{name}-tokenizer",
-                    "model_version": -1,
-                    "input_map": _Map(text="text"),
-                    "output_map": _Map({key: key for key in inputs}),
-                },
-                {
-                    "model_name": f"{name}-graph",
-                    "model_version": -1,
-                    "input_map": _Map({key: key for key in inputs}),
-                    "output_map": _Map({embedding: "embedding"}),
-                },
+                {"model_name": model, "model_version": -1,
+                 "input_map": _Map(taken), "output_map": _Map(given)}
+                for model, taken, given in steps
             ]
         },
-    }
+    }  # fmt: skip
 
 
 def _tensor(name: str, kind: str, dims: list[int]) -> dict[str, Any]:
     return {"name": name, "data_type": _Symbol(kind), "dims": dims}
 
 
-def _signature(
-    folder: Path, manifest: Manifest
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the inputs and outputs of a bundle's graphs, without the dimension of the batch.
+def _signature(folder: Path, manifest: Manifest) -> tuple[_Tensors, _Tensors]:
+    """Return the inputs and outputs of a bundle's graphs.
 
     They are the same for all graphs. A graph for NVIDIA cards cannot be opened without a card, so
     one of the others is read.
@@ -219,9 +199,7 @@ def _signature(
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        str(graph), options, providers=["CPUExecutionProvider"], enable_fallback=0
-    )
+    session = onnxruntime.InferenceSession(str(graph), options, providers=[CPU], enable_fallback=0)
     inputs, outputs = (
         [
             _tensor(node.name, _TYPES[node.type],
@@ -233,33 +211,20 @@ def _signature(
     return inputs, outputs
 
 
-def _write(folder: Path, values: dict[str, Any]) -> None:
-    text = "\n".join(_lines(values)) + "\n"
-    (folder / "config.pbtxt").write_text(text, encoding="ascii")
-
-
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of values in the text format of Protocol Buffers."""
     for name, value in values.items():
         if isinstance(value, _Map):
-            for key, entry in value.items():
-                yield from _block(name, {"key": key, "value": entry})
-        elif isinstance(value, dict):
-            yield from _block(name, value)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for entry in value:
-                yield from _block(name, entry)
+            value = [{"key": key, "value": entry} for key, entry in value.items()]
+        entries = [value] if isinstance(value, dict) else value
+        if isinstance(entries, list) and entries and isinstance(entries[0], dict):
+            for entry in entries:
+                yield from (f"{name} {{", *(f"  {line}" for line in _lines(entry)), "}")
         elif isinstance(value, list):
             yield f"{name}: [{', '.join(map(str, value))}]"
         else:
             quoted = isinstance(value, str) and not isinstance(value, _Symbol)
             yield f"{name}: {_quote(value) if quoted else value}"
-
-
-def _block(name: str, values: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{name} {{"
-    yield from (f"  {line}" for line in _lines(values))
-    yield "}"
 
 
 def _quote(text: str) -> str:

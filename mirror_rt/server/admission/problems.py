@@ -22,7 +22,10 @@ from mirror_rt.errors import (
 )
 from mirror_rt.tokens.chunking import too_long_reason
 
-__all__ = ["Problem", "ProblemShape", "openai_shape", "problem_of", "tei_shape"]
+__all__ = ["HUNG_UP", "Problem", "ProblemShape", "malformed", "openai_shape", "overloaded",
+           "problem_of", "tei_shape"]  # fmt: skip
+
+HUNG_UP = 499  # nginx's status for a client that hung up; nobody gets it
 
 
 @dataclass
@@ -67,16 +70,9 @@ _TEI_TYPES = {
 def openai_shape(problem: Problem) -> bytes:
     """Return OpenAI's error object as JSON."""
     kind = "server_error" if problem.status >= 424 else "invalid_request_error"
-    return orjson.dumps(
-        {
-            "error": {
-                "message": problem.message,
-                "type": _OPENAI_TYPES.get(problem.status, kind),
-                "param": problem.param,
-                "code": problem.code,
-            }
-        }
-    )
+    kind = _OPENAI_TYPES.get(problem.status, kind)
+    error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
+    return orjson.dumps({"error": error})
 
 
 def tei_shape(problem: Problem) -> bytes:
@@ -88,10 +84,7 @@ def tei_shape(problem: Problem) -> bytes:
 def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
     """Return what an error means to the client; None for an unforeseen error.
 
-    Args:
-        error: error that was raised while answering.
-        max_length: most tokens of the model's input; tells a text that is too long from other
-            invalid texts.
+    `max_length`, the most tokens of the model's input, tells a text that is too long from others.
     """
     match error:
         case Problem():
@@ -118,9 +111,7 @@ def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
 def malformed(error: Exception, body: bytes = b"") -> Problem:
     """Describe a body that is not JSON (400), or not JSON of the expected form (422).
 
-    Args:
-        error: error of the decoder.
-        body: body that it decoded; its end shows what the decoder's message leaves out.
+    The end of the body shows what the message of the decoder's error leaves out.
     """
     if isinstance(error, msgspec.ValidationError):
         message, _, where = str(error).partition(" - at `$")
@@ -141,12 +132,8 @@ def malformed(error: Exception, body: bytes = b"") -> Problem:
 def overloaded(error: OverloadedError) -> Problem:
     """Say that too much is waiting, and when to come back."""
     seconds = max(1, math.ceil(error.retry_after or 1))
-    return Problem(
-        429,
-        f"overloaded: try again in {seconds} s",
-        "overloaded",
-        headers={"retry-after": str(seconds)},
-    )
+    headers = {"retry-after": str(seconds)}
+    return Problem(429, f"overloaded: try again in {seconds} s", "overloaded", headers=headers)
 
 
 def _invalid(error: InvalidTextError, max_length: int) -> Problem:

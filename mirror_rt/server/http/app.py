@@ -14,7 +14,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
@@ -34,6 +33,7 @@ _POSTS: list[tuple[str, Handler]] = [
     ("/embed_all", tei.embed_all),
     ("/similarity", tei.similarity),
     ("/tokenize", tei.tokenize),
+    ("/", tei.embed),
 ]
 
 
@@ -90,34 +90,14 @@ def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
         ("/v1/models", openai.models), ("/v1/models/{name:path}", openai.model),
         ("/openapi.json", openapi), ("/docs", docs), ("/status", status.status),
     ]  # fmt: skip
-    # A single route, so that the answer to any other method names both methods.
-    both = _ReadOrPost(
-        Endpoint(registry, status.page, "/"), Endpoint(registry, tei.embed, "/", reads=True)
-    )
-    return [
-        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
-        *(
-            Route(path, Endpoint(registry, handler, path), methods=["GET"])
-            for path, handler in gets
-        ),
-        Route("/", both, methods=["GET", "POST"]),
+    routes = [
+        Route(path, Endpoint(registry, handler, path), methods=["GET"]) for path, handler in gets
     ]
-
-
-class _ReadOrPost:
-    """A path that answers both reading (GET) and POST.
-
-    Args:
-        read, post: endpoints that answer the two.
-    """
-
-    def __init__(self, read: Endpoint, post: Endpoint) -> None:
-        self._read, self._post = read, post
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        endpoint = self._post if scope["method"] == "POST" else self._read
-        await endpoint(scope, receive, send)
+    # What is posted to `/` does not get here, but the answer to any other method names both.
+    routes.append(Route("/", Endpoint(registry, status.page, "/"), methods=["GET", "POST"]))
+    return routes + [
+        Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items() if path != "/"
+    ]
 
 
 _PAGE_HEADERS = [

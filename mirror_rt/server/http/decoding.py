@@ -46,11 +46,7 @@ class BodyDecoder(Generic[T]):
         self._field = field
 
     async def __call__(self, body: bytes, most_items: int) -> T:
-        """Decode a body.
-
-        Args:
-            body: JSON.
-            most_items: most items that the request may have.
+        """Decode a body that may have so many items.
 
         Raises:
             msgspec.DecodeError: the body is not JSON or not of this type.

@@ -19,11 +19,8 @@ class LingeringTransport:
 
     If bytes arrive after a socket was closed, the kernel resets the connection, and the client
     loses the answer that it was about to read. So the writing side is closed first, and incoming
-    bytes are discarded until the client closes, for two seconds at most (RFC 9112, 9.6).
-
-    Args:
-        transport: transport of the connection; all other attributes are looked up there.
-        loop: event loop of the transport.
+    bytes are discarded until the client closes, for two seconds at most (RFC 9112, 9.6). All other
+    attributes are those of the transport within.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,16 +62,9 @@ class LingeringTransport:
 
 
 class FramedApp:
-    """An application whose answers end as the HTTP version and the request allow.
+    """An application whose answer to one request ends as the HTTP version and the request allow."""
 
-    Args:
-        app: application that answers one request.
-
-    Attributes:
-        cycle: uvicorn's state of the request; must be set before the application runs.
-    """
-
-    cycle: RequestResponseCycle
+    cycle: RequestResponseCycle  # uvicorn's state of the request; set before the application runs
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

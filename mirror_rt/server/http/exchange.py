@@ -20,7 +20,7 @@ from mirror_rt.server.admission.holding import Unread
 from mirror_rt.server.admission.problems import Problem, overloaded
 
 if TYPE_CHECKING:
-    from mirror_rt.server.models.generations import Serving
+    from mirror_rt.server.models.registry import Serving
 
 __all__ = ["JSON", "Answer", "Exchange", "HungUp", "until_hang_up"]
 
@@ -160,13 +160,9 @@ class Exchange:
         timeout: float,
         grow: Callable[[int], None] = lambda _: None,
     ) -> bytes:
-        """Read the body.
+        """Read a body of at most `limit` bytes within `timeout` seconds.
 
-        Args:
-            receive: ASGI's function.
-            limit: most bytes.
-            timeout: most seconds.
-            grow: called with the size of the body so far; raises OverloadedError to refuse it.
+        `grow` is called with the size of the body so far; it raises OverloadedError to refuse it.
 
         Raises:
             Problem: 408, 413, 415 or 429.
@@ -174,12 +170,13 @@ class Exchange:
         """
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Problem(415, "compressed bodies are not supported", "encoding", close=True)
+        too_large = Problem(413, f"the body has more than {limit} bytes", "too_large")
         declared = self.headers.get(b"content-length", b"")
         chunks: list[bytes] = []
         try:
             # As a float, because int() takes at most 4,300 digits.
             if declared.isdigit() and float(declared) > limit:
-                raise _too_large(limit)
+                raise too_large
             async with asyncio.timeout(timeout):
                 size, more = 0, True
                 while more:
@@ -187,7 +184,7 @@ class Exchange:
                     size += len(chunk)
                     chunks.append(chunk)
                     if size > limit:
-                        raise _too_large(limit)
+                        raise too_large
                     grow(size)
         except TimeoutError:
             raise Problem(408, f"the body did not come within {timeout:g} s", "timeout",
@@ -195,7 +192,9 @@ class Exchange:
         except (Problem, OverloadedError) as error:
             chunks.clear()
             await self._discard(receive)
-            raise error if isinstance(error, Problem) else _no_room(error) from None
+            problem = error if isinstance(error, Problem) else overloaded(error)
+            problem.close = True
+            raise problem from None
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _discard(self, receive: Receive) -> None:
@@ -207,16 +206,6 @@ class Exchange:
                 while more and size < _DISCARD_BYTES:
                     chunk, more = await _chunk(receive)
                     size += len(chunk)
-
-
-def _too_large(limit: int) -> Problem:
-    return Problem(413, f"the body has more than {limit} bytes", "too_large", close=True)
-
-
-def _no_room(error: OverloadedError) -> Problem:
-    problem = overloaded(error)
-    problem.close = True
-    return problem
 
 
 async def _chunk(receive: Receive) -> tuple[bytes, bool]:

@@ -9,13 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = [
-    "Headers",
-    "RefusedError",
-    "check_head",
-    "origin_form",
-    "resumed_head",
-]
+__all__ = ["RefusedError", "check_head", "origin_form", "resumed_head"]
 
 # Names are in lower case, as in ASGI.
 Headers = Iterable[tuple[bytes, bytes]]
@@ -26,26 +20,16 @@ _MOST_DIGITS = 19  # of a length in bytes: more than any disk holds, and less th
 
 
 class RefusedError(Exception):
-    """A request that cannot be read, so that nothing after it on its connection can be read.
-
-    Attributes:
-        status: HTTP status.
-        message: one line of ASCII for the client.
-    """
+    """A request that cannot be read, so that nothing after it on its connection can be read."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
-        self.message = message
+        self.message = message  # one line of ASCII for the client
 
 
 def check_head(method: bytes, version: str, headers: Headers) -> None:
     """Refuse a head that is ambiguous, or of a protocol that this server does not speak.
-
-    Args:
-        method: method in capitals.
-        version: HTTP version, such as `1.1`.
-        headers: headers of the request.
 
     Raises:
         RefusedError: 400, 405, 501 or 505.
@@ -82,12 +66,7 @@ def origin_form(url: bytes, method: bytes) -> bytes:
 
 
 def resumed_head(headers: Headers, *, keep_alive: bool) -> bytes:
-    """Make a head that says where a body ends, and nothing else.
-
-    Args:
-        headers: headers of a request that was checked.
-        keep_alive: whether another request may come after this one.
-    """
+    """Make a head, of checked headers, that says where a body ends, and nothing else."""
     framing = (b"content-length", b"transfer-encoding")
     kept = [(name, value) for name, value in headers if name in framing]
     if not keep_alive:

@@ -1,31 +1,63 @@
-"""Check the `input` of a request: one or several texts, or one or several lists of token ids."""
+"""Check and encode the inputs of a request: one or several texts, or lists of token ids."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
+from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.schemas import Inputs
-from mirror_rt.server.models.service import Items
+from mirror_rt.server.models.service import Items, ModelService
 
-__all__ = ["check_lengths", "check_texts", "items_of"]
+__all__ = ["ROWS", "check_lengths", "encode", "items_of", "truncated_header", "vectors_answer"]
+
+# Number of vectors that are written at a time; other tasks have their turn in between.
+ROWS = 64
 
 
-def items_of(inputs: Inputs, *, name: str, most: int, max_length: int) -> Items:
-    """Return the items of a request.
+async def encode(
+    inputs: Inputs, name: str, service: ModelService, exchange: Exchange, options: EncodeKeywords
+) -> EncodedTexts:
+    """Check the inputs in the field `name` and encode them; count texts and tokens for the log."""
+    items = items_of(inputs, name, service, exchange)
+    timeout = exchange.timeout(service.config.timeout)
+    encoded = await service.encode(items, timeout, options, exchange.times)
+    exchange.tokens = sum(encoded.token_counts.tolist())
+    return encoded
 
-    Args:
-        inputs: as the client sent them.
-        name: name of the field.
-        most: most items of a request.
-        max_length: most token ids of an item.
+
+def vectors_answer(content: Iterator[bytes], encoded: EncodedTexts) -> Answer:
+    """Return an answer whose content was written of these vectors: at once if they are few."""
+    headers = truncated_header(encoded)
+    if len(encoded.embeddings) <= ROWS:
+        return Answer(b"".join(content), headers=headers)
+    return Answer(content, headers=headers, held=encoded.embeddings.nbytes)
+
+
+def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
+    """Return a header with the number of texts that were cut; none if no text was."""
+    cut = sum(encoded.truncated.tolist())
+    return [(b"x-truncated-items", str(cut).encode())] if cut else []
+
+
+def items_of(inputs: Inputs, name: str, service: ModelService, exchange: Exchange) -> Items:
+    """Return the items in the field `name` of a request, and count them for the log.
 
     Raises:
         Problem: 400 for no items or an empty one, 413 for too many or too long ones, 422 for a
             mixture of texts and token ids.
     """
+    items = _checked(inputs, name, service.config.max_items, service.encoder.max_length)
+    exchange.texts = len(items)
+    return items
+
+
+def _checked(inputs: Inputs, name: str, most: int, max_length: int) -> Items:
     if isinstance(inputs, str):
-        check_texts([inputs], name)
+        _check_texts([inputs], name)
         return [inputs]
     if not inputs:
         raise Problem(400, f"{name}: it is empty", "empty", name)
@@ -41,14 +73,13 @@ def items_of(inputs: Inputs, *, name: str, most: int, max_length: int) -> Items:
     if kinds == {int}:
         return [cast("list[int]", inputs)]
     if kinds == {str}:
-        check_texts(cast("list[str]", inputs), name)
+        _check_texts(cast("list[str]", inputs), name)
     else:
         _check_ids(cast("list[list[int]]", inputs), name, max_length)
     return cast("Items", inputs)
 
 
-def check_texts(texts: list[str], name: str) -> None:
-    """Raise Problem 400 for a text that is empty or only white space."""
+def _check_texts(texts: list[str], name: str) -> None:
     for i, text in enumerate(texts):
         if not text or text.isspace():
             what = "is empty" if not text else "is only white space"

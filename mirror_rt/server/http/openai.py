@@ -14,42 +14,25 @@ from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.exchange import Answer, Exchange
-from mirror_rt.server.http.inputs import items_of
+from mirror_rt.server.http.inputs import ROWS, encode, vectors_answer
 from mirror_rt.server.http.schemas import EmbeddingsRequest, InputList
 from mirror_rt.server.models.registry import Registry
 
-__all__ = ["embeddings", "model", "models", "truncated_header"]
+__all__ = ["embeddings", "model", "models"]
 
 _decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
-_NUMPY = orjson.OPT_SERIALIZE_NUMPY
-# Number of vectors that are written at a time; other tasks have their turn in between.
-_ROWS = 64
 
 
 async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v1/embeddings."""
     request = await _decode(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
-    items = items_of(
-        request.input,
-        name="input",
-        most=registry.config.max_items,
-        max_length=service.encoder.max_length,
-    )
-    exchange.texts = len(items)
     options = _options(request, registry, service.encoder.prompts)
-    timeout = exchange.timeout(registry.config.timeout)
-    encoded = await service.encode(items, timeout, options, exchange.times)
-    tokens = exchange.tokens = sum(encoded.token_counts.tolist())
-    tail = {
-        "model": service.model.name,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }
+    encoded = await encode(request.input, "input", service, exchange, options)
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
+    tail = {"model": service.model.name, "usage": usage}
     content = _content(encoded, tail, as_base64=request.encoding_format == "base64")
-    headers = truncated_header(encoded)
-    if len(items) <= _ROWS:
-        return Answer(b"".join(content), headers=headers)
-    return Answer(content, headers=headers, held=encoded.embeddings.nbytes)
+    return vectors_answer(content, encoded)
 
 
 async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
@@ -66,12 +49,6 @@ async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     if name not in registry.models.by_name and name != registry.models.family:
         raise Problem(404, "no such model: /v1/models lists them", "model_not_found", "model")
     return Answer(orjson.dumps(_describe(registry, name)))
-
-
-def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
-    """Return a header with the number of texts that were cut; none if no text was."""
-    cut = sum(encoded.truncated.tolist())
-    return [(b"x-truncated-items", str(cut).encode())] if cut else []
 
 
 def _options(request: EmbeddingsRequest, registry: Registry, prompts: Prompts) -> EncodeKeywords:
@@ -98,16 +75,14 @@ def _content(encoded: EncodedTexts, tail: dict[str, Any], *, as_base64: bool) ->
     """Yield the JSON object in pieces: many vectors at once would hold up everybody else."""
     vectors = encoded.embeddings
     yield b'{"object":"list","data":'
-    for start in range(0, len(vectors), _ROWS):
-        part: list[Any] = list(vectors[start : start + _ROWS])
+    for start in range(0, len(vectors), ROWS):
+        part: list[Any] = list(vectors[start : start + ROWS])
         if as_base64:
             part = [base64.b64encode(row.astype("<f4", copy=False)).decode() for row in part]
-        rows = orjson.dumps(
-            [
-                {"object": "embedding", "index": start + i, "embedding": row}
-                for i, row in enumerate(part)
-            ],
-            option=_NUMPY,
-        )
-        yield (b"," if start else b"[") + rows[1:-1]
+        rows = [
+            {"object": "embedding", "index": i, "embedding": row}
+            for i, row in enumerate(part, start)
+        ]
+        data = orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY)
+        yield (b"," if start else b"[") + data[1:-1]
     yield b"]," + orjson.dumps(tail)[1:]

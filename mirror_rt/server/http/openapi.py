@@ -25,81 +25,51 @@ _REASONS = {
     501: "the graph gives no token vectors",
     503: "not ready",
 }
-_MATRIX = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
-_VECTORS = {"type": "array", "items": _MATRIX["items"]}
-_ANY = {"type": "object"}
-_EMBEDDINGS = {
-    "type": "object",
-    "required": ["object", "data", "model", "usage"],
-    "properties": {
-        "object": {"const": "list"},
-        "model": {"type": "string"},
-        "data": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["object", "index", "embedding"],
-                "properties": {
-                    "object": {"const": "embedding"},
-                    "index": {"type": "integer"},
-                    "embedding": {
-                        "description": "numbers, or base64 of little-endian float32",
-                        "anyOf": [
-                            {"type": "array", "items": {"type": "number"}},
-                            {"type": "string"},
-                        ],
-                    },
-                },
-            },
-        },
-        "usage": {
-            "type": "object",
-            "required": ["prompt_tokens", "total_tokens"],
-            "properties": {
-                "prompt_tokens": {"type": "integer"},
-                "total_tokens": {"type": "integer"},
-            },
-        },
-    },
+_ANY, _STRING, _INTEGER = {"type": "object"}, {"type": "string"}, {"type": "integer"}
+
+
+def _list_of(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _object_of(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+_VECTOR = _list_of({"type": "number"})
+_EMBEDDING = {
+    "description": "numbers, or base64 of little-endian float32",
+    "anyOf": [_VECTOR, _STRING],
 }
-_TOKEN = {
-    "type": "object",
-    "required": ["id", "text", "special", "start", "stop"],
-    "properties": {
-        "id": {"type": "integer"},
-        "text": {"type": "string"},
-        "special": {"type": "boolean"},
-        "start": {"type": ["integer", "null"]},
-        "stop": {"type": ["integer", "null"]},
-    },
-}
-_TOKENS = {"type": "array", "items": {"type": "array", "items": _TOKEN}}
+_EMBEDDINGS = _object_of(
+    object={"const": "list"},
+    data=_list_of(_object_of(object={"const": "embedding"}, index=_INTEGER, embedding=_EMBEDDING)),
+    model=_STRING,
+    usage=_object_of(prompt_tokens=_INTEGER, total_tokens=_INTEGER),
+)
+_PLACE = {"type": ["integer", "null"]}
+_TOKEN = _object_of(
+    id=_INTEGER, text=_STRING, special={"type": "boolean"}, start=_PLACE, stop=_PLACE
+)
 
 # Maps a path to its summary, its request and its answer.
 _POSTS: dict[str, tuple[str, type[msgspec.Struct], dict[str, Any]]] = {
     "/v1/embeddings": ("A vector for each text (OpenAI)", schemas.EmbeddingsRequest, _EMBEDDINGS),
-    "/embed": ("A vector for each text (TEI)", schemas.EmbedRequest, _VECTORS),
-    "/embed_all": (
-        "A vector for each token of each text",
-        schemas.EmbedAllRequest,
-        {"type": "array", "items": _MATRIX},
-    ),
-    "/similarity": (
-        "Cosines of a text with others",
-        schemas.SimilarityRequest,
-        {"type": "array", "items": {"type": "number"}},
-    ),
-    "/tokenize": ("The tokens of texts", schemas.TokenizeRequest, _TOKENS),
-    "/": ("As /embed, where Hugging Face's client asks", schemas.EmbedRequest, _VECTORS),
-}
+    "/embed": ("A vector for each text (TEI)", schemas.EmbedRequest, _list_of(_VECTOR)),
+    "/embed_all": ("A vector for each token of each text", schemas.EmbedAllRequest,
+                   _list_of(_list_of(_VECTOR))),
+    "/similarity": ("Cosines of a text with others", schemas.SimilarityRequest, _VECTOR),
+    "/tokenize": ("The tokens of texts", schemas.TokenizeRequest, _list_of(_list_of(_TOKEN))),
+    "/": ("As /embed, where Hugging Face's client asks", schemas.EmbedRequest, _list_of(_VECTOR)),
+}  # fmt: skip
 _GETS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "/v1/models": ("The models (OpenAI)", "application/json", _ANY),
     "/info": ("What is served, and its limits (TEI)", "application/json", _ANY),
-    "/": ("The status page", "text/html", {"type": "string"}),
+    "/": ("The status page", "text/html", _STRING),
     "/status": ("Models, load, queue and memory", "application/json", _ANY),
     "/health": ("Live: the process answers", "application/json", _ANY),
     "/ready": ("Ready: every model has just run", "application/json", _ANY),
-    "/metrics": ("Metrics for Prometheus", "text/plain", {"type": "string"}),
+    "/metrics": ("Metrics for Prometheus", "text/plain", _STRING),
 }
 _OPEN = ("/", "/health", "/ready")
 
@@ -111,8 +81,8 @@ def openapi_document() -> dict[str, Any]:
     _, components = msgspec.json.schema_components(
         list(dict.fromkeys(requests)), ref_template="#/components/schemas/{name}"
     )
-    components["OpenAIError"] = _error({"error": {"type": "object"}})
-    components["Error"] = _error({"error": {"type": "string"}, "error_type": {"type": "string"}})
+    components["OpenAIError"] = _object_of(error=_ANY)
+    components["Error"] = _object_of(error=_STRING, error_type=_STRING)
     paths: dict[str, Any] = {}
     for path, (summary, request, answer) in _POSTS.items():
         paths.setdefault(path, {})["post"] = _post(path, summary, request, answer)
@@ -121,7 +91,7 @@ def openapi_document() -> dict[str, Any]:
     choice = {"in": "query", "required": False, "schema": {"type": "string", "maxLength": 256}}
     paths["/info"]["get"]["parameters"] = [choice | {"name": name} for name in ("model", "lang")]
     paths["/info"]["get"]["responses"] |= _problems("/info", [404, 422])
-    parameter = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    parameter = {"name": "name", "in": "path", "required": True, "schema": _STRING}
     one = _get("/v1/models/", "One of the models (OpenAI)", "application/json", _ANY)
     one["responses"] |= _problems("/v1/models/", [404])
     paths["/v1/models/{name}"] = {"get": one | {"parameters": [parameter]}}
@@ -180,7 +150,3 @@ def _problems(path: str, statuses: list[int]) -> dict[str, Any]:
     name = "OpenAIError" if path.startswith("/v1/") else "Error"
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     return {str(s): {"description": _REASONS[s], "content": content} for s in statuses}
-
-
-def _error(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "required": list(properties), "properties": properties}

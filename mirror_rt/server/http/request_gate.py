@@ -12,6 +12,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mirror_rt.server.admission.problems import (
+    HUNG_UP,
     Problem,
     ProblemShape,
     malformed,
@@ -32,15 +33,10 @@ Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
 
 # Probes have no key; the documents and the page contain nothing that the source code does not.
 _OPEN = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
-_OPEN_PAGE = "/"  # for reading only: a POST to the same path asks for vectors
 # Headers that decide something, and that a request may therefore have only once: with two, a
 # server that reads the first and a server that reads the last would disagree.
-_SINGLE = frozenset(
-    {
-        b"authorization", b"content-encoding", b"content-length", b"content-type",
-        b"x-request-id", b"x-request-timeout",
-    }
-)  # fmt: skip
+_SINGLE = frozenset({b"authorization", b"content-encoding", b"content-length", b"content-type",
+                     b"x-request-id", b"x-request-timeout"})  # fmt: skip
 _EXCHANGE = "mirror_rt.exchange"
 
 
@@ -52,11 +48,8 @@ def shape_of(path: str) -> ProblemShape:
 class Gate:
     """Wrap the routes; of a request, only its route, status and counts are recorded.
 
-    Args:
-        app: application with the routes.
-        registry: source of keys and metrics.
-        posts: maps a path to the application that answers a POST there, which saves the search for
-            a route.
+    `posts` maps a path to the application that answers a POST there, which saves the search for a
+    route.
     """
 
     def __init__(self, app: ASGIApp, registry: Registry, posts: Mapping[str, ASGIApp]) -> None:
@@ -102,19 +95,17 @@ class Gate:
         if len(names) > len(set(names)):
             name = next(name for name in names if names.count(name) > 1).decode()
             return Problem(400, f"there is more than one {name} header", "malformed")
-        return None if self._may_enter(scope, exchange) else _UNAUTHORIZED
-
-    def _may_enter(self, scope: Scope, exchange: Exchange) -> bool:
-        keys = self._registry.keys
-        path = _path(scope)
-        page = path == _OPEN_PAGE and scope["method"] in ("GET", "HEAD")
+        keys, path = self._registry.keys, _path(scope)
+        # The page is open for reading only: a POST to the same path asks for vectors.
+        page = path == "/" and scope["method"] in ("GET", "HEAD")
         if not keys.required or path in _OPEN or page:
-            return True
-        return keys.accepts(exchange.headers.get(b"authorization", b"").decode("latin-1"))
+            return None
+        key = exchange.headers.get(b"authorization", b"").decode("latin-1")
+        return None if keys.accepts(key) else _UNAUTHORIZED
 
     def _note(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began
-        status = exchange.status or 499  # nginx's number for a client that hung up
+        status = exchange.status or HUNG_UP
         self._registry.metrics.requests.labels(
             exchange.route, exchange.model or "", str(status)
         ).observe(seconds)
@@ -130,18 +121,10 @@ class Gate:
             access.info("request", extra={"fields": kept})
 
 
-_UNAUTHORIZED = Problem(
-    401,
-    "an API key is needed: Authorization: Bearer KEY",
-    "invalid_api_key",
-    headers={"www-authenticate": "Bearer"},
-    close=True,
-)
-
-
-_STOPPING = Problem(
-    503, "the server is stopping", "stopping", headers={"retry-after": "1"}, close=True
-)
+_UNAUTHORIZED = Problem(401, "an API key is needed: Authorization: Bearer KEY", "invalid_api_key",
+                        headers={"www-authenticate": "Bearer"}, close=True)  # fmt: skip
+_STOPPING = Problem(503, "the server is stopping", "stopping", headers={"retry-after": "1"},
+                    close=True)  # fmt: skip
 
 
 class Endpoint:
@@ -149,7 +132,7 @@ class Endpoint:
 
     Args:
         registry: passed to the handler.
-        handler: function that makes the answer.
+        handler: makes the answer.
         route: name of the route in logs and metrics.
         reads: whether a body is expected.
     """

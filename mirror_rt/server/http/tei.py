@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
@@ -15,8 +14,13 @@ from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.exchange import Answer, Exchange
-from mirror_rt.server.http.inputs import check_lengths, items_of
-from mirror_rt.server.http.openai import truncated_header
+from mirror_rt.server.http.inputs import (
+    check_lengths,
+    encode,
+    items_of,
+    truncated_header,
+    vectors_answer,
+)
 from mirror_rt.server.http.schemas import (
     EmbedAllRequest,
     EmbedRequest,
@@ -26,7 +30,6 @@ from mirror_rt.server.http.schemas import (
     TokenizeRequest,
 )
 from mirror_rt.server.models.registry import Registry
-from mirror_rt.server.models.service import Items, ModelService
 from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.vectors.search import cosine_similarity
 
@@ -36,7 +39,6 @@ _embed = BodyDecoder(EmbedRequest, "inputs", InputList)
 _embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
 _similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
 _tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
-_ROWS = 64
 # Number of values that are written at a time; other tasks have their turn in between.
 _NUMBERS = 1 << 15
 # Bytes that an answer computed piece by piece holds at a time: as much as 8 texts of 512 tokens
@@ -48,19 +50,12 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /embed, and POST / in the same way."""
     request = await _embed(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
-    items = _items(registry, service, exchange, request.inputs)
     options = _options(registry, request) | {
         "normalize_embeddings": request.normalize,
         "truncate_dim": request.dimensions,
     }
-    timeout = exchange.timeout(registry.config.timeout)
-    encoded = await service.encode(items, timeout, options, exchange.times)
-    exchange.tokens = sum(encoded.token_counts.tolist())
-    content = _rows(encoded.embeddings)
-    headers = truncated_header(encoded)
-    if len(items) <= _ROWS:
-        return Answer(b"".join(content), headers=headers)
-    return Answer(content, headers=headers, held=encoded.embeddings.nbytes)
+    encoded = await encode(request.inputs, "inputs", service, exchange, options)
+    return vectors_answer(_rows(encoded.embeddings), encoded)
 
 
 async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
@@ -69,7 +64,7 @@ async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answ
     service = registry.service(exchange, request.model, request.lang)
     if not service.encoder.has_token_vectors:
         raise Problem(501, "this graph gives no token vectors", "not_supported")
-    items = _items(registry, service, exchange, request.inputs)
+    items = items_of(request.inputs, "inputs", service, exchange)
     timeout = exchange.timeout(registry.config.timeout)
     vectors = service.token_vectors(items, timeout, _options(registry, request), exchange.times)
     return await _begun(_arrays(vectors, exchange), held=_HELD)
@@ -79,18 +74,14 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     """Answer POST /similarity: the cosines of one text with others."""
     request = await _similarity(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
-    texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    if len(texts) < 2:
+    if not request.inputs.sentences:
         raise Problem(400, "inputs.sentences: it is empty", "empty", "inputs")
-    items = _items(registry, service, exchange, texts)
+    texts = [request.inputs.source_sentence, *request.inputs.sentences]
     options = _options(registry, request.parameters or SimilarityParameters())
-    timeout = exchange.timeout(registry.config.timeout)
-    encoded = await service.encode(items, timeout, options, exchange.times)
-    exchange.tokens = sum(encoded.token_counts.tolist())
+    encoded = await encode(texts, "inputs", service, exchange, options)
     cosines = cosine_similarity(encoded.embeddings[:1], encoded.embeddings[1:])[0]
-    return Answer(
-        orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), headers=truncated_header(encoded)
-    )
+    content = orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Answer(content, headers=truncated_header(encoded))
 
 
 async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
@@ -98,11 +89,10 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
     request = await _tokenize(body, registry.config.max_items)
     service = registry.service(exchange, request.model, request.lang)
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
-    _items(registry, service, exchange, texts)
+    items_of(texts, "inputs", service, exchange)
     check_lengths(texts, "inputs", service.most_characters)
-    prompt = service.encoder.prompts.choose(None if request.prompt_name else "",
-                                            request.prompt_name)  # fmt: skip
-
+    name = request.prompt_name
+    prompt = service.encoder.prompts.choose(None if name else "", name)
     special = request.add_special_tokens  # `work` may outlive the request, and must not hold it
 
     def work(chosen: Sequence[str]) -> bytes:
@@ -119,41 +109,27 @@ async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
     model, config = registry.models.find(asked.get("model"), asked.get("lang")), registry.config
     encoder, manifest = model.encoder, model.encoder.manifest
-    return Answer(
-        orjson.dumps(
-            {
-                "model_id": model.name,
-                "model_sha": None,
-                "model_dtype": encoder.variant.precision,
-                "model_type": {"embedding": {"pooling": manifest.pooling}},
-                "max_concurrent_requests": config.max_waiting_texts,
-                "max_input_length": encoder.max_length,
-                "max_batch_tokens": config.token_budget,
-                "max_batch_requests": None,
-                "max_client_batch_size": config.max_items,
-                "auto_truncate": config.on_too_long == "truncate",
-                "tokenization_workers": 1,
-                "version": __version__,
-                "sha": None,
-                "docker_label": None,
-                "dimension": encoder.dimension,
-                "language": model.language,
-                "prompts": list(encoder.prompts.by_name),
-                "models": list(registry.models.by_name),
-            }
-        )
-    )
-
-
-def _items(registry: Registry, service: ModelService, exchange: Exchange, inputs: Any) -> Items:
-    items = items_of(
-        inputs,
-        name="inputs",
-        most=registry.config.max_items,
-        max_length=service.encoder.max_length,
-    )
-    exchange.texts = len(items)
-    return items
+    values = {
+        "model_id": model.name,
+        "model_sha": None,
+        "model_dtype": encoder.variant.precision,
+        "model_type": {"embedding": {"pooling": manifest.pooling}},
+        "max_concurrent_requests": config.max_waiting_texts,
+        "max_input_length": encoder.max_length,
+        "max_batch_tokens": config.token_budget,
+        "max_batch_requests": None,
+        "max_client_batch_size": config.max_items,
+        "auto_truncate": config.on_too_long == "truncate",
+        "tokenization_workers": 1,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+        "dimension": encoder.dimension,
+        "language": model.language,
+        "prompts": list(encoder.prompts.by_name),
+        "models": list(registry.models.by_name),
+    }
+    return Answer(orjson.dumps(values))
 
 
 def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters) -> EncodeKeywords:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.holding import BodyRoom, Unread
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.models.generations import Serving, Swap
 from mirror_rt.server.models.reload import Reloader
 from mirror_rt.server.models.served_models import Models
 from mirror_rt.server.models.service import ModelService
@@ -27,7 +27,7 @@ from mirror_rt.server.monitoring.tracing import tracing_from_environment
 if TYPE_CHECKING:
     from mirror_rt.server.http.exchange import Exchange
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "Serving"]
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -35,15 +35,44 @@ logger = logging.getLogger("mirror_rt.server")
 _PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
 # Limits for all requests together: how many bodies of the largest size, and how many bytes.
 _BODIES, _MOST_BYTES = 4, 64 << 20
+_LOOK_EVERY = 0.02  # seconds
+
+
+@dataclass(eq=False)
+class Serving:
+    """Models that serve together.
+
+    Attributes:
+        models: models by name and language.
+        services: services that run them, by model name.
+        users: number of requests that use the models now.
+    """
+
+    models: Models
+    services: Mapping[str, ModelService]
+    users: int = 0
+
+    def warm_up(self) -> None:
+        """Run every model once; MirrorError if one does not run."""
+        for service in self.services.values():
+            service.warm_up()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Finish waiting work within `timeout` seconds, and free the models."""
+        for service in self.services.values():
+            service.close(timeout=timeout)
+        self.models.close()
+
+    def close_when_idle(self, timeout: float) -> None:
+        """Close once no request uses the models, and after `timeout` seconds in any case."""
+        until = time.monotonic() + timeout
+        while self.users and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY)
+        self.close(timeout)
 
 
 class Registry:
-    """The state that all request handlers share.
-
-    Args:
-        models: loaded models.
-        config: limits and keys.
-    """
+    """The state that all request handlers share. Its models may be replaced while they serve."""
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
         self.config = config
@@ -54,10 +83,11 @@ class Registry:
         self.keys = ApiKeys(config.api_keys, config.api_keys_file)
         self.bodies = BodyRoom(max(_BODIES * config.max_body_bytes, _MOST_BYTES))
         self.unread = Unread(_MOST_BYTES)
-        self._swap = Swap(self._serving(models))
+        self._now = self._serving(models)
+        self._swapping = threading.Lock()
         self.warm = threading.Event()
         self._failure: MirrorError | None = None
-        self._stopping = False
+        self.stopping = False  # whether the server should get no more requests
         self._reloader: Reloader | None = None
         self._probe: asyncio.Task[None] | None = None
         self._probed = 0.0
@@ -67,20 +97,28 @@ class Registry:
     @property
     def models(self) -> Models:
         """Return the models that serve now."""
-        return self._swap.now.models
+        return self._now.models
 
     @property
     def services(self) -> Mapping[str, ModelService]:
         """Return the services of the models that serve now, by name."""
-        return self._swap.now.services
+        return self._now.services
 
-    def use(self) -> AbstractContextManager[Serving]:
+    @contextlib.contextmanager
+    def use(self) -> Iterator[Serving]:
         """Let a block use, until it ends, the models that serve when it begins."""
-        return self._swap.use()
+        with self._swapping:
+            serving = self._now
+            serving.users += 1
+        try:
+            yield serving
+        finally:
+            with self._swapping:
+                serving.users -= 1
 
     def service(self, exchange: Exchange, model: str | None, lang: str | None) -> ModelService:
         """Return the service that a request asks for; Problem 404, 422 or 503 if there is none."""
-        serving = exchange.serving or self._swap.now
+        serving = exchange.serving or self._now
         found = serving.models.find(model, lang)
         exchange.model = found.name
         self.check_warm()
@@ -124,14 +162,15 @@ class Registry:
             raise
         self._warming.join()
         self._failure = None
-        old = self._swap.put(new)
+        with self._swapping:
+            old, self._now = self._now, new
         self._set_warm()
         old.close_when_idle(self.config.timeout)
 
     async def check_ready(self) -> None:
         """Run every model; Problem 503 if one does not answer."""
         self.check_warm()
-        if self._stopping:
+        if self.stopping:
             raise Problem(503, "not ready: stopping", "not_ready")
         if self._probe is None or (
             self._probe.done() and time.monotonic() - self._probed > _PROBE_KEPT
@@ -153,16 +192,11 @@ class Registry:
     @property
     def is_ready(self) -> bool:
         """Return whether requests are accepted, as far as is known without running a model."""
-        return self.warm.is_set() and not self._stopping
-
-    @property
-    def stopping(self) -> bool:
-        """Return whether the server is stopping, so that it should get no more requests."""
-        return self._stopping
+        return self.warm.is_set() and not self.stopping
 
     def stop(self) -> None:
         """Report from now on that no more requests should be sent here."""
-        self._stopping = True
+        self.stopping = True
         self.metrics.ready.set(0)
 
     def close(self) -> None:
@@ -171,7 +205,7 @@ class Registry:
         self._warming.join()
         if self._reloader is not None:
             self._reloader.close()
-        self._swap.now.close(self.config.timeout)
+        self._now.close(self.config.timeout)
         if self.tracing is not None:
             self.tracing.close()
 
@@ -184,7 +218,7 @@ class Registry:
 
     def _warm_up(self) -> None:
         try:
-            self._swap.now.warm_up()
+            self._now.warm_up()
         except MirrorError as error:
             self._failure = error
             logger.error("a model failed when it was first run: %s", error)
@@ -194,4 +228,4 @@ class Registry:
 
     def _set_warm(self) -> None:
         self.warm.set()
-        self.metrics.ready.set(0 if self._stopping else 1)
+        self.metrics.ready.set(0 if self.stopping else 1)

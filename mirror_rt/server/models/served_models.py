@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirror_rt.bundle.hub import resolve_bundle
@@ -17,15 +17,8 @@ from mirror_rt.languages.tags import find_language, normalize_tag
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 
-__all__ = [
-    "Models",
-    "NamedEncoder",
-    "lasting",
-    "load_folder",
-    "load_models",
-    "manifest_digest",
-    "resolve_source",
-]
+__all__ = ["Models", "NamedEncoder", "lasting", "load_folder", "load_models", "manifest_digest",
+           "resolve_source"]  # fmt: skip
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -47,7 +40,7 @@ class NamedEncoder:
     name: str
     encoder: Encoder
     language: str | None
-    created: int
+    created: int = field(default_factory=lambda: int(time.time()))
 
 
 class Models:
@@ -141,25 +134,15 @@ def lasting(source: str | Path) -> str | Path:
 
 
 def resolve_source(source: str | Path, config: ServerConfig) -> Path:
-    """Return the folder of a bundle or a pack, which is downloaded if `source` is a hub name.
-
-    Raises:
-        MirrorError: as in `resolve_bundle`.
-    """
+    """Return the folder of a bundle or a pack, which is downloaded if `source` is a hub name."""
+    load = config.load
     return resolve_bundle(
-        source,
-        revision=config.load.revision,
-        offline=config.load.offline,
-        variants=[config.load.variant],
+        source, revision=load.revision, offline=load.offline, variants=[load.variant]
     )
 
 
 def manifest_digest(folder: Path) -> str:
-    """Return the SHA-256 of pack.json or mirror.json, which contain the hashes of all files.
-
-    Raises:
-        BundleError: the folder contains neither.
-    """
+    """Return the SHA-256 of pack.json or mirror.json, which contain the hashes of all files."""
     if is_pack(folder):
         return sha256(folder / Layout.pack)
     Manifest.read(folder)  # its error says what the folder is instead
@@ -170,19 +153,17 @@ def load_folder(folder: Path, config: ServerConfig) -> Models:
     """Load what `resolve_source` returned; raise the errors of `load_models`."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
+    digest = manifest_digest(folder)
     if is_pack(folder):
-        return _load_pack(folder, config)
+        return _load_pack(folder, config, digest)
     if config.languages:
         raise ConfigError(f"{folder} is one bundle, not a pack to choose languages of")
-    digest = manifest_digest(folder)
     encoder = _load(folder, config)
     name = config.model_name or folder.resolve().name
-    model = NamedEncoder(name, encoder, encoder.manifest.language, int(time.time()))
-    return Models([model], model.name, digest=digest)
+    return Models([NamedEncoder(name, encoder, encoder.manifest.language)], name, digest=digest)
 
 
-def _load_pack(folder: Path, config: ServerConfig) -> Models:
-    digest = manifest_digest(folder)
+def _load_pack(folder: Path, config: ServerConfig, digest: str) -> Models:
     index = PackIndex.read(folder)
     family = config.model_name or "mirror"
     for name in config.languages:
@@ -195,8 +176,7 @@ def _load_pack(folder: Path, config: ServerConfig) -> Models:
         if config.load.verify:
             entry.verify(folder)
         encoder = _load(folder / entry.path, config)
-        language = entry.language or name
-        models.append(NamedEncoder(f"{family}-{name}", encoder, language, int(time.time())))
+        models.append(NamedEncoder(f"{family}-{name}", encoder, entry.language or name))
     default = index.default if index.default in chosen else chosen[0]
     return Models(models, f"{family}-{default}", family, digest)
 

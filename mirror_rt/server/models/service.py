@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -47,20 +48,14 @@ T = TypeVar("T")
 
 
 class ModelService:
-    """One model, and the requests that wait for it.
-
-    Args:
-        model: model that is served.
-        config: limits.
-        metrics, recent: informed of every run.
-    """
+    """One model, and the requests that wait for it; `metrics` and `recent` learn of every run."""
 
     def __init__(
         self, model: NamedEncoder, config: ServerConfig, metrics: ModelMetrics, recent: Recent
     ) -> None:
         self.model = model
         self.encoder = model.encoder
-        self._config = config
+        self.config = config
         self._metrics = metrics
         self._recent = recent
         self._open_texts = 0
@@ -83,13 +78,7 @@ class ModelService:
         options: EncodeKeywords,
         times: RequestTimes | None = None,
     ) -> EncodedTexts:
-        """Encode the texts of one request; an error of one text fails the whole request.
-
-        Args:
-            items: at least one text or list of token ids.
-            timeout: seconds from now.
-            options: options of `Encoder.encode`.
-            times: records when the texts run.
+        """Encode at least one item of a request; an error of one of them fails the whole request.
 
         Raises:
             OverloadedError: too much is waiting.
@@ -111,16 +100,11 @@ class ModelService:
         options: EncodeKeywords,
         times: RequestTimes | None = None,
     ) -> AsyncIterator[list[Vectors]]:
-        """Encode the texts of one request to a vector for each token, some texts at a time.
+        """Encode at least one item of a request to a vector for each token, some items at a time.
 
-        All texts are checked before the first vectors are yielded. Vectors are computed only when
-        they are asked for, and no more once the iterator is closed.
-
-        Args:
-            items: at least one text or list of token ids.
-            timeout: seconds from now until the first vectors are yielded.
-            options: options of `Encoder.encode_tokens`.
-            times: records when the texts run.
+        All of them are checked before the first vectors are yielded, which happens within `timeout`
+        seconds. Vectors are computed only when they are asked for, and no more once the iterator is
+        closed.
 
         Yields:
             For some texts at a time, in their order: a float32 array [tokens, H] of each.
@@ -145,25 +129,19 @@ class ModelService:
     async def tokens(
         self, texts: Sequence[str], timeout: float, work: Callable[[Sequence[str]], T]
     ) -> AsyncIterator[T]:
-        """Apply a function to the tokens of texts, some texts at a time, in another thread.
-
-        Args:
-            texts: at least one text.
-            timeout: seconds from now until the first result is yielded.
-            work: function from consecutive texts to a result.
-
-        Yields:
-            Results, in the order of the texts.
+        """Yield the results of work on at least one text, some texts at a time, in another thread.
 
         Raises:
             OverloadedError: too much is waiting.
-            DeadlineError: the time is over.
+            DeadlineError: there is no first result within `timeout` seconds.
         """
         pieces = _cut([len(text) for text in texts], _PIECE, _TOKENS_PIECE_CHARACTERS)
 
         async def found(piece: range) -> T:
             async with self._turn(len(pieces)):
-                return await self.scheduler.in_tokenizer(partial(work, _take(texts, piece)))
+                return await self.scheduler.in_tokenizer(
+                    partial(work, texts[piece.start : piece.stop])
+                )
 
         with self._admitted(len(texts), timeout):
             async with _within(timeout):
@@ -189,10 +167,10 @@ class ModelService:
         tokens = self.scheduler.waiting_tokens
         wait = self._pace.seconds(tokens)
         # One text of full length may always wait: else one slow run could make it refuse everybody.
-        most = self._config.max_wait if tokens > self.encoder.max_length else math.inf
+        most = self.config.max_wait if tokens > self.encoder.max_length else math.inf
         if wait > min(most, timeout):
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
-        if self._open_texts + texts > self._config.max_waiting_texts:
+        if self._open_texts + texts > self.config.max_waiting_texts:
             raise OverloadedError(f"{self._open_texts} texts wait", retry_after=max(wait, 1.0))
         self._open_texts += texts
         try:
@@ -211,7 +189,7 @@ class ModelService:
             MirrorError: the model does not run, or gives a vector that is not finite.
         """
         began = time.monotonic()
-        self.encoder.warmup(batch_size=max(1, self._config.token_budget // 64))
+        self.encoder.warmup(batch_size=max(1, self.config.token_budget // 64))
         self.encoder.encode("ready", show_progress_bar=False)
         logger.info("%s is warm after %.1f s", self.model.name, time.monotonic() - began)
 
@@ -240,7 +218,8 @@ class ModelService:
         for piece in pieces:
             with _renumbered(piece):
                 async with self._turn(len(pieces)):
-                    work = partial(pipeline.prepare, list(_take(items, piece)), plan)
+                    chosen = list(items[piece.start : piece.stop])
+                    work = partial(pipeline.prepare, chosen, plan)
                     rows = await self.scheduler.in_tokenizer(work)
             found += [rows.tokens.ids[begin:end] for begin, end in rows.tokens.spans()]
         return found
@@ -255,32 +234,26 @@ class ModelService:
     ) -> EncodedTexts:
         """Encode a large request in pieces of texts of similar length."""
         until = time.monotonic() + timeout
+
+        async def encode(rows: list[int]) -> EncodedTexts:
+            chosen = cast("Items", [items[i] for i in rows])
+            left = max(until - time.monotonic(), 1e-3)
+            with _renumbered(rows):
+                return await self.scheduler.aencode_with_info(
+                    chosen, timeout=left, times=times, **options
+                )
+
         tasks: list[asyncio.Task[EncodedTexts]] = []
         try:
             async with asyncio.TaskGroup() as group:
                 for rows in pieces:
                     await self._pieces.acquire()
-                    left = max(until - time.monotonic(), 1e-3)
-                    task = group.create_task(self._piece(items, rows, left, options, times))
+                    task = group.create_task(encode(rows))
                     task.add_done_callback(lambda _: self._pieces.release())
                     tasks.append(task)
         except BaseExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
         return _join([task.result() for task in tasks], pieces, len(items))
-
-    async def _piece(
-        self,
-        items: Items,
-        rows: list[int],
-        timeout: float,
-        options: EncodeKeywords,
-        times: RequestTimes | None,
-    ) -> EncodedTexts:
-        chosen = cast("Items", [items[i] for i in rows])
-        with _renumbered(rows):
-            return await self.scheduler.aencode_with_info(
-                chosen, timeout=timeout, times=times, **options
-            )
 
     def _on_batch(self, report: BatchReport) -> None:
         self._metrics.observe(report)
@@ -298,10 +271,6 @@ def _cut(sizes: Sequence[int], most: int, most_size: int) -> list[range]:
             start, size = i, 0
         size += added
     return [*pieces, range(start, len(sizes))]
-
-
-def _take(items: Sequence[T], piece: range) -> Sequence[T]:
-    return items[piece.start : piece.stop]
 
 
 @contextlib.contextmanager
@@ -331,9 +300,5 @@ def _join(parts: list[EncodedTexts], pieces: list[list[int]], n: int) -> Encoded
     """Join the results of the pieces, in the order of the request."""
     order = np.empty(n, dtype=np.int64)
     order[np.concatenate(pieces)] = np.arange(n)
-    return EncodedTexts(
-        np.concatenate([part.embeddings for part in parts])[order],
-        np.concatenate([part.token_counts for part in parts])[order],
-        np.concatenate([part.chunks for part in parts])[order],
-        np.concatenate([part.truncated for part in parts])[order],
-    )
+    columns = ([getattr(part, each.name) for part in parts] for each in fields(EncodedTexts))
+    return EncodedTexts(*(np.concatenate(column)[order] for column in columns))

@@ -104,10 +104,7 @@ class Metrics:
 class ModelMetrics:
     """The metrics of one model, which its scheduler updates in the thread of the device.
 
-    Args:
-        ok, failed: histograms of runs that succeeded and of runs that failed. The texts of a failed
-            run are run again in halves.
-        waiting_tokens: gauge of the tokens that are waiting.
+    Runs that failed have histograms of their own: their texts are run again in halves.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirror_rt.errors import ConfigError, MissingDependencyError, require
 from mirror_rt.scheduling import RequestTimes
+from mirror_rt.server.admission.problems import HUNG_UP
 
 if TYPE_CHECKING:
     from mirror_rt.server.http.exchange import Exchange
@@ -26,7 +27,6 @@ _EXPORTERS = {
     "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
 }
-_HUNG_UP = 499  # nginx's status for a client that hung up
 
 
 def tracing_from_environment(environment: Mapping[str, str] = os.environ) -> Tracing | None:
@@ -103,7 +103,7 @@ class Tracing:
 
     def end(self, span: Any, exchange: Exchange) -> None:
         """End a request's span with the outcome: counts and times, but no text."""
-        status, times = exchange.status or _HUNG_UP, exchange.times
+        status, times = exchange.status or HUNG_UP, exchange.times
         span.update_name(f"POST {exchange.route}")
         values = {
             "http.request.method": "POST",
@@ -122,7 +122,7 @@ class Tracing:
             }
             self._parts(span, queue=(exchange.began, times.began),
                         execution=(times.began, times.ended))  # fmt: skip
-        if status >= _HUNG_UP or status == 424:
+        if status >= HUNG_UP or status == 424:
             values["error.type"] = str(status)
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
         span.set_attributes({name: value for name, value in values.items() if value is not None})

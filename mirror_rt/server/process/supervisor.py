@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import os
+import pickle
 import selectors
 import signal
 import socket
@@ -19,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.multiprocess import mark_process_dead
+
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.models.served_models import lasting
 from mirror_rt.server.process.listening import url_of
-from mirror_rt.server.process.worker_task import WorkerTask
 
 __all__ = ["Supervisor"]
 
@@ -36,7 +38,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0
 _SOUND_SECONDS = 60.0
 # Time that workers have after the drain to close their models.
 _CLOSE_SECONDS = 10.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Windows has no SIGHUP, and no workers either; but this module is imported there.
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+)
 
 
 @dataclass(eq=False)
@@ -128,9 +133,9 @@ class Supervisor:
         worker.process, worker.listening_since, worker.error = process, None, None
         assert process.stdin is not None
         assert process.stdout is not None
-        task = WorkerTask(self._source, self._config, self._listen, descriptor)
+        task = self._source, self._config, self._listen, descriptor
         with contextlib.suppress(BrokenPipeError):  # it is dead: `_listen_to` notices
-            process.stdin.write(task.encode())
+            process.stdin.write(pickle.dumps(task))
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
 
     def _listen_to(self, worker: _Worker) -> None:
@@ -161,7 +166,9 @@ class Supervisor:
         process.stdout.close()
         code = process.wait()
         worker.process = None
-        _forget_gauges(process.pid, self._environment["PROMETHEUS_MULTIPROC_DIR"])
+        # Its gauges (open requests) go; its counters stay.
+        folder = self._environment["PROMETHEUS_MULTIPROC_DIR"]
+        mark_process_dead(process.pid, folder)  # type: ignore[no-untyped-call]
         if self._kill_at is not None:
             return
         served = worker.listening_since
@@ -254,13 +261,6 @@ def _metrics_folder() -> Iterator[str]:
     where = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="mirror_rt-metrics-", dir=where) as folder:
         yield folder
-
-
-def _forget_gauges(process: int, folder: str) -> None:
-    """Remove the gauges of a dead worker (open requests); its counters stay."""
-    from prometheus_client.multiprocess import mark_process_dead
-
-    mark_process_dead(process, folder)  # type: ignore[no-untyped-call]
 
 
 def _how(code: int) -> str:

@@ -38,12 +38,7 @@ def run_app(
     """Serve an application until SIGTERM or Ctrl-C; answer the accepted requests, and return.
 
     The process must belong to the server: it ends soon afterwards, whatever the caller does.
-
-    Args:
-        app: application of `create_app`.
-        listen: how connections are accepted.
-        listener: bound socket.
-        on_listening: called once connections are accepted.
+    `on_listening` is called once connections to the bound `listener` are accepted.
     """
     server = _Server(_uvicorn_config(app, listen), app, on_listening)
     _handle_signals(server, app)

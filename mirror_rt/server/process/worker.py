@@ -16,13 +16,14 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from mirror_rt.errors import ConfigError, MirrorError
+from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
 from mirror_rt.server.monitoring.logs import configure_logging
 from mirror_rt.server.process.uvicorn_server import run_app
-from mirror_rt.server.process.worker_task import WorkerTask
 
 __all__ = ["main"]
 
@@ -31,17 +32,18 @@ def main() -> int:
     """Serve until SIGTERM, or until standard input ends."""
     reports = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that a library's prints are no reports
-    size = int(sys.stdin.buffer.readline())
-    task: WorkerTask = pickle.loads(sys.stdin.buffer.read(size))  # comes from the parent alone
+    # The parent alone writes to standard input: what to serve, and nothing after it.
+    task: tuple[str, ServerConfig, ListenConfig, int] = pickle.load(sys.stdin.buffer)
+    listen = task[2]
     orphaned = threading.Event()
     threading.Thread(target=_end_with_parent, args=(orphaned,), daemon=True).start()
-    configure_logging(level=task.listen.log_level, as_json=task.listen.log_format == "json")
+    configure_logging(level=listen.log_level, as_json=listen.log_format == "json")
 
     def report(**values: Any) -> None:
         os.write(reports, json.dumps(values).encode() + b"\n")
 
     try:
-        _serve(task, lambda: report(listening=True))
+        _serve(*task, lambda: report(listening=True))
     except (MirrorError, OSError) as error:
         usage = isinstance(error, ConfigError)
         report(error=" ".join(str(error).split())[:2000], usage=usage)
@@ -52,17 +54,19 @@ def main() -> int:
     return 0
 
 
-def _serve(task: WorkerTask, on_listening: Any) -> None:
-    app = create_app(task.source, task.config)
-    registry = app.state.registry
+def _serve(
+    source: str, config: ServerConfig, listen: ListenConfig, descriptor: int,
+    on_listening: Callable[[], None],
+) -> None:  # fmt: skip
+    app = create_app(source, config)
     try:
         # The other workers serve meanwhile: no request should meet a worker that is not warm.
-        registry.wait_until_warm()
+        app.state.registry.wait_until_warm()
     except BaseException:
-        registry.close()
+        app.state.registry.close()
         raise
-    with socket.socket(fileno=task.descriptor) as listener:
-        run_app(app, task.listen, listener, on_listening)
+    with socket.socket(fileno=descriptor) as listener:
+        run_app(app, listen, listener, on_listening)
 
 
 def _end_with_parent(orphaned: threading.Event) -> None:
