@@ -272,7 +272,7 @@ def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_b
               learning_rate=8e-4, precision="fp32", device="cpu",
               show_progress_bar=False)  # fmt: skip
     own = SYSTEMS[system].options()
-    tuned = SYSTEMS[system].tune(job).manifest.recipe
+    tuned = SYSTEMS[system].tune(SYSTEMS[system].recipe(), job).manifest.recipe
     assert tuned["learning_rate"] == (own["learning_rate"] if system == "flow" else 8e-4)
     assert tuned.get("flow_learning_rate") == own.get("flow_learning_rate")
 

@@ -11,6 +11,7 @@ from mirror_train import TorchEncoder, TuneConfig, infonce, load_recipe, load_tr
 from mirror_train.model.drophead import drop_heads, drophead
 from mirror_train.model.families import FAMILIES
 from mirror_train.model.forward import Forward, in_order
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.gradient_caching import GradCache
 from mirror_train.training.trainer import Trainer
@@ -169,8 +170,8 @@ class Setting:
         copies = [f"{text[:-2]}[MASK]" for text in texts] if masked else texts
         pretrained = load_pretrained(folder)
         self.tokens = pretrained.text_tokenizer(25)(texts + copies).tokens
-        self.forward = Forward(self.model, pooling, pretrained.pad_id, options.pop("pad_to", None),
-                               CPU, same_dropout=True, **options)  # fmt: skip
+        self.forward = Forward(self.model, Head([pooling]), pretrained.pad_id, CPU,
+                               same_dropout=True, **options)  # fmt: skip
 
     def chunks(self, **options):
         chunks = self.forward.chunks(self.tokens, **options)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mirror_train.model.forward import Forward, length_groups
 from mirror_train.model.pooling import pool
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
 
 
@@ -36,7 +37,7 @@ def test_groups_give_what_one_text_at_a_time_gives(fixture, pooling, request, wo
     texts = words[:40] + [" ".join(words[:k]) for k in (5, 9, 16)]
     tokens = pretrained.text_tokenizer(25).__call__(texts).tokens
     pad_to = 25 if pooling == "mean-with-padding" else None
-    options = {"pooling": pooling, "pad_id": pretrained.pad_id, "pad_to": pad_to}
+    options = {"head": Head([pooling]), "pad_id": pretrained.pad_id, "pad_to": pad_to}
     with torch.inference_mode():
         forward = Forward(pretrained.model, device=torch.device("cpu"), **options)
         chunks = forward.chunks(tokens)

@@ -200,7 +200,7 @@ def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
     data = load_multitask_data(folder)
     zero = dict.fromkeys(("sentiment", "paraphrase", "similarity"), 0.0)
     config = configure(recipe={"steps": 1, "dropout": 0.0, "dropouts": zero})
-    session = open_session(config, pooling="auto", otherwise="mean", dropout=0.0, max_length=64)
+    session = open_session(config)
     layers = session.layers(
         {
             name: lambda dimension, name=name, part=part: _layer(

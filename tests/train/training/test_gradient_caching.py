@@ -15,6 +15,7 @@ import torch
 from mirror_rt import ConfigError, DataError
 from mirror_train import TorchEncoder, TuneConfig, infonce, load_recipe, load_training_data, tune
 from mirror_train.model.forward import Forward, in_order
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.gradient_caching import GradCache
 from mirror_train.training.trainer import Trainer
@@ -47,8 +48,8 @@ class Setting:
         pretrained = load_pretrained(folder, dropout=0.1)
         self.model = pretrained.model.to(self.device).train()
         self.tokens = pretrained.text_tokenizer(25)(texts).tokens
-        self.forward = Forward(self.model, "mean", pretrained.pad_id, None, self.device,
-                               DTYPES[precision])  # fmt: skip
+        self.forward = Forward(self.model, Head(["mean"]), pretrained.pad_id, self.device,
+                               dtype=DTYPES[precision])  # fmt: skip
         self.chunks = self.forward.chunks(self.tokens, max_rows=20)
         scale = scale or 2.0**10
         self.scaler = torch.amp.GradScaler(device, enabled=precision == "fp16", init_scale=scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,12 @@ class RandomState(NamedTuple):
         """Return the state of the CPU's default generator and, if `device` is a GPU, of its own."""
         cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         return cls(torch.get_rng_state(), cuda)
+
+    @staticmethod
+    def kept(device: torch.device) -> AbstractContextManager[None]:
+        """Return a context that leaves the generators as it found them."""
+        devices = [device] if device.type == "cuda" else []
+        return torch.random.fork_rng(devices=devices)
 
     def restore(self, device: torch.device) -> None:
         """Reset the generators to these states."""

@@ -63,19 +63,7 @@ class Batches:
     """The sequence of all steps' batches, each computed from the seed and the step alone.
 
     All processes draw the views of the whole batch, so that these do not depend on the number of
-    processes, and each takes its slice.
-
-    Args:
-        data: n positive pairs.
-        recipe: gives the number of epochs and the kind of views.
-        loss_batch: N, number of pairs of a step in all processes together.
-        seed: seed of the order and the views.
-        mask_token: the tokenizer's mask token; None where it has none.
-        processes: this process and the others of the run.
-
-    Attributes:
-        loss_batch: N.
-        share: number of pairs of a step in this process.
+    processes, and each takes its slice: `share` of the `loss_batch` pairs of a step.
     """
 
     def __init__(

@@ -102,15 +102,10 @@ class Examples:
 
 
 def held_out(examples: Examples, share: float, *, seed: int) -> tuple[Examples, Examples]:
-    """Split examples at random; rows that share a text, directly or through others, stay together.
+    """Hold out about a `share` of the rows at random, and keep the others.
 
-    Args:
-        examples: n rows.
-        share: approximate share of the rows to hold out.
-        seed: seed of the choice.
-
-    Returns:
-        The rows that are kept and those that are held out, both in their old order.
+    Rows that share a text, directly or through others, stay together. Both parts are in their old
+    order.
 
     Raises:
         DataError: one part would be empty.

@@ -59,16 +59,9 @@ def letters_by_script(texts: Iterable[str]) -> Counter[str]:
 def script_warning(
     texts: Iterable[str], language: str, scripts: Sequence[str], source: str
 ) -> str | None:
-    """Return a warning if most letters are of a script that the language is not written in.
+    """Return a warning if most letters are not of a language's scripts (ISO 15924), else None.
 
-    Args:
-        texts: strings of a file.
-        language: the language that the strings are said to be in.
-        scripts: scripts that the language is written in; empty where they are not known.
-        source: the file, for the message.
-
-    Returns:
-        The warning; None where there is nothing to warn of.
+    Nothing is said where the scripts are not known; `source` names the file in the warning.
     """
     counts = letters_by_script(texts)
     total = counts.total()

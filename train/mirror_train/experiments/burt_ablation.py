@@ -37,11 +37,7 @@ ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def read_sets(given: Sequence[str], ppdb: Path | None) -> dict[str, ScoredPairs]:
-    """Read the sets that the rows are evaluated on.
-
-    Args:
-        given: sets, each as NAME=FILE.tsv.
-        ppdb: a file of PPDB, for the similarity of phrases; None for none.
+    """Read the sets that rows are evaluated on: NAME=FILE.tsv, and the phrases of a file of PPDB.
 
     Raises:
         ConfigError: a set is not of that form, a name is given twice, or there is no set.
@@ -68,24 +64,15 @@ def run_ablations(
     *,
     on_row: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Train and evaluate the rows of some ablations, and write their table.
+    """Train and evaluate the rows of some of `ABLATIONS`, and write their table.
 
     A row's result is kept in `config.out`/runs under a hash of everything that decides it, so that
     finished rows are not run again, and a row of several ablations runs once. Rows without data
-    (such as those with `ptc` if there is no PPDB) are in the table without figures.
-
-    Args:
-        names: names in `ABLATIONS`.
-        tasks: the data to train on.
-        config: settings of every run, before a row's changes; `out` is the folder of the table.
-        sets: pairs to compute Spearman's rho on, by name.
-        on_row: called after every row with a line about it.
+    (such as those with `ptc` if there is no PPDB) are in the table without figures. `on_row` is
+    called after every row with a line about it. The exceptions are those of `tune_burt`.
 
     Returns:
         The path of the table, `config.out`/ablation.md; ablation.json is beside it.
-
-    Raises:
-        as `tune_burt`.
     """
     common = _identity(tasks, config, sets)
     rows: list[dict[str, Any]] = []

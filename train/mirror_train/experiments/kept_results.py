@@ -5,6 +5,7 @@ The same command can then continue after an interruption, and commands can share
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 from collections.abc import Callable, Iterable
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mirror_rt import __version__
+from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.errors import DataError
 from mirror_rt.io.atomic import sha256, write_json
 from mirror_train.compute.precision import resolve_device, resolve_precision
 
-__all__ = ["KeptResult", "files_sha256", "run_setting"]
+__all__ = ["KeptResult", "files_sha256", "machine_facts", "run_setting"]
 
 T = TypeVar("T")
 
@@ -68,10 +71,7 @@ class KeptResult:
 def run_setting(weights_sha256: list[str], *, precision: str, device: str) -> dict[str, Any]:
     """Return what decides the result of every run: base model, precision, device and torch.
 
-    Args:
-        weights_sha256: hashes of the base model's weight files.
-        precision: precision that the run was given; `auto` is resolved.
-        device: device that the run was given; `auto` is resolved.
+    `weights_sha256` are the hashes of the base model's weight files; `auto` is resolved.
     """
     import torch  # imported here, because the other functions work without torch
 
@@ -81,6 +81,18 @@ def run_setting(weights_sha256: list[str], *, precision: str, device: str) -> di
         "precision": resolve_precision(precision, resolved),
         "device": resolved.type,
         "torch": torch.__version__,
+    }
+
+
+def machine_facts(*, precision: str, device: str) -> dict[str, Any]:
+    """Return where and when a table was made, for its notes; `auto` is resolved."""
+    resolved = resolve_device(device)
+    return {
+        "precision": resolve_precision(precision, resolved),
+        "device": str(resolved),
+        "machine": machine_name(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "mirror_rt": __version__,
     }
 
 

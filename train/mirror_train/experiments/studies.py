@@ -10,14 +10,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError
 from mirror_train.compute.precision import Precision
 from mirror_train.data.training_data import TrainingData
-from mirror_train.model.model_folder import DEFAULT_MODEL
-from mirror_train.recipes.recipe import Level, Recipe
+from mirror_train.recipes.recipe import Level, Recipe, least
+from mirror_train.training.run_config import RunConfig
 
 __all__ = ["STUDIES", "Setup", "Study", "StudyConfig", "find_study"]
 
@@ -66,42 +66,32 @@ class Study:
     log: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StudyConfig:
-    """The settings of a study: what to compare, and on which data.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyConfig(RunConfig):
+    """The settings of a study: what to compare, and on which data; see `RunConfig`.
 
     Attributes:
+        out: of RunConfig: results go to `out/runs`, what is being tuned to `out/work`.
         study: a row of `STUDIES`.
-        recipe: what its setups change.
-        data: strings to tune on, without positives of their own.
-        pairs: TSV file of scored pairs to evaluate on.
-        out: folder; results go to `out/runs`, what is being tuned to `out/work`.
-        seeds: runs of every tuned setup, with seeds 42, 43, ...
-        model: base model: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
-        pooling: of setups that do not set it; `auto` takes what the base model declares, else the
-            recipe's.
+        recipe: the recipe that its setups change.
+        data: the strings to tune on, without positives of their own.
+        pairs: the TSV file of scored pairs to evaluate on.
+        seeds: the number of runs of every tuned setup, with the seeds `seed`, `seed` + 1, ...
+        pooling: the pooling of setups that do not set one; `auto` takes the one that the base model
+            declares, else the recipe's.
         precision: auto, fp32, bf16 or fp16.
-        device: auto, cpu, cuda or cuda:N.
-        offline: never ask the network.
     """
 
     study: Study
     recipe: Recipe
     data: TrainingData
     pairs: Path
-    out: Path
-    seeds: int = 3
-    model: str = DEFAULT_MODEL
-    revision: str | None = None
+    seeds: Annotated[int, least(1)] = 3
     pooling: Pooling | Literal["auto"] = "auto"
     precision: Precision = "auto"
-    device: str = "auto"
-    offline: bool = False
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ConfigError(f"seeds must be at least 1, got {self.seeds}")
+        RunConfig.__post_init__(self)
         if os.environ.get("WORLD_SIZE", "1") != "1":
             raise ConfigError("a study runs in one process: start it without torchrun")
 

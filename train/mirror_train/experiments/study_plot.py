@@ -14,13 +14,7 @@ __all__ = ["plot_study"]
 
 
 def plot_study(path: Path, study: Study, rows: list[Row]) -> None:
-    """Plot the setups of a study, along its axis or one under the other.
-
-    Args:
-        path: the PNG file, replaced if it exists.
-        study: the study that the rows belong to.
-        rows: the result of `mirror_train.experiments.study_report.summarize`.
-    """
+    """Plot the rows of `summarize` as a PNG file, along the study's axis or one under the other."""
     require("matplotlib", extra="study", purpose="mirror-rt study")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

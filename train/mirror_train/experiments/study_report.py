@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirror_rt import __version__
-from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.errors import require
 from mirror_rt.io.atomic import new_file, write_json
-from mirror_train.compute.precision import resolve_device, resolve_precision
+from mirror_train.experiments.kept_results import machine_facts
 from mirror_train.experiments.studies import StudyConfig
 from mirror_train.experiments.study_run import Run
 
@@ -137,15 +134,9 @@ def _reading(config: StudyConfig) -> str:
 
 
 def _about(config: StudyConfig) -> dict[str, Any]:
-    device = resolve_device(config.device)
     return {
         "model": config.model,
         "strings": f"{config.data.source}, {len(config.data)}",
         "pairs": config.pairs.name,
         "recipe": dataclasses.asdict(config.recipe),
-        "precision": resolve_precision(config.precision, device),  # the one used, never auto
-        "device": str(device),
-        "machine": machine_name(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "mirror_rt": __version__,
-    }
+    } | machine_facts(precision=config.precision, device=config.device)

@@ -27,8 +27,6 @@ from mirror_train.training.tune import tune
 
 __all__ = ["Run", "random_strings", "run_study"]
 
-_FIRST_SEED = 42  # the default seed of `mirror-rt tune`
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -56,12 +54,8 @@ def run_study(
 
     A run is kept under a hash of everything that decides its result. So an interrupted study can be
     continued, seeds can be added, and studies in one folder share the runs that they have in
-    common.
-
-    Args:
-        config: the study.
-        on_run: called after every run with the run, the number of runs done, the total, and an
-            estimate of the seconds that the rest will take.
+    common. `on_run` is called after every run with the run, the number of runs done, the total, and
+    an estimate of the seconds that the rest will take.
 
     Raises:
         ConfigError: an option cannot be used.
@@ -73,15 +67,15 @@ def run_study(
     runner = _Runner(config)
     setups = config.study.setups(config.recipe, len(config.data))
     tasks = [runner.task(setup, None) for setup in setups if not setup.tuned]
-    for seed in range(_FIRST_SEED, _FIRST_SEED + config.seeds):
+    for seed in range(config.seed, config.seed + config.seeds):
         tasks += [runner.task(setup, seed) for setup in setups if setup.tuned]
-    finished = {task.path: runner.load(task) for task in tasks}
-    clock = _Clock([(task, finished[task.path]) for task in tasks])
+    finished = {task.kept.path: runner.load(task) for task in tasks}
+    clock = _Clock([(task, finished[task.kept.path]) for task in tasks])
     runs = []
     for task in tasks:
-        run = finished[task.path]
+        run = finished[task.kept.path]
         if run is None:
-            run = finished[task.path] = runner.run(task)
+            run = finished[task.kept.path] = runner.run(task)
             clock.add(task, run)
         run = dataclasses.replace(run, label=task.setup.label)
         runs.append(run)
@@ -114,19 +108,9 @@ class _Task:
     setup: Setup
     seed: int | None
     recipe: Recipe
+    pooling: Pooling | Literal["auto"]
     data: TrainingData
     kept: KeptResult
-
-    @property
-    def path(self) -> Path:
-        """The file of its result."""
-        return self.kept.path
-
-    @property
-    def pooling(self) -> Pooling | Literal["auto"]:
-        """The pooling of the run."""
-        pooling: Pooling | Literal["auto"] = self.kept.identity["pooling"]
-        return pooling
 
     @property
     def work(self) -> int:
@@ -152,7 +136,7 @@ class _Runner:
         identity: dict[str, Any] = self._common | {"pooling": pooling, "seed": seed}
         if setup.tuned:
             identity |= {"recipe": dataclasses.asdict(recipe), "strings": data.sha256()}
-        return _Task(setup, seed, recipe, data, KeptResult(config.out / "runs", identity))
+        return _Task(setup, seed, recipe, pooling, data, KeptResult(config.out / "runs", identity))
 
     def load(self, task: _Task) -> Run | None:
         """Return the kept result of a task, or None."""
@@ -162,8 +146,7 @@ class _Runner:
 
     def run(self, task: _Task) -> Run:
         began = time.perf_counter()
-        tuned, pooling = task.setup.tuned, task.pooling
-        encoder = self._tuned(task) if tuned else self._encoder(pooling)
+        encoder = self._tuned(task) if task.setup.tuned else self._encoder(task.pooling)
         rho = evaluate_similarity(encoder, self._pairs)
         shutil.rmtree(self._work(task), ignore_errors=True)
         with contextlib.suppress(OSError):  # it may hold a checkpoint of another study
@@ -176,20 +159,15 @@ class _Runner:
     def _tuned(self, task: _Task) -> TorchEncoder:
         config, out = self._config, self._work(task)
         shutil.rmtree(out, ignore_errors=True)  # left by a run that was killed in its evaluation
+        own = {"out": out, "seed": task.seed or 0, "overwrite": False, "show_progress_bar": False}
         tune(
             task.data,
             TuneConfig(
                 recipe=task.recipe,
-                out=out,
-                model=config.model,
-                revision=config.revision,
                 pooling=task.pooling,
                 precision=config.precision,
-                device=config.device,
-                seed=task.seed or 0,
                 resume=True,
-                offline=config.offline,
-                show_progress_bar=False,
+                **config.run_options() | own,
             ),
         )
         return TorchEncoder.load(out, device=config.device)
@@ -197,15 +175,11 @@ class _Runner:
     def _encoder(self, pooling: Pooling | Literal["auto"]) -> TorchEncoder:
         config = self._config
         return TorchEncoder.load(
-            config.model,
-            pooling=pooling,
-            revision=config.revision,
-            offline=config.offline,
-            device=config.device,
+            config.model, pooling=pooling, device=config.device, **config.load_options()
         )
 
     def _work(self, task: _Task) -> Path:
-        return self._config.out / "work" / task.path.stem
+        return self._config.out / "work" / task.kept.path.stem
 
     def _data(self, setup: Setup, seed: int | None) -> TrainingData:
         data = self._config.data

@@ -7,8 +7,8 @@ import shutil
 from typing import Any
 
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.errors import ConfigError, OutputExistsError
-from mirror_rt.io.atomic import check_free, check_space
+from mirror_rt.errors import OutputExistsError
+from mirror_rt.io.atomic import check_free
 from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
@@ -23,11 +23,11 @@ from mirror_train.flow.run import (
 from mirror_train.model.glow import Flow, check_flow_size
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.training.output_folder import describe_run, write_folder
-from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.output_folder import TuneReport, check_disk, write_folder
+from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
 from mirror_train.training.step_bar import shows_bars, step_bar
 from mirror_train.training.trainer import TrainingStats
-from mirror_train.training.tune import TuneReport, tune, tuned_pooling
+from mirror_train.training.tune import tune, tuned_pooling
 
 __all__ = ["tune_cf"]
 
@@ -55,13 +55,15 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
     device = resolve_device(config.device)
     base = _load(config.model, config)
     check_flow_size(base.dimension)
-    check_space(config.out, 2 * sum(p.numel() * p.element_size() for p in base.model.parameters()))
+    finished = config.resume and (config.mirror_out / Layout.manifest).is_file()
+    # The result of a first step that is still to come is there while that of the run is written.
+    check_disk(base, config.out, copies=1 if config.recipe.joint or finished else 2)
     config = _with_pooling(base, config)
     precision = resolve_precision(config.precision, device)
     encoder: Pretrained = base
     training: dict[str, Any] = {}
     if not config.recipe.joint:
-        encoder, training = _first_step(data, config, base)
+        encoder, training = _first_step(data, config, base, finished=finished)
     try:
         flow, stats = _second_step(data, config, encoder, Processes(device), precision)
     except KeyboardInterrupt as error:
@@ -71,21 +73,20 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
             f"interrupted while the flow was fitted; {config.mirror_out} holds the tuned encoder: "
             "continue with --resume"
         ) from error
-    manifest = describe_run(
+    report = write_folder(
         base,
+        Head([config.recipe.mirror.pooling], [flow]),
         stats,
-        pooling=config.recipe.mirror.pooling,
+        config,
         recipe={"system": "cf"} | config.recipe.to_dict(),
         data=data.summary(),
-        training={"seed": config.seed, "precision": precision, "device": device.type} | training,
+        training={"precision": precision, "device": device.type} | training,
         level=config.recipe.mirror.level,
         language=data.language,
-    )
-    manifest = write_folder(
-        encoder, manifest, config.out, layers=[flow], overwrite=config.overwrite
+        tuned=encoder,
     )
     shutil.rmtree(config.mirror_out, ignore_errors=True)
-    return TuneReport(config.out, manifest, stats)
+    return report
 
 
 def _load(model: str, config: CfConfig) -> Pretrained:
@@ -108,11 +109,11 @@ def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
 
 
 def _first_step(
-    data: TrainingData, config: CfConfig, base: Pretrained
+    data: TrainingData, config: CfConfig, base: Pretrained, *, finished: bool
 ) -> tuple[Pretrained, dict[str, Any]]:
     """Return the encoder after Mirror-BERT, and what mirror.json records of that step."""
     out = config.mirror_out
-    if config.resume and (out / Layout.manifest).is_file():
+    if finished:
         manifest = Manifest.read(out, "mirror_rt encoder")
         _check_same_run(manifest, data, config, base)
     else:
@@ -144,22 +145,9 @@ def _check_same_run(
 ) -> None:
     """Raise ConfigError unless the first step's result in OUT.mirror belongs to this run."""
     manifest.verify(config.mirror_out)
-    found = {
-        "model": manifest.base_model.get("weights_sha256"),
-        "data": (manifest.data or {}).get("sha256"),
-        "seed": (manifest.training or {}).get("seed"),
-    } | (manifest.recipe or {})
-    wanted = {
-        "model": base.weights_sha256(),
-        "data": data.sha256(),
-        "seed": config.seed,
-    } | dataclasses.asdict(config.recipe.mirror)
-    for name in sorted(wanted):
-        if found.get(name) != wanted[name]:
-            raise ConfigError(
-                f"{config.mirror_out} is of another run: {name} was {found.get(name)!r}, now "
-                f"{wanted[name]!r}; use the same settings, or --overwrite to start again"
-            )
+    wanted = {"model": base.weights_sha256(), "data": data.sha256(), "seed": config.seed}
+    wanted |= dataclasses.asdict(config.recipe.mirror)
+    check_same_run(config.mirror_out, recorded_run(manifest, "weights_sha256"), wanted)
 
 
 def _second_step(

@@ -13,36 +13,32 @@ import torch
 from torch import Tensor
 
 from mirror_rt.encoding.batch_encoder import Vectors
-from mirror_rt.errors import ModelError
 from mirror_train.compute.precision import Precision
+from mirror_train.compute.random_state import RandomState
 from mirror_train.data.batches import Batches, StepBatch
 from mirror_train.data.views import epoch_order
 from mirror_train.flow.recipe import CfRecipe, FlowRecipe
 from mirror_train.model.forward import Forward
 from mirror_train.model.glow import Flow
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.training.contrastive_loss import contrast
-from mirror_train.training.trainer import AUTOCAST, TrainingStats
+from mirror_train.training.trainer import AUTOCAST, TrainingStats, finite_loss
 from mirror_train.training.view_tokenizer import ViewTokenizer
 
 __all__ = ["RegularisedFit", "bits_per_dimension", "fit_flow", "initial_flow"]
 
 # The most vectors that the ActNorms are fitted to before the first step.
 _INITIAL = 4096
+_ADVICE = "a lower learning rate"
 
 
 def bits_per_dimension(z: Tensor, log_determinant: Tensor) -> Tensor:
     """Return L_flow (BERT-CF, section 4.2) divided by D ln 2: -ln p(x) in bits per dimension.
 
-    -ln p(x) = |z|^2 / 2 + D / 2 ln(2 pi) - ln |det dz/dx|. The division is not in the paper's
-    formula but in the implementation that the paper names, and lambda = 0.3 assumes it.
-
-    Args:
-        z: float [B, D], the flow's output for text vectors x.
-        log_determinant: ln |det dz/dx|, a scalar.
-
-    Returns:
-        The mean over the batch, a scalar.
+    -ln p(x) = |z|^2 / 2 + D / 2 ln(2 pi) - ln |det dz/dx|, averaged over the flow's output z [B, D]
+    for text vectors x; a scalar. The division is not in the paper's formula but in the
+    implementation that the paper names, and lambda = 0.3 assumes it.
     """
     size = z.shape[1]
     energy = z.square().sum(dim=1).mean() / 2
@@ -53,14 +49,10 @@ def bits_per_dimension(z: Tensor, log_determinant: Tensor) -> Tensor:
 def initial_flow(
     size: int, recipe: FlowRecipe, *, seed: int, vectors: Vectors | None = None
 ) -> Flow:
-    """Return a flow before its first step, in training mode.
+    """Return a flow for vectors of `size` dimensions before its first step, in training mode.
 
-    Args:
-        size: D.
-        recipe: gives the number of blocks and the hidden size.
-        seed: seed of the weights and of the sample.
-        vectors: float32 [n, D], which the ActNorms are fitted to standardise; of more than 4,096, a
-            random sample is taken. None leaves the ActNorms as identities.
+    Its ActNorms are fitted to standardise `vectors`, float32 [n, D], or a random sample of 4,096 of
+    them; None leaves the ActNorms as identities. Weights and sample follow from the seed.
 
     Raises:
         ConfigError: D is odd.
@@ -85,15 +77,10 @@ def fit_flow(
     device: torch.device,
     on_step: Callable[[float], None] = lambda loss: None,
 ) -> TrainingStats:
-    """Fit a flow to fixed vectors by likelihood alone (BERT-flow).
+    """Fit a flow of `initial_flow` to fixed vectors by likelihood alone (BERT-flow).
 
-    Args:
-        flow: a flow of `initial_flow`; left in evaluation mode on the device.
-        vectors: float32 [n, D], n at least the batch size.
-        recipe: gives the steps, the batch size and the options of AdamW.
-        seed: seed of the order of the vectors.
-        device: where to compute.
-        on_step: called with the loss after every step.
+    The vectors are float32 [n, D], n at least the batch size; the seed decides their order. The
+    flow is left in evaluation mode on the device. `on_step` is called with the loss of every step.
 
     Raises:
         ModelError: the loss is no longer finite.
@@ -106,10 +93,10 @@ def fit_flow(
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         loss = bits_per_dimension(flow(x[rows].to(device)), flow.log_determinant())
-        value = _finite(loss, len(stats.losses))
+        value = finite_loss(loss, len(stats.losses), _ADVICE)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        _count(stats, value, began)
+        stats.add(value, began)
         on_step(value)
     flow.requires_grad_(False).eval()
     return stats
@@ -146,9 +133,8 @@ class RegularisedFit:
         self._tokenizer = ViewTokenizer(base, recipe.mirror)
         self._forward = Forward(
             self._model,
-            pooling=recipe.mirror.pooling,
+            head=Head([recipe.mirror.pooling]),
             pad_id=base.pad_id,
-            pad_to=None,
             device=device,
             dtype=AUTOCAST.get(precision),
         )
@@ -168,14 +154,13 @@ class RegularisedFit:
             DataError: all pairs of a batch share strings, so there are no negatives.
         """
         stats = TrainingStats()
-        devices = [self._device] if self._device.type == "cuda" else []
         self._flow.train().requires_grad_(True)
         self._model.train().requires_grad_(self._recipe.joint)
-        with torch.random.fork_rng(devices=devices):
+        with RandomState.kept(self._device):
             for step in range(self._recipe.flow.steps):
                 began = time.perf_counter()
                 value = self._step(self._batches[step], step)
-                _count(stats, value, began)
+                stats.add(value, began)
                 on_step(value)
         self._flow.requires_grad_(False).eval()
         self._model.eval()
@@ -185,7 +170,7 @@ class RegularisedFit:
         torch.manual_seed(batch.dropout_seed)
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._loss(batch)
-        value = _finite(loss, step)
+        value = finite_loss(loss, step, _ADVICE)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self._scaler.step(self._optimizer)
         self._scaler.update()
@@ -216,15 +201,3 @@ def _batches(n: int, recipe: FlowRecipe, seed: int) -> Iterator[npt.NDArray[np.i
     for step in range(recipe.steps):
         epoch, batch = divmod(step, n // size)
         yield epoch_order(n, seed=seed, epoch=epoch)[batch * size :][:size].copy()
-
-
-def _finite(loss: Tensor, step: int) -> float:
-    value = loss.item()
-    if not math.isfinite(value):
-        raise ModelError(f"the loss became {value} at step {step + 1}: try a lower learning rate")
-    return value
-
-
-def _count(stats: TrainingStats, value: float, began: float) -> None:
-    stats.losses.append(value)
-    stats.seconds += time.perf_counter() - began

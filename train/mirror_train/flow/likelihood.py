@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mirror_rt.io.atomic import check_free, check_space
+import dataclasses
+
+from mirror_rt.io.atomic import check_free
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.training_data import TrainingData
 from mirror_train.flow.fitting import fit_flow, initial_flow
@@ -15,10 +17,10 @@ from mirror_train.flow.run import (
     tuned_level,
 )
 from mirror_train.model.glow import check_flow_size
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
-from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.output_folder import TuneReport, check_disk, write_folder
 from mirror_train.training.step_bar import shows_bars, step_bar
-from mirror_train.training.tune import TuneReport
 
 __all__ = ["tune_flow"]
 
@@ -41,7 +43,7 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
     check_batch(data, config.recipe.batch_size)
     device, show = resolve_device(config.device), shows_bars(config.show_progress_bar)
     base = load_pretrained(config.model, **config.load_options())
-    check_space(config.out, sum(p.numel() * p.element_size() for p in base.model.parameters()))
+    check_disk(base, config.out)
     head = frozen_head(base, config.pooling)
     dimension = head.dimension(base.dimension)
     check_flow_size(dimension)
@@ -51,17 +53,14 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
         stats = fit_flow(
             flow, vectors, config.recipe, seed=config.seed, device=device, on_step=on_step
         )
-    manifest = describe_run(
+    return write_folder(
         base,
+        Head(head.poolings, [*head.layers, flow]),
         stats,
-        pooling=head.pooling,
-        dimension=dimension,
-        recipe={"system": "flow"} | config.recipe.to_dict(),
+        config,
+        recipe={"system": "flow"} | dataclasses.asdict(config.recipe),
         data=data.summary(),
-        training={"seed": config.seed, "precision": "fp32", "device": device.type},
+        training={"precision": "fp32", "device": device.type},
         level=tuned_level(base.folder),
         language=data.language,
     )
-    layers = [*head.layers, flow]
-    manifest = write_folder(base, manifest, config.out, layers=layers, overwrite=config.overwrite)
-    return TuneReport(config.out, manifest, stats)

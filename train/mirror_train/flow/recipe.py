@@ -5,11 +5,20 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from mirror_rt.errors import ConfigError
 from mirror_train.compute.precision import Precision
-from mirror_train.recipes.recipe import Recipe, checked, load_recipe
+from mirror_train.recipes.recipe import (
+    NotNegative,
+    Positive,
+    Recipe,
+    check_rules,
+    check_types,
+    checked,
+    least,
+    load_recipe,
+)
 from mirror_train.training.run_config import RunConfig
 
 __all__ = ["CfConfig", "CfRecipe", "FlowConfig", "FlowPooling", "FlowRecipe"]
@@ -30,27 +39,16 @@ class FlowRecipe:
         weight_decay: of AdamW.
     """
 
-    blocks: int = 3
-    hidden_size: int = 32
-    steps: int = 10_000
-    batch_size: int = 16
-    learning_rate: float = 3e-4
-    weight_decay: float = 0.01
+    blocks: Annotated[int, least(1)] = 3
+    hidden_size: Annotated[int, least(1)] = 32
+    steps: Annotated[int, least(1)] = 10_000
+    batch_size: Annotated[int, least(1)] = 16
+    learning_rate: Positive = 3e-4
+    weight_decay: NotNegative = 0.01
 
     def __post_init__(self) -> None:
-        for name, expected in get_type_hints(FlowRecipe).items():
-            value = checked(name, getattr(self, name), expected)
-            object.__setattr__(self, name, value)
-            if name not in ("learning_rate", "weight_decay") and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate must be greater than 0, got {self.learning_rate}")
-        if self.weight_decay < 0:
-            raise ConfigError(f"weight_decay must be at least 0, got {self.weight_decay}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values for mirror.json."""
-        return dataclasses.asdict(self)
+        check_types(self)
+        check_rules(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +69,13 @@ class CfRecipe:
 
     mirror: Recipe = field(default_factory=lambda: load_recipe("cf"))
     flow: FlowRecipe = field(default_factory=FlowRecipe)
-    mirror_weight: float = 0.3
+    mirror_weight: NotNegative = 0.3
     joint: bool = False
 
     def __post_init__(self) -> None:
         weight = checked("mirror_weight", self.mirror_weight, float)
         object.__setattr__(self, "mirror_weight", weight)
-        if weight < 0:
-            raise ConfigError(f"mirror_weight must be at least 0, got {weight}")
+        check_rules(self)
         if self.joint and weight == 0:
             raise ConfigError(
                 "joint needs the regulariser: without it nothing would train the encoder"
@@ -92,7 +89,7 @@ class CfRecipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for mirror.json; names of the flow's fields begin with `flow_`."""
-        flow = {f"flow_{name}": value for name, value in self.flow.to_dict().items()}
+        flow = {f"flow_{name}": value for name, value in dataclasses.asdict(self.flow).items()}
         joint = {"mirror_weight": self.mirror_weight, "joint": self.joint}
         return dataclasses.asdict(self.mirror) | flow | joint
 
@@ -131,8 +128,6 @@ class CfConfig(RunConfig):
 
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
-        if self.resume and self.overwrite:
-            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
         if self.resume and self.recipe.joint:
             raise ConfigError("resume continues the first step, which joint leaves out")
 

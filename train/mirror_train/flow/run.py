@@ -41,11 +41,9 @@ def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size
 
 
 def frozen_head(base: Pretrained, pooling: str) -> Head:
-    """Return the head that a flow follows: the one that the folder declares, or a pooling alone.
+    """Return the head that a flow follows: a pooling alone, or for `auto` the one that is declared.
 
-    Args:
-        base: the model.
-        pooling: pooling to use instead; auto for the head that the folder declares, else mean.
+    Where `auto` finds no declared head, it is the mean.
 
     Raises:
         ConfigError: the pooling is mean-without-special, but the tokenizer does not put special

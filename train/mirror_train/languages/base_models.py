@@ -104,14 +104,10 @@ class LanguageTable:
         return [default, *(base for base in others if base is not default)]
 
     def recipe(self, tag: str, level: str, *, base: str | None = None) -> LanguageRecipe:
-        """Look up the base model and the recipe for a language.
+        """Look up the base model and the recipe for a language at a level (word, phrase, sentence).
 
-        Args:
-            tag: tag of the language; kept in the result even if the table only has a more general
-                one.
-            level: word, phrase or sentence.
-            base: name of a base model of the table, or any folder or hub name, in place of the
-                language's own.
+        The result has the tag as given, even if the table only has a more general one. `base` is
+        another base model of the table, a folder or a hub name, in place of the language's own.
 
         Raises:
             ConfigError: there is no such language or level; the message suggests the most similar.

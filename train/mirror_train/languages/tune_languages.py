@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
-from mirror_rt.errors import ConfigError, MirrorError, OutputExistsError
+from mirror_rt.errors import MirrorError, OutputExistsError
 from mirror_rt.evaluation import (
     Geometry,
     ScoredPairs,
@@ -31,7 +31,7 @@ from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
 from mirror_train.training.tune import load_base, tune
 
 __all__ = ["REPORT_FILE", "LanguageJob", "LanguageResult", "Measures", "tune_languages"]
@@ -244,13 +244,7 @@ def _finished(job: LanguageJob) -> LanguageResult | None:
     manifest = Manifest.read(out, "mirror_rt encoder")
     manifest.verify(out)
     data, _ = job.read()
-    had, wanted = _identity_of(manifest), _identity(job, data, manifest)
-    if differing := [name for name in wanted if had.get(name) != wanted[name]]:
-        name = differing[0]
-        raise ConfigError(
-            f"{out} is of another run: {name} was {had.get(name)!r}, now {wanted[name]!r}; use the "
-            "same settings, or --overwrite to start again"
-        )
+    check_same_run(out, recorded_run(manifest, "name"), _identity(job, data, manifest))
     known = _read_report(out.parent / REPORT_FILE).get(job.language, {})
     if known.get("manifest_sha256") != sha256(out / Layout.manifest):
         known = {}
@@ -270,14 +264,6 @@ def _identity(job: LanguageJob, data: TrainingData, manifest: Manifest) -> dict[
         "data": data.sha256(),
         "seed": config.seed,
     } | recipe
-
-
-def _identity_of(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "model": manifest.base_model.get("name"),
-        "data": (manifest.data or {}).get("sha256"),
-        "seed": (manifest.training or {}).get("seed"),
-    } | (manifest.recipe or {})
 
 
 def _remember(path: Path, result: LanguageResult) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from mirror_train.loss.kernel import Variant
 from mirror_train.loss.steps import Inputs, Options, backward, forward
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ def evaluate(inputs: Inputs, options: Options, gathered: Gathered | None) -> Ten
     `gathered` holds the inputs of all processes, or is None for one process.
     """
     if gathered is None and torch.compiler.is_compiling():
-        return cast(Tensor, _operator(*inputs, *_plain(options))[0])
+        plain = (options.temperature, options.variant, options.kernel)
+        return cast(Tensor, _operator(*inputs, *plain)[0])
     return cast(Tensor, _Infonce.apply(*inputs, options, gathered))  # type: ignore[no-untyped-call]
 
 
@@ -30,16 +31,9 @@ class _Infonce(torch.autograd.Function):
     """The eager path, without an operator's dispatch; the only path for several processes."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        z1: Tensor,
-        z2: Tensor,
-        hard: Tensor | None,
-        ids: Tensor | None,
-        options: Options,
-        gathered: Gathered | None,
-    ) -> Tensor:
-        inputs = _contiguous(Inputs(z1, z2, hard, ids))
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tensors, options, gathered = arguments
+        inputs = _contiguous(tensors)
         result = forward(inputs, options, gathered)
         if gathered is not None:
             result = gathered.share(result)
@@ -57,89 +51,54 @@ class _Infonce(torch.autograd.Function):
         return (*grads, *[None] * (6 - len(grads)))
 
 
-def _contiguous(inputs: Inputs) -> Inputs:
-    return Inputs(*(None if x is None else x.detach().contiguous() for x in inputs))  # type: ignore[arg-type]
+def _contiguous(tensors: Iterable[Tensor | None]) -> Inputs:
+    return Inputs(*(None if x is None else x.detach().contiguous() for x in tensors))  # type: ignore[arg-type]
 
 
-def _plain(options: Options) -> tuple[float, str, str]:
-    return options.temperature, options.variant, options.kernel
+# The arguments of the operators: the fields of `Inputs`, and those of `Options` as plain values.
+_TENSORS = "Tensor z1, Tensor z2, Tensor? hard, Tensor? ids"
+_OPTIONS = "float temperature, str variant, str kernel"
 
 
-@torch.library.custom_op("mirror_train::infonce", mutates_args=())
-def _operator(
-    z1: Tensor,
-    z2: Tensor,
-    hard: Tensor | None,
-    ids: Tensor | None,
-    temperature: float,
-    variant: str,
-    kernel: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "mirror_train::infonce",
+    mutates_args=(),
+    schema=f"({_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+)
+def _operator(*arguments: Any) -> tuple[Tensor, ...]:
     """Return loss, weights and log weights; see `mirror_train.loss.kernel.Objective`."""
-    options = Options(temperature, cast(Variant, variant), kernel)
-    return tuple(forward(_contiguous(Inputs(z1, z2, hard, ids)), options, None))  # type: ignore[return-value]
+    return tuple(forward(_contiguous(arguments[:4]), Options(*arguments[4:]), None))
 
 
 @_operator.register_fake
-def _(
-    z1: Tensor,
-    z2: Tensor,
-    hard: Tensor | None,
-    ids: Tensor | None,
-    temperature: float,
-    variant: str,
-    kernel: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(z1: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     dtype = torch.promote_types(z1.dtype, torch.float32)
-    n_rows = len(z1) * (1 if variant == "one_way" else 2)
-    return (
-        z1.new_empty((), dtype=dtype),
-        z1.new_empty(n_rows, dtype=dtype),
-        z1.new_empty(n_rows, dtype=dtype),
-    )
+    n_rows = len(z1) * (1 if "one_way" in arguments else 2)
+    return tuple(z1.new_empty(shape, dtype=dtype) for shape in ((), (n_rows,), (n_rows,)))
 
 
-@torch.library.custom_op("mirror_train::infonce_backward", mutates_args=())
-def _backward_operator(
-    z1: Tensor,
-    z2: Tensor,
-    hard: Tensor | None,
-    ids: Tensor | None,
-    weights: Tensor,
-    log_weights: Tensor,
-    grad_output: Tensor,
-    temperature: float,
-    variant: str,
-    kernel: str,
-) -> list[Tensor]:
-    options = Options(temperature, cast(Variant, variant), kernel)
-    inputs = _contiguous(Inputs(z1, z2, hard, ids))
+@torch.library.custom_op(
+    "mirror_train::infonce_backward",
+    mutates_args=(),
+    schema=f"({_TENSORS}, Tensor weights, Tensor log_weights, Tensor grad_output, {_OPTIONS})"
+    " -> Tensor[]",
+)
+def _backward_operator(*arguments: Any) -> list[Tensor]:
+    weights, log_weights, grad_output = arguments[4:7]
+    inputs, options = _contiguous(arguments[:4]), Options(*arguments[7:])
     grads = backward(inputs, weights, log_weights, grad_output, options, None)
     # An operator's results must not share memory, but the torch kernel returns views of one tensor.
-    return [grad.clone() for grad in grads] if kernel == "torch" else grads
+    return [grad.clone() for grad in grads] if options.kernel == "torch" else grads
 
 
 @_backward_operator.register_fake
-def _(
-    z1: Tensor,
-    z2: Tensor,
-    hard: Tensor | None,
-    ids: Tensor | None,
-    weights: Tensor,
-    log_weights: Tensor,
-    grad_output: Tensor,
-    temperature: float,
-    variant: str,
-    kernel: str,
-) -> list[Tensor]:
-    blocks = [z for z in (z1, z2, hard) if z is not None]
-    return [z.new_empty(z.shape) for z in blocks]
+def _(z1: Tensor, *arguments: Any) -> list[Tensor]:
+    return [z.new_empty(z.shape) for z in (z1, *arguments[:2]) if z is not None]
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    *tensors, temperature, variant, kernel = inputs
-    ctx.plain = (temperature, variant, kernel)
-    ctx.save_for_backward(*tensors, *output[1:])
+    ctx.plain = inputs[4:]
+    ctx.save_for_backward(*inputs[:4], *output[1:])
 
 
 def _differentiate(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:

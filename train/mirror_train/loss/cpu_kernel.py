@@ -13,9 +13,9 @@ from torch import Tensor
 from mirror_rt import _core
 from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
 
-__all__ = ["CpuKernel", "CpuRows", "unavailable_reason"]
+__all__ = ["DTYPES", "CpuKernel", "CpuRows", "address", "unavailable_reason"]
 
-_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _FORCED = "MIRROR_RT_INSTRUCTION_SET"
 
 
@@ -23,7 +23,7 @@ def unavailable_reason(z: Tensor) -> str | None:
     """Return why the kernel cannot take embeddings like `z`; None if it can."""
     if not z.is_cpu:
         return f"the embeddings are on {z.device}"
-    if z.dtype not in _DTYPES:
+    if z.dtype not in DTYPES:
         return f"it has no {z.dtype}"
     return None
 
@@ -67,7 +67,7 @@ class CpuKernel:
     def normalize(self, blocks: Sequence[Tensor]) -> CpuRows:
         norms = _empty(sum(len(block) for block in blocks))
         addresses = [(block.data_ptr(), len(block)) for block in blocks]
-        dim, dtype = blocks[0].shape[1], _DTYPES[blocks[0].dtype]
+        dim, dtype = blocks[0].shape[1], DTYPES[blocks[0].dtype]
         native = self._native.InfonceRows(addresses, dim, dtype, norms.data_ptr())
         rows = CpuRows(native, list(blocks), norms)
         self._native.infonce_inverse_norms(native, self._execution(rows), norms.data_ptr())
@@ -133,12 +133,12 @@ class CpuKernel:
             rows.native,
             None if columns is rows else columns.native,
             self._negatives(negatives),
-            _address(row_log_weights),
-            _address(column_log_weights),
+            address(row_log_weights),
+            address(column_log_weights),
             scale,
             execution,
             sums.data_ptr(),
-            _address(column_sums),
+            address(column_sums),
         )
         return sums, column_sums
 
@@ -183,13 +183,14 @@ class CpuKernel:
             negatives.n_rows,
             negatives.n_columns,
             negatives.period,
-            _address(negatives.row_ids),
-            _address(negatives.column_ids),
+            address(negatives.row_ids),
+            address(negatives.column_ids),
         )
         return native
 
 
-def _address(tensor: Tensor | None) -> int:
+def address(tensor: Tensor | None) -> int:
+    """Return the address of a tensor's values; 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 

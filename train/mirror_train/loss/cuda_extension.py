@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from mirror_train.loss.cuda_rows import DTYPES
+from mirror_train.loss.cpu_kernel import DTYPES
 
 __all__ = ["EXTENSION", "extension_is_built", "unavailable_reason"]
 

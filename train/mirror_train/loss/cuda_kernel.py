@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mirror_train.loss.cpu_kernel import DTYPES, address
 from mirror_train.loss.cuda_extension import EXTENSION
 from mirror_train.loss.cuda_rows import (
-    DTYPES,
     CudaRows,
-    address,
     addresses,
     check_alike,
     check_blocks,
-    check_floats,
     check_vector,
     empty_like_rows,
 )
@@ -123,12 +121,9 @@ class CudaKernel:
         factor: float,
     ) -> Objective:
         check_alike(rows, partners)
-        check_floats("n", n, pairs.count, rows)
+        check_vector("n", n, pairs.count, rows)
         loss = empty_like_rows(rows, ())
-        weights, log_weights = (
-            empty_like_rows(rows, (pairs.count,)),
-            empty_like_rows(rows, (pairs.count,)),
-        )
+        weights, log_weights = (empty_like_rows(rows, (pairs.count,)) for _ in range(2))
         blocks = -(-pairs.count // self._cuda.ROWS_PER_BLOCK)
         work = torch.empty(blocks, dtype=torch.float64, device=n.device)
         with self._on(n.device) as stream:
@@ -162,9 +157,9 @@ class CudaKernel:
         """Contract as `Kernel.contract` says; the sums are [R, D] padded to whole tiles."""
         check_alike(rows, columns)
         if row_log_weights is not None:
-            check_floats("row_log_weights", row_log_weights, negatives.n_rows, rows)
+            check_vector("row_log_weights", row_log_weights, negatives.n_rows, rows)
         if column_log_weights is not None:
-            check_floats("column_log_weights", column_log_weights, negatives.n_columns, rows)
+            check_vector("column_log_weights", column_log_weights, negatives.n_columns, rows)
         symmetric = columns is rows
         wave = self._panel_wave(rows, columns, negatives)
         tile = self._cuda.TILE
@@ -205,11 +200,11 @@ class CudaKernel:
         grad_output: Tensor,
     ) -> list[Tensor]:
         check_alike(rows, partners)
-        check_floats("weights", weights, pairs.count, rows)
-        check_floats("grad_output", grad_output.view(1), 1, rows)
+        check_vector("weights", weights, pairs.count, rows)
+        check_vector("grad_output", grad_output.view(1), 1, rows)
         device = sums.device
         grads = [torch.empty(n, rows.dim, dtype=rows.dtype, device=device) for n in rows.sizes]
-        with self._on(sums.device) as stream:
+        with self._on(device) as stream:
             self._cuda.finish(
                 sums.data_ptr(),
                 rows.native,
@@ -228,7 +223,7 @@ class CudaKernel:
         for name, count in (("row_ids", negatives.n_rows), ("column_ids", negatives.n_columns)):
             ids = getattr(negatives, name)
             if ids is not None:
-                check_vector(name, ids, count, torch.int64, rows)
+                check_vector(name, ids, count, rows, torch.int64)
         native: _cuda.Negatives = self._cuda.Negatives(
             negatives.n_rows,
             negatives.n_columns,

@@ -12,22 +12,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mirror_train.loss.cpu_kernel import DTYPES
+
 if TYPE_CHECKING:
     import mirror_train._cuda as _cuda
 
 __all__ = [
-    "DTYPES",
     "CudaRows",
-    "address",
     "addresses",
     "check_alike",
     "check_blocks",
-    "check_floats",
     "check_vector",
     "empty_like_rows",
 ]
-
-DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +60,6 @@ def empty_like_rows(rows: CudaRows, shape: tuple[int, ...]) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device=rows.unit.device)
 
 
-def address(tensor: Tensor | None) -> int:
-    """Return the address of the tensor's values; 0 for None."""
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def addresses(blocks: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Return the address and the number of rows of each block."""
     return [(block.data_ptr(), len(block)) for block in blocks]
@@ -87,8 +79,8 @@ def check_blocks(blocks: Sequence[Tensor], device_type: str | None) -> None:
         alike = block.dtype == first.dtype and block.device == first.device
         if block.ndim != 2 or block.shape[1:] != first.shape[1:] or not alike:
             raise ValueError(
-                f"blocks must share D, dtype and device, got {described(first)} and "
-                f"{described(block)}"
+                f"blocks must share D, dtype and device, got {_described(first)} and "
+                f"{_described(block)}"
             )
         if not block.is_contiguous():
             raise ValueError(f"blocks must be contiguous, got strides {block.stride()}")
@@ -103,22 +95,17 @@ def check_alike(rows: CudaRows, others: CudaRows) -> None:
             )
 
 
-def check_floats(name: str, vector: Tensor, length: int, rows: CudaRows) -> None:
-    """Raise ValueError unless the vector is float32 [length] on the device of the rows."""
-    check_vector(name, vector, length, torch.float32, rows)
-
-
 def check_vector(
-    name: str, vector: Tensor, length: int, dtype: torch.dtype, rows: CudaRows
+    name: str, vector: Tensor, length: int, rows: CudaRows, dtype: torch.dtype = torch.float32
 ) -> None:
     """Raise ValueError unless the extension may read `length` values at the vector's address."""
     device = rows.unit.device
     like = vector.dtype == dtype and vector.device == device
     if vector.shape != (length,) or not like or not vector.is_contiguous():
         raise ValueError(
-            f"{name} must be contiguous [{length}] {dtype} on {device}, got {described(vector)}"
+            f"{name} must be contiguous [{length}] {dtype} on {device}, got {_described(vector)}"
         )
 
 
-def described(tensor: Tensor) -> str:
+def _described(tensor: Tensor) -> str:
     return f"{list(tensor.shape)} {tensor.dtype} on {tensor.device}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mirror_train.loss.dispatch import kernel_named
-from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
+from mirror_train.loss.kernel import Kernel, Negatives, Objective, Pairs, Variant
 
 if TYPE_CHECKING:
     from mirror_train.loss.distributed import Gathered
@@ -50,10 +50,6 @@ def _blocks(*tensors: Tensor | None) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
-def _twice(ids: Tensor | None) -> Tensor | None:
-    return None if ids is None else torch.cat([ids, ids])
-
-
 def forward(inputs: Inputs, options: Options, gathered: Gathered | None) -> Objective:
     """Return the loss and the weights that `backward` needs; inputs must be contiguous.
 
@@ -91,7 +87,7 @@ def _negatives(inputs: Inputs, one_way: bool, gathered: Gathered | None) -> Nega
         return gathered.negatives(one_way=one_way)
     if one_way:
         return Negatives(n, n, n, inputs.ids, inputs.ids)
-    ids = _twice(inputs.ids)
+    ids = None if inputs.ids is None else torch.cat([inputs.ids, inputs.ids])
     return Negatives(2 * n, 2 * n, n, ids, ids)
 
 
@@ -104,49 +100,50 @@ def backward(
     gathered: Gathered | None,
 ) -> list[Tensor]:
     """Return the gradients of z1, z2 and, if there are any, the hard negatives."""
+    kernel = kernel_named(options.kernel)
+    one_way = options.variant == "one_way"
+    # DDP divides gradients by world_size, so each process must return world_size times its share.
+    # Using the factor for one process does exactly that.
+    factor = options.scale / len(weights)
+    pairs = Pairs(len(weights), 0 if one_way else len(inputs.z1), mutual=not one_way)
+    contract = _contract_one_way if one_way else _contract_square
     with torch.autocast(inputs.z1.device.type, enabled=False):
-        step = _backward_one_way if options.variant == "one_way" else _backward_square
-        return step(inputs, weights, log_weights, grad_output, options, gathered)
+        return [
+            gradient
+            for sums, rows, partners in contract(kernel, inputs, log_weights, options, gathered)
+            for gradient in kernel.finish(
+                sums, rows, partners, pairs, weights, factor=factor, grad_output=grad_output
+            )
+        ]
 
 
-def _backward_square(
+def _contract_square(
+    kernel: Kernel[Any],
     inputs: Inputs,
-    weights: Tensor,
     log_weights: Tensor,
-    grad_output: Tensor,
     options: Options,
     gathered: Gathered | None,
-) -> list[Tensor]:
-    kernel = kernel_named(options.kernel)
+) -> list[tuple[Any, ...]]:
+    """Return the weighted sums of the rows, the rows, and the partners of the rows."""
     rows = columns = kernel.normalize(_blocks(*inputs[:3]))
     b = log_weights
     if gathered is not None:
         columns, b = kernel.normalize(gathered.columns(one_way=False)), gathered.log_weights
+    negatives = _negatives(inputs, False, gathered)
     sums, _ = kernel.contract(
-        rows,
-        columns,
-        _negatives(inputs, False, gathered),
-        log_weights,
-        b,
-        scale=options.scale,
-        both=False,
+        rows, columns, negatives, log_weights, b, scale=options.scale, both=False
     )
-    pairs = Pairs(len(weights), len(inputs.z1), mutual=True)
-    # DDP divides gradients by world_size, so each process must return world_size times its share.
-    # Using the factor for one process does exactly that.
-    factor = options.scale / len(weights)
-    return kernel.finish(sums, rows, rows, pairs, weights, factor=factor, grad_output=grad_output)
+    return [(sums, rows, rows)]
 
 
-def _backward_one_way(
+def _contract_one_way(
+    kernel: Kernel[Any],
     inputs: Inputs,
-    weights: Tensor,
     log_weights: Tensor,
-    grad_output: Tensor,
     options: Options,
     gathered: Gathered | None,
-) -> list[Tensor]:
-    kernel = kernel_named(options.kernel)
+) -> list[tuple[Any, ...]]:
+    """Return the sums, the rows and the partners of view 1, and the same of all other rows."""
     queries = kernel.normalize([inputs.z1])
     keys = kernel.normalize(_blocks(inputs.z2, inputs.hard))
     negatives, scale = _negatives(inputs, True, gathered), options.scale
@@ -163,19 +160,4 @@ def _backward_one_way(
         key_sums, _ = kernel.contract(
             keys, all_queries, negatives, None, gathered.log_weights, scale=scale, both=False
         )
-    pairs = Pairs(len(weights), 0, mutual=False)
-    factor = scale / len(weights)
-    return [
-        *kernel.finish(
-            query_sums, queries, keys, pairs, weights, factor=factor, grad_output=grad_output
-        ),
-        *kernel.finish(
-            cast(Tensor, key_sums),
-            keys,
-            queries,
-            pairs,
-            weights,
-            factor=factor,
-            grad_output=grad_output,
-        ),
-    ]
+    return [(query_sums, queries, keys), (key_sums, keys, queries)]

@@ -23,13 +23,8 @@ logger = logging.getLogger("mirror_train")
 class Dense(nn.Module):
     """A linear layer with an activation; its parameters are named as in sentence-transformers.
 
-    Args:
-        in_features: size of the input.
-        out_features: size of the output.
-        bias: whether a bias is added.
-        activation: a module of torch.nn.
-        residual: whether the input is added to the output, through a linear layer of its own
-            where the sizes differ.
+    With `residual`, the input is added to the output, through a linear layer of its own where the
+    sizes differ.
     """
 
     def __init__(

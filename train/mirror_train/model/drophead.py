@@ -25,11 +25,7 @@ def drophead(model: Any, rate: float) -> Iterator[None]:
     However the attention is computed (SDPA, eager, relative positions), its heads are joined by an
     output projection, so heads are dropped from the input of that projection. The heads to drop are
     drawn for every text and layer from torch's default generator of the device; with rate 0 nothing
-    is drawn or changed.
-
-    Args:
-        model: the encoder; it is restored when the block ends.
-        rate: probability that a head is dropped, 0 .. 1.
+    is drawn or changed. The model is restored when the block ends.
 
     Raises:
         ConfigError: the rate is above 0 and the family's output projection is not known.
@@ -44,16 +40,12 @@ def drophead(model: Any, rate: float) -> Iterator[None]:
 
 
 def drop_heads(context: Tensor, *, heads: int, rate: float) -> Tensor:
-    """Zero the output of random heads and scale up the others by heads / (heads kept).
+    """Zero the output of random heads of `context` [B, L, heads * d], and scale up the others.
 
-    As in the authors' code, the scale depends on the number of heads kept, so that the sum over the
-    heads keeps its size in every text, not only on average. Where all heads would be dropped, all
-    are kept; so the expected output of a head is its undropped output.
-
-    Args:
-        context: [B, L, heads * d], the heads side by side.
-        heads: number of heads.
-        rate: probability that a head is dropped, drawn for each of the B texts.
+    Each head is dropped with the probability `rate`, drawn for each of the B texts. As in the
+    authors' code, the scale is heads / (heads kept), so that the sum over the heads keeps its size
+    in every text, not only on average. Where all heads would be dropped, all are kept; so the
+    expected output of a head is its undropped output.
     """
     batch, length, width = context.shape
     kept = torch.rand(batch, heads, device=context.device) >= rate

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_train.compute.random_state import RandomState
-from mirror_train.model.pooling import pool
 
 __all__ = ["Forward", "Rows", "embed_batch", "in_order", "length_groups"]
 
@@ -29,15 +27,9 @@ _PASS_COST = {"cpu": 128, "cuda": 8192}
 def length_groups(lengths: Rows, *, pass_cost: int) -> list[Rows]:
     """Sort rows by length and split them into the groups that are cheapest to run one by one.
 
-    A group of r rows of at most L tokens costs r * L + `pass_cost`; the split with the least sum
-    is found by dynamic programming over the distinct lengths.
-
-    Args:
-        lengths: int64 [n], number of tokens of each row.
-        pass_cost: cost of one more group, in tokens.
-
-    Returns:
-        The row indices of each group; every row is in exactly one group.
+    A group of r rows of at most L tokens costs r * L + `pass_cost` tokens; the split with the least
+    sum is found by dynamic programming over the distinct lengths. Returned are the row indices of
+    each group; every row is in exactly one group.
     """
     order = np.argsort(lengths, kind="stable")
     distinct, counts = np.unique(lengths, return_counts=True)
@@ -64,11 +56,7 @@ def embed_batch(
 ) -> Tensor:
     """Return the pooled embeddings [rows, D] of one padded batch, not normalised.
 
-    Args:
-        model: a transformers encoder on `device`.
-        batch: the padded token ids and their mask.
-        head: maps token vectors [rows, L, H] and a mask [rows, L] to text vectors.
-        device: where to compute.
+    `head` maps token vectors [rows, L, H] and a mask [rows, L] to text vectors.
     """
     ids = torch.from_numpy(batch.input_ids).to(device)
     mask = torch.from_numpy(batch.attention_mask).to(device)
@@ -82,36 +70,29 @@ class Forward:
 
     Attributes:
         model: a transformers encoder on `device`.
-        pooling: see `mirror_train.model.pooling.pool`.
+        head: maps token vectors [rows, L, H] and a mask [rows, L] to text vectors [rows, D].
         pad_id: token id to pad with.
-        pad_to: pad every row to this many tokens; None for as few as its chunk needs.
         device: where to compute.
+        pad_to: pad every row to this many tokens; None for as few as its chunk needs.
         dtype: dtype of autocast; None for float32.
         same_dropout: whether the rows are n strings and then their n copies, and each copy gets the
             dropout of its string ("controlled dropout", EMNLP 2021, section 4.4 and Table 8). Both
             are padded to one length and run with the generators in the same state.
-        layer: a layer after the pooling, from [rows, H] to [rows, D]; None for none.
     """
 
     model: torch.nn.Module
-    pooling: PoolingMode
+    head: Callable[[Tensor, Tensor], Tensor]
     pad_id: int
-    pad_to: int | None
     device: torch.device
+    pad_to: int | None = None
     dtype: torch.dtype | None = None
     same_dropout: bool = False
-    layer: nn.Module | None = None
 
     def chunks(self, tokens: RaggedTokens, *, max_rows: int | None = None) -> list[Rows]:
-        """Split rows into chunks of similar length to run together.
+        """Split rows into chunks of similar length to run together, and return their row indices.
 
-        Args:
-            tokens: n sequences.
-            max_rows: limit of a chunk's tokens, as a number of rows of average length (a chunk may
-                exceed it by less than one row); None for the cheapest split.
-
-        Returns:
-            The row indices of each chunk, for `embed_chunk`; every row is in exactly one chunk.
+        Every row is in exactly one chunk. `max_rows` limits a chunk to the tokens of that many rows
+        of average length (exceeded by less than one row); None takes the cheapest split.
         """
         copies = 2 if self.same_dropout else 1
         n = len(tokens) // copies
@@ -153,11 +134,7 @@ class Forward:
     def _embed_rows(self, tokens: RaggedTokens, rows: Rows, length: int | None) -> Tensor:
         batch = tokens.pad(rows, pad_id=self.pad_id, length=length)
         with self.autocast():
-            return embed_batch(self.model, batch, head=self._head, device=self.device)
-
-    def _head(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        vectors = pool(hidden, mask, self.pooling)
-        return vectors if self.layer is None else cast(Tensor, self.layer(vectors))
+            return embed_batch(self.model, batch, head=self.head, device=self.device)
 
     def _lengths(self, tokens: RaggedTokens) -> Rows:
         if self.pad_to is not None:

@@ -51,12 +51,6 @@ class Flow(nn.Module):
     mode's output is exact to 1e-5 for vectors of text encoders; in training mode the rounding of
     L and U adds to the error.
 
-    Args:
-        size: D, even.
-        blocks: number of blocks.
-        hidden_size: hidden size of each coupling's network.
-        generator: generator of the initial weights; None for torch's default.
-
     Raises:
         ConfigError: `size` is odd or less than 2, or there is no block or hidden unit.
     """

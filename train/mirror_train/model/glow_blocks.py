@@ -58,10 +58,6 @@ class InvertibleLinear(nn.Module):
 
     L has a diagonal of 1. P is a fixed permutation, and the signs of U's diagonal are fixed too. W
     is a random rotation at the start.
-
-    Args:
-        size: D.
-        generator: generator of the rotation; None for torch's default.
     """
 
     permutation: Tensor
@@ -95,13 +91,7 @@ class InvertibleLinear(nn.Module):
 
 
 class AdditiveCoupling(nn.Module):
-    """A coupling that shifts the second half of a vector by a network's output for the first half.
-
-    Args:
-        size: D, even.
-        hidden_size: hidden size of the network.
-        generator: generator of its initial weights; None for torch's default.
-    """
+    """A coupling that shifts a vector's second half by a network's output for the first half."""
 
     def __init__(
         self, size: int, hidden_size: int, generator: torch.Generator | None = None

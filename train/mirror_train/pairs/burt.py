@@ -21,9 +21,9 @@ from mirror_train.pairs.recipe import BurtConfig, BurtRecipe
 from mirror_train.pairs.task_layers import SoftmaxLayer, TaskLayer
 from mirror_train.pairs.task_session import Session, open_session
 from mirror_train.pairs.training import TaskTrainer, warm_up_then_decay
+from mirror_train.training.output_folder import TuneReport
 from mirror_train.training.step_bar import step_bar
 from mirror_train.training.trainer import TrainingStats
-from mirror_train.training.tune import TuneReport
 
 __all__ = ["tune_burt"]
 
@@ -46,22 +46,10 @@ def tune_burt(tasks: BurtTasks, config: BurtConfig) -> TuneReport:
         if name != "pi":
             tasks.of(name).check_classes()
     batches = _Batches(tasks, recipe, config.seed)
-    session = open_session(
-        config,
-        pooling=recipe.pooling,
-        otherwise=recipe.pooling,
-        dropout=recipe.dropout,
-        max_length=recipe.max_length,
-    )
+    session = open_session(dataclasses.replace(config, recipe=recipe))
     layers = session.layers({name: partial(_layer, name, tasks, recipe) for name in objectives})
     stats = _train(session, layers, batches, recipe)
-    return session.save(
-        layers,
-        stats,
-        recipe={"system": "burt"} | dataclasses.asdict(recipe),
-        data=tasks.summary(objectives),
-        training={},
-    )
+    return session.save(layers, stats, system="burt", data=tasks.summary(objectives), training={})
 
 
 def _train(
@@ -82,7 +70,6 @@ def _train(
             fused=True,
         ),
         schedule=partial(warm_up_then_decay, share=recipe.warm_up),
-        max_length=recipe.max_length,
     )
     with step_bar(len(batches), config.show_progress_bar, "burt") as on_step:
         return trainer.run(len(batches), on_step=lambda done, loss: on_step(loss))

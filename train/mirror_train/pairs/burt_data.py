@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +113,7 @@ class NegativeSampling:
 
     Li and Zhao 2020, section 3.2: for each target, k sequences are drawn from the data set and
     labelled as not its paraphrases. A sequence that is the target itself or listed as one of its
-    paraphrases is drawn again.
-
-    Args:
-        pairs: n pairs of paraphrases.
-        negatives: k, number of negatives for each pair.
-        batch_size: number of rows of a batch.
-        seed: seed of the order and the draws.
+    paraphrases is drawn again. The seed decides the order and the draws.
 
     Raises:
         DataError: there is a phrase for which no other could be a negative.
@@ -183,18 +180,12 @@ def batches_of(
             made[name] = len(sampling), sampling.__getitem__
         else:
             passes = Passes(len(rows), batch_size, (seed, OBJECTIVES.index(name)))
-            made[name] = len(rows), _Classes(name, rows, passes)
+            made[name] = len(rows), partial(_of_classes, name, rows, passes)
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class _Classes:
-    name: str
-    rows: Examples
-    passes: Passes
-
-    def __call__(self, batch: int) -> TaskBatch:
-        return batch_of(self.name, self.rows, self.passes[batch])
+def _of_classes(name: str, rows: Examples, passes: Passes, batch: int) -> TaskBatch:
+    return batch_of(name, rows, passes[batch])
 
 
 def _read_paraphrases(path: Path) -> Examples:
@@ -210,12 +201,7 @@ def _read_paraphrases(path: Path) -> Examples:
 
 
 def _join(parts: Sequence[Examples]) -> Examples | None:
-    if not parts:
-        return None
-    joined = parts[0]
-    for part in parts[1:]:
-        joined = joined + part
-    return joined
+    return functools.reduce(operator.add, parts) if parts else None
 
 
 def _join_ppdb(parts: Sequence[Ppdb]) -> Ppdb | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -18,8 +17,8 @@ from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
 from mirror_train.pairs.task_session import Session, open_session
 from mirror_train.pairs.training import TaskTrainer, constant
+from mirror_train.training.output_folder import TuneReport
 from mirror_train.training.step_bar import step_bar
-from mirror_train.training.tune import TuneReport
 
 __all__ = ["evaluate_tasks", "tune_multitask"]
 
@@ -42,13 +41,7 @@ def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
     recipe = config.recipe
     for part in data.tasks.values():
         part.train.check_classes()
-    session = open_session(
-        config,
-        pooling=recipe.pooling,
-        otherwise="mean",
-        dropout=recipe.dropout,
-        max_length=recipe.max_length,
-    )
+    session = open_session(config)
     layers = session.layers(
         {name: partial(_layer, name, part.train, recipe) for name, part in data.tasks.items()}
     )
@@ -85,7 +78,6 @@ def _train(
             fused=True,
         ),
         schedule=constant,
-        max_length=recipe.max_length,
     )
     best = _Best(session, layers, {name: part.dev for name, part in data.tasks.items()})
     with step_bar(recipe.steps, config.show_progress_bar, "multitask") as show:
@@ -99,7 +91,7 @@ def _train(
     return session.save(
         layers,
         stats,
-        recipe={"system": "multitask"} | dataclasses.asdict(recipe),
+        system="multitask",
         data=data.summary(),
         training={"metrics": best.metrics, "best_step": best.step},
     )

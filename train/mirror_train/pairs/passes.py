@@ -33,11 +33,7 @@ class Passes:
 
     So that tasks of very different sizes can be trained together, a task whose rows are used up
     starts again in a new order. A batch may hold the end of one pass and the start of the next.
-
-    Args:
-        count: n, number of rows.
-        batch_size: number of rows of a batch.
-        seed: numbers that give every task an order of its own.
+    `seed` holds numbers that give every task an order of its own.
     """
 
     def __init__(self, count: int, batch_size: int, seed: tuple[int, ...]) -> None:

@@ -69,9 +69,7 @@ class Ppdb:
     def balanced(self, *, seed: int, per_relation: int | None = None) -> Ppdb:
         """Draw equally many pairs of each relation at random, in their old order.
 
-        Args:
-            seed: seed of the draw.
-            per_relation: number of pairs; None for as many as the rarest relation has.
+        `per_relation` is their number; None takes as many as the rarest relation has.
 
         Raises:
             DataError: a relation has no pairs, or fewer than `per_relation`.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ConfigError
+from mirror_rt.schema import Rule
 from mirror_train.compute.precision import Precision
+from mirror_train.recipes.recipe import NotNegative, Positive, Rate, check_rules, least
 from mirror_train.training.run_config import RunConfig
 
 __all__ = [
@@ -38,6 +40,12 @@ CONCATENATIONS = (
     "|u-v|,u*v",
     "u,v,|u-v|,u*v",
 )
+_BURT_POOLING = Rule(
+    f"of {', '.join(get_args(BurtPooling))}", lambda name: name in get_args(BurtPooling)
+)
+_CONCATENATION = Rule(
+    "one of " + " ".join(map(repr, CONCATENATIONS)), lambda name: name in CONCATENATIONS
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,7 @@ class TaskConfig(RunConfig):
     """
 
     precision: Precision = "auto"
-    seed: int = 11711
+    seed: Annotated[int, least(0)] = 11711
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +82,23 @@ class BurtRecipe:
     """
 
     objectives: tuple[str, ...] = ()
-    pooling: BurtPooling = "mean"
-    concatenation: str = "u,v,|u-v|"
-    negatives: int = 3
-    batch_size: int = 16
-    learning_rate: float = 2e-5
-    warm_up: float = 0.1
-    dropout: float = 0.1
-    epochs: float = 1
-    steps: int | None = None
-    max_length: int = 128
+    pooling: Annotated[BurtPooling, _BURT_POOLING] = "mean"
+    concatenation: Annotated[str, _CONCATENATION] = "u,v,|u-v|"
+    negatives: Annotated[int, least(1)] = 3
+    batch_size: Annotated[int, least(1)] = 16
+    learning_rate: Positive = 2e-5
+    warm_up: Rate = 0.1
+    dropout: Rate = 0.1
+    epochs: Positive = 1
+    steps: Annotated[int | None, least(1)] = None
+    max_length: Annotated[int, least(3)] = 128
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.objectives if name not in OBJECTIVES]:
             raise ConfigError(f"objectives must be of {', '.join(OBJECTIVES)}, got {unknown[0]!r}")
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"an objective is given twice: {', '.join(self.objectives)}")
-        poolings = get_args(BurtPooling)
-        rate = "at least 0 and less than 1"
-        _check_numbers(
-            [
-                ("pooling", self.pooling, self.pooling in poolings, f"of {', '.join(poolings)}"),
-                (
-                    "concatenation",
-                    repr(self.concatenation),
-                    self.concatenation in CONCATENATIONS,
-                    "one of " + " ".join(map(repr, CONCATENATIONS)),
-                ),
-                ("negatives", self.negatives, self.negatives >= 1, "at least 1"),
-                ("batch_size", self.batch_size, self.batch_size >= 1, "at least 1"),
-                ("learning_rate", self.learning_rate, self.learning_rate > 0, "greater than 0"),
-                ("warm_up", self.warm_up, 0 <= self.warm_up < 1, rate),
-                ("dropout", self.dropout, 0 <= self.dropout < 1, rate),
-                ("epochs", self.epochs, self.epochs > 0, "greater than 0"),
-                ("steps", self.steps, self.steps is None or self.steps >= 1, "at least 1"),
-                ("max_length", self.max_length, self.max_length >= 3, "at least 3"),
-            ]
-        )
+        check_rules(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +132,14 @@ class MultitaskRecipe:
         hinges: task of pairs -> least similarity.
     """
 
-    steps: int = 5000
-    evaluate_every: int = 500
-    learning_rate: float = 1e-5
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    max_length: int = 128
+    steps: Annotated[int, least(1)] = 5000
+    evaluate_every: Annotated[int, least(1)] = 500
+    learning_rate: Positive = 1e-5
+    weight_decay: NotNegative = 0.01
+    dropout: Rate = 0.1
+    max_length: Annotated[int, least(3)] = 128
     pooling: PoolingMode | Literal["auto"] = "auto"
-    projection: int = 768
+    projection: Annotated[int, least(1)] = 768
     weights: Mapping[str, float] = field(
         default_factory=lambda: {"sentiment": 5.0, "paraphrase": 20.0, "similarity": 1.0}
     )
@@ -166,26 +154,21 @@ class MultitaskRecipe:
     )
 
     def __post_init__(self) -> None:
-        rate = "at least 0 and less than 1"
+        check_rules(self)
         checks = [
-            ("steps", self.steps, self.steps >= 1, "at least 1"),
-            ("evaluate_every", self.evaluate_every, self.evaluate_every >= 1, "at least 1"),
-            ("learning_rate", self.learning_rate, self.learning_rate > 0, "greater than 0"),
-            ("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0"),
-            ("dropout", self.dropout, 0 <= self.dropout < 1, rate),
-            ("max_length", self.max_length, self.max_length >= 3, "at least 3"),
-            ("projection", self.projection, self.projection >= 1, "at least 1"),
+            (f"hinge of {name}", hinge, -1 <= hinge < 1, "in -1 .. 1, below 1")
+            for name, hinge in self.hinges.items()
         ]
         for name in TASKS:
-            value = self.batch_sizes[name]
+            weight, size, rate = self.weights[name], self.batch_sizes[name], self.dropouts[name]
             checks += [
-                (f"weight of {name}", self.weights[name], self.weights[name] > 0, "above 0"),
-                (f"batch size of {name}", value, value >= 1, "at least 1"),
-                (f"dropout of {name}", self.dropouts[name], 0 <= self.dropouts[name] < 1, rate),
+                (f"weight of {name}", weight, weight > 0, "above 0"),
+                (f"batch size of {name}", size, size >= 1, "at least 1"),
+                (f"dropout of {name}", rate, 0 <= rate < 1, "at least 0 and less than 1"),
             ]
-        for name, hinge in self.hinges.items():
-            checks.append((f"hinge of {name}", hinge, -1 <= hinge < 1, "in -1 .. 1, below 1"))
-        _check_numbers(checks)
+        for name, value, holds, expected in checks:
+            if not holds:
+                raise ConfigError(f"{name} must be {expected}, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +180,3 @@ class MultitaskConfig(TaskConfig):
     """
 
     recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
-
-
-def _check_numbers(checks: Iterable[tuple[str, object, bool, str]]) -> None:
-    """Raise ConfigError for the first (name, value, holds, expected) whose check does not hold."""
-    for name, value, holds, expected in checks:
-        if not holds:
-            raise ConfigError(f"{name} must be {expected}, got {value}")

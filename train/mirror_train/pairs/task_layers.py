@@ -14,11 +14,9 @@ __all__ = ["CosineLayer", "SoftmaxLayer", "TaskLayer", "join_features"]
 
 
 def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
-    """Turn the vectors of n pairs into features [n, len(features) * D].
+    """Turn the vectors of n pairs [2n, D], n and then their partners, into [n, len(features) * D].
 
-    Args:
-        z: [2n, D] vectors: n, and then their partners.
-        features: names in `mirror_rt.heads.task_heads.FEATURES`.
+    The names of the features are in `mirror_rt.heads.task_heads.FEATURES`.
     """
     u, v = z.chunk(2)
     parts = {"u": u, "v": v, "|u-v|": (u - v).abs(), "u*v": u * v}
@@ -26,14 +24,7 @@ def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
 
 
 class TaskLayer(nn.Module):
-    """A linear layer on text vectors, with dropout before it and a loss after it.
-
-    Args:
-        name: name of the task.
-        in_features: size of the input.
-        out_features: size of the output.
-        dropout: rate of dropout in training.
-    """
+    """A linear layer on text vectors, with dropout before it and a loss after it."""
 
     def __init__(self, name: str, in_features: int, out_features: int, dropout: float) -> None:
         super().__init__()
@@ -42,11 +33,10 @@ class TaskLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of n texts [n, D] or pairs [2n, D], a scalar.
+        """Return the mean loss, a scalar, of n texts [n, D], or of n pairs as [2n, D].
 
-        Args:
-            z: pooled vectors; for pairs, n and then their n partners.
-            targets: int64 [n], indices of classes; or float [n], values.
+        In pairs, n texts come before their n partners. The targets are int64 [n], indices of
+        classes, or float [n], values.
         """
         raise NotImplementedError
 
@@ -65,15 +55,9 @@ class TaskLayer(nn.Module):
 class SoftmaxLayer(TaskLayer):
     """A softmax classifier, trained by cross entropy.
 
-    It classifies texts (BERT-CF, section 4.3, sentiment), or pairs by joined features (BURT,
-    section 3.2: P(a | P, H) = softmax(W^T [u; v; |u - v|])).
-
-    Args:
-        name: name of the task.
-        dimension: length D of a text's vector.
-        labels: names of the classes.
-        features: for pairs, names in `mirror_rt.heads.task_heads.FEATURES`; empty for texts.
-        dropout: rate of dropout in training.
+    It classifies texts (BERT-CF, section 4.3, sentiment), or pairs by joined features of
+    `mirror_rt.heads.task_heads.FEATURES` (BURT, section 3.2:
+    P(a | P, H) = softmax(W^T [u; v; |u - v|])).
     """
 
     def __init__(
@@ -107,18 +91,9 @@ class SoftmaxLayer(TaskLayer):
 class CosineLayer(TaskLayer):
     """The cosine y of two projected vectors, clamped to at least `hinge` (BERT-CF, section 4.3).
 
-    The loss of a pair with a label is 1 - y for the second class and y - hinge for the first. The
-    loss of a pair with a value is the squared error of y from the value, scaled linearly to
-    hinge .. 1.
-
-    Args:
-        name: name of the task.
-        dimension: length D of a text's vector.
-        size: e, length of a projected vector.
-        hinge: the least similarity.
-        labels: names of the two classes; empty for values.
-        scale: least and greatest value; None for classes.
-        dropout: rate of dropout in training.
+    The loss of a pair with one of two labels is 1 - y for the second and y - hinge for the first.
+    The loss of a pair with a value is the squared error of y from the value, scaled linearly from
+    `scale`, the least and the greatest value, to hinge .. 1.
     """
 
     def __init__(

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mirror_rt.errors import ModelError
 from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_train.compute.random_state import RandomState
 from mirror_train.data.views import dropout_seed, step_rng
 from mirror_train.model.forward import Forward
 from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.pairs.task_session import Session
-from mirror_train.training.trainer import AUTOCAST, TrainingStats
+from mirror_train.training.trainer import AUTOCAST, TrainingStats, finite_loss
 
 __all__ = ["TaskTrainer", "constant", "warm_up_then_decay"]
 
@@ -50,7 +50,6 @@ class TaskTrainer:
         weights: the factor of each task's loss.
         optimizer: optimiser of all parameters.
         schedule: maps a step and the total to a factor of the learning rate.
-        max_length: maximum number of tokens of a text.
     """
 
     session: Session
@@ -59,7 +58,6 @@ class TaskTrainer:
     weights: Mapping[str, float]
     optimizer: torch.optim.Optimizer
     schedule: Callable[[int, int], float]
-    max_length: int
 
     def run(
         self,
@@ -67,31 +65,25 @@ class TaskTrainer:
         *,
         on_step: Callable[[int, float], None] = lambda done, loss: None,
     ) -> TrainingStats:
-        """Train for `total` steps.
-
-        Args:
-            total: number of optimiser steps.
-            on_step: called after every step with the number of steps done and the step's loss.
+        """Train for `total` steps; call `on_step` with the number of steps done and the loss.
 
         Raises:
             ModelError: the loss is no longer finite.
         """
         stats = TrainingStats()
         self.session.base.model.to(self.session.device)
-        tokenizer = self.session.base.text_tokenizer(self.max_length)
+        tokenizer = self.session.base.text_tokenizer(self.session.config.recipe.max_length)
         half = self.session.precision == "fp16"
         scaler = torch.amp.GradScaler(self.session.device.type, enabled=half)
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        devices = [self.session.device] if self.session.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with RandomState.kept(self.session.device):
             for step in range(total):
                 began = time.perf_counter()
                 self._train_mode()
                 for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * self.schedule(step, total)
                 value = self._step(step, tokenizer, scaler, stats)
-                stats.losses.append(value)
-                stats.seconds += time.perf_counter() - began
+                stats.add(value, began)
                 on_step(step + 1, value)
         self.session.base.model.eval()
         return stats
@@ -114,8 +106,7 @@ class TaskTrainer:
             stats.real_tokens += int(tokens.lengths.sum())
             stats.padded_tokens += forward.padded_tokens(tokens, chunks)
             loss = self._loss(batch, forward.embed(tokens, chunks))
-            value += loss.item()
-            _check_finite(value, step)
+            value += finite_loss(loss, step, "a lower --learning-rate or --precision fp32")
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(self.optimizer)
         scaler.update()
@@ -129,12 +120,10 @@ class TaskTrainer:
     def _forward(self) -> Forward:
         return Forward(
             self.session.base.model,
-            pooling=self.session.pooling,
+            head=self.session.head,
             pad_id=self.session.base.pad_id,
-            pad_to=None,
             device=self.session.device,
             dtype=AUTOCAST.get(self.session.precision),
-            layer=self.session.layer,
         )
 
     def _train_mode(self) -> None:
@@ -142,11 +131,3 @@ class TaskTrainer:
         modules: Iterable[nn.Module] = (self.session.base.model, *self.layers.values())
         for module in modules:
             module.train()
-
-
-def _check_finite(value: float, step: int) -> None:
-    if not math.isfinite(value):
-        raise ModelError(
-            f"the loss became {value} at step {step + 1}: try a lower --learning-rate or "
-            "--precision fp32"
-        )

@@ -10,18 +10,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError
 from mirror_rt.masking import SpanMask
+from mirror_rt.schema import Rule
 
 __all__ = [
     "Level",
     "Loss",
+    "NotNegative",
+    "Positive",
+    "Rate",
     "Recipe",
     "ViewMask",
+    "check_rules",
+    "check_types",
     "checked",
+    "least",
     "load_recipe",
     "recipe_names",
     "suggest",
@@ -30,6 +37,15 @@ __all__ = [
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way", "multi_similarity"]
 ViewMask = Literal[SpanMask, "tokens"]
+# Numbers with their ranges, which `check_rules` checks.
+Positive = Annotated[float, Rule("greater than 0", lambda value: value > 0)]
+NotNegative = Annotated[float, Rule("at least 0", lambda value: value >= 0)]
+Rate = Annotated[float, Rule("at least 0 and less than 1", lambda value: 0 <= value < 1)]
+
+
+def least(number: int, reason: str = "") -> Rule:
+    """Require a value of at least `number`."""
+    return Rule(f"at least {number}{reason}", lambda value: value >= number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,51 +83,32 @@ class Recipe:
     """
 
     level: Level
-    temperature: float
-    span_length: int
+    temperature: Annotated[float, Rule("greater than 0", lambda tau: tau > 1e-30)]
+    span_length: Annotated[int, least(0)]
     span_mask: ViewMask
-    dropout: float
+    dropout: Rate
     pooling: Pooling
     loss: Loss
-    max_length: int
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    drophead: float = 0.0
+    max_length: Annotated[int, least(3)]
+    epochs: Annotated[int, least(1)]
+    batch_size: Annotated[int, least(2, ": InfoNCE needs negatives")]
+    learning_rate: Positive
+    weight_decay: NotNegative
+    drophead: Rate = 0.0
     same_dropout: bool = False
-    whitening: float = 0.0
-    span_probability: float = 0.3
-    ms_alpha: float = 1.0
-    ms_beta: float = 60.0
-    ms_base: float = 0.5
+    whitening: Annotated[float, Rule("in 0 .. 1", lambda power: 0 <= power <= 1)] = 0.0
+    span_probability: Annotated[
+        float, Rule("greater than 0 and less than 1", lambda value: 0 < value < 1)
+    ] = 0.3
+    ms_alpha: Positive = 1.0
+    ms_beta: Positive = 60.0
+    ms_base: Annotated[float, Rule("a cosine, -1 to 1", lambda cosine: -1 <= cosine <= 1)] = 0.5
     triplet_margin: float = 0.2
 
     def __post_init__(self) -> None:
-        for name, expected in get_type_hints(Recipe).items():
-            object.__setattr__(self, name, checked(name, getattr(self, name), expected))
-        self._check_ranges()
+        check_types(self)
+        check_rules(self)
         self._check_loss()
-
-    def _check_ranges(self) -> None:
-        for name, holds, wanted in [
-            ("temperature", self.temperature > 1e-30, "greater than 0"),
-            ("span_length", self.span_length >= 0, "at least 0"),
-            ("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1"),
-            ("drophead", 0 <= self.drophead < 1, "at least 0 and less than 1"),
-            ("whitening", 0 <= self.whitening <= 1, "in 0 .. 1"),
-            ("span_probability", 0 < self.span_probability < 1, "greater than 0 and less than 1"),
-            ("max_length", self.max_length >= 3, "at least 3"),
-            ("epochs", self.epochs >= 1, "at least 1"),
-            ("batch_size", self.batch_size >= 2, "at least 2: InfoNCE needs negatives"),
-            ("learning_rate", self.learning_rate > 0, "greater than 0"),
-            ("weight_decay", self.weight_decay >= 0, "at least 0"),
-            ("ms_alpha", self.ms_alpha > 0, "greater than 0"),
-            ("ms_beta", self.ms_beta > 0, "greater than 0"),
-            ("ms_base", -1 <= self.ms_base <= 1, "a cosine, -1 to 1"),
-        ]:
-            if not holds:
-                raise ConfigError(f"{name} must be {wanted}, got {getattr(self, name)}")
 
     def _check_loss(self) -> None:
         """Refuse values of fields that the loss ignores, so that none seems to have an effect."""
@@ -174,6 +171,21 @@ def _from_table(table: dict[str, Any]) -> Recipe:
     if missing := [name for name in required if name not in table]:
         raise ConfigError(f"missing {', '.join(missing)}")
     return Recipe(**table)
+
+
+def check_types(values: Any) -> None:
+    """Set each field of a dataclass to its value as `checked` returns it."""
+    for name, expected in get_type_hints(type(values)).items():
+        object.__setattr__(values, name, checked(name, getattr(values, name), expected))
+
+
+def check_rules(values: object) -> None:
+    """Raise ConfigError for a field, other than None, that breaks a rule in its annotation."""
+    for name, hint in get_type_hints(type(values), include_extras=True).items():
+        value = getattr(values, name)
+        for rule in getattr(hint, "__metadata__", ()):
+            if value is not None and not rule.holds(value):
+                raise ConfigError(f"{name} must be {rule.expected}, got {value}")
 
 
 def checked(name: str, value: Any, expected: Any) -> Any:

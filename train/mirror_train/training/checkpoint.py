@@ -14,6 +14,7 @@ import torch
 from mirror_rt.errors import ConfigError, OutputExistsError
 from mirror_rt.io.atomic import new_file
 from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.run_config import check_same_run
 
 __all__ = ["Checkpoint", "CheckpointStore"]
 
@@ -106,12 +107,7 @@ class CheckpointStore:
             raise ConfigError(
                 f"{path} cannot be read: {reason}; remove it to start again"
             ) from error
-        if differing := sorted(k for k in run | self._run if run.get(k) != self._run.get(k)):
-            name = differing[0]
-            raise ConfigError(
-                f"{path} is of another run: {name} was {run.get(name)!r}, now "
-                f"{self._run.get(name)!r}; use the same settings, or --overwrite to start again"
-            )
+        check_same_run(path, run, dict.fromkeys(run) | self._run)
         return checkpoint
 
     def remove(self) -> None:

@@ -19,17 +19,10 @@ def contrast(
     *,
     process_group: torch.distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Return the loss of this process's share of a step.
+    """Return the loss of this process's share of a step, a scalar; see `infonce`.
 
-    Args:
-        z: [V * n, D] embeddings of `batch.texts`: strings, positives and, where V is 3, hard
-            negatives.
-        batch: this process's share.
-        recipe: gives the loss and its hyper-parameters.
-        process_group: also contrast with the rows of all other processes of this group.
-
-    Returns:
-        A scalar; see `infonce` and `multi_similarity`.
+    `z` [V * n, D] are the embeddings of `batch.texts`: strings, positives and, where V is 3, hard
+    negatives. They are also contrasted with the rows of the other processes of `process_group`.
     """
     z1, z2, *hard = z.chunk(batch.views)
     ids = None if batch.group_ids is None else torch.from_numpy(batch.group_ids).to(z.device)

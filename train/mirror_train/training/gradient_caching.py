@@ -81,9 +81,8 @@ class GradCache(Generic[Chunk]):
         Raises:
             RuntimeError: no gradient has reached the embeddings; call `backward()` first.
         """
-        devices = [self._device] if self._device.type == "cuda" else []
         cached, self._cached = self._cached, []
-        with torch.random.fork_rng(devices=devices):
+        with RandomState.kept(self._device):
             for chunk, random, embeddings in cached:
                 if embeddings.grad is None:
                     raise RuntimeError("second_pass() before the loss's backward()")

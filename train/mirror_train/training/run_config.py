@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from mirror_rt.bundle.manifest import Pooling
+from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.errors import ConfigError
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
-from mirror_train.recipes.recipe import Recipe
+from mirror_train.recipes.recipe import Recipe, check_rules, least
 
-__all__ = ["RunConfig", "TuneConfig"]
+__all__ = ["RunConfig", "TuneConfig", "check_same_run", "recorded_run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +37,16 @@ class RunConfig:
     model: str = DEFAULT_MODEL
     revision: str | None = None
     device: str = "auto"
-    seed: int = 42
+    seed: Annotated[int, least(0)] = 42
     overwrite: bool = False
     offline: bool = False
     trust_remote_code: bool = False
     show_progress_bar: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed must be at least 0, got {self.seed}")
+        check_rules(self)
+        if getattr(self, "resume", False) and self.overwrite:
+            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
 
     def run_options(self) -> dict[str, Any]:
         """Return the fields of `RunConfig`, to make the settings of another run from."""
@@ -77,18 +79,36 @@ class TuneConfig(RunConfig):
     pooling: Pooling | Literal["auto"] = "auto"
     precision: Precision = "auto"
     loss_batch: int | None = None
-    checkpoint_every: int = 0
+    checkpoint_every: Annotated[int, least(0)] = 0
     resume: bool = False
 
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
-        if self.checkpoint_every < 0:
-            raise ConfigError(f"checkpoint_every must be at least 0, got {self.checkpoint_every}")
         if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
             raise ConfigError(
                 f"loss_batch must be at least batch_size, {self.recipe.batch_size}, got "
                 f"{self.loss_batch}: it counts the pairs that are contrasted with one another, "
                 "batch_size those that go through the encoder at a time"
             )
-        if self.resume and self.overwrite:
-            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
+
+
+def recorded_run(manifest: Manifest, model: str) -> dict[str, Any]:
+    """Return the settings that a manifest records; `model` names the field of its base model."""
+    return {
+        "model": manifest.base_model.get(model),
+        "data": (manifest.data or {}).get("sha256"),
+        "seed": (manifest.training or {}).get("seed"),
+    } | (manifest.recipe or {})
+
+
+def check_same_run(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ConfigError for the first wanted setting that the run which wrote `path` did not have.
+
+    The message names the setting with both of its values.
+    """
+    for name in sorted(wanted):
+        if found.get(name) != wanted[name]:
+            raise ConfigError(
+                f"{path} is of another run: {name} was {found.get(name)!r}, now "
+                f"{wanted[name]!r}; use the same settings, or --overwrite to start again"
+            )

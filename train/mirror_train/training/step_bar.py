@@ -22,13 +22,8 @@ def step_bar(
 ) -> Iterator[Callable[[float], None]]:
     """Show a bar of a run's steps; yield a function to call with the loss after each step.
 
-    Args:
-        steps: number of steps of the run.
-        show: see `shows_bars`.
-        desc: label of the bar.
-        done: number of steps that earlier sessions of the run have done.
-        unit: name of the units that the bar counts.
-        size: number of units in a step.
+    `shows_bars` says what `show` means. The bar is labelled `desc`, counts `size` units a step, and
+    begins after the steps that earlier sessions of the run have done.
     """
     bar = progress_bar(steps * size, shows_bars(show), unit=unit, desc=desc, initial=done * size)
 

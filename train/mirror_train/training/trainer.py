@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,11 @@ from mirror_rt.errors import ModelError
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_train.compute.precision import Precision
 from mirror_train.compute.processes import Processes
+from mirror_train.compute.random_state import RandomState
 from mirror_train.data.batches import Batches, StepBatch
 from mirror_train.model.drophead import drophead
 from mirror_train.model.forward import Forward, Rows, in_order
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
@@ -28,7 +30,7 @@ from mirror_train.training.gradient_caching import GradCache
 from mirror_train.training.interruption import Interrupted, deferred_interrupt
 from mirror_train.training.view_tokenizer import ViewTokenizer
 
-__all__ = ["AUTOCAST", "Trainer", "TrainingStats", "pad_length"]
+__all__ = ["AUTOCAST", "Trainer", "TrainingStats", "finite_loss", "pad_length"]
 
 AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -54,26 +56,32 @@ class TrainingStats:
     real_tokens: int = 0
     padded_tokens: int = 0
 
+    def add(self, loss: float, began: float) -> None:
+        """Count a step whose work began at that time of `time.perf_counter`."""
+        self.losses.append(loss)
+        self.seconds += time.perf_counter() - began
+
     @property
     def padding_percent(self) -> float:
         """The share of computed tokens that were padding, in percent."""
         return 100 * (1 - self.real_tokens / max(1, self.padded_tokens))
 
 
+def finite_loss(loss: Tensor, step: int, advice: str) -> float:
+    """Return the value of a step's loss; raise ModelError with advice if it is not finite."""
+    value = loss.item()
+    if not math.isfinite(value):
+        raise ModelError(f"the loss became {value} at step {step + 1}: try {advice}")
+    return value
+
+
 class Trainer:
     """One Mirror-BERT run, alone or as one of several processes.
 
     The weights and the optimiser's state are the same in all processes at every step: each adds its
-    share of a batch, and the gradients are averaged before the step.
-
-    Args:
-        pretrained: the model; it is trained in place.
-        batches: the batches to train on. Where a process's share of a batch is larger than the
-            recipe's batch size, gradients are cached.
-        recipe: hyper-parameters; its pooling is the one to train with.
-        precision: fp32, or bf16 / fp16 for mixed precision.
-        processes: this process, its device and the other processes of the run.
-        layer: a layer after the pooling, which is not trained; None for none.
+    share of a batch, and the gradients are averaged before the step. The model is trained in place;
+    the layers after its pooling are not. Where a process's share of a batch
+    is larger than the recipe's batch size, gradients are cached.
     """
 
     def __init__(
@@ -84,7 +92,7 @@ class Trainer:
         *,
         precision: Precision,
         processes: Processes,
-        layer: nn.Module | None = None,
+        layers: Iterable[nn.Module] = (),
     ) -> None:
         self._recipe, self._processes = recipe, processes
         self._device = processes.device
@@ -94,13 +102,12 @@ class Trainer:
         self._cached = batches.share > recipe.batch_size
         self._forward = Forward(
             self._model,
-            pooling=recipe.pooling,
+            head=Head([recipe.pooling], layers),
             pad_id=pretrained.pad_id,
             pad_to=pad_length(recipe),
             device=self._device,
             dtype=AUTOCAST.get(precision),
             same_dropout=recipe.same_dropout,
-            layer=layer,
         )
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
@@ -145,11 +152,10 @@ class Trainer:
         if resume_from is not None:
             self._restore(resume_from)
             start = resume_from.step
-        devices = [self._device] if self._device.type == "cuda" else []
         with (
             drophead(self._model, self._recipe.drophead),
             deferred_interrupt() as interrupted,
-            torch.random.fork_rng(devices=devices),
+            RandomState.kept(self._device),
         ):
             self._model.train()
             for step in range(start, self.total_steps):
@@ -174,8 +180,7 @@ class Trainer:
         self._processes.average_gradients(self._model.parameters())
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        self.stats.losses.append(value)
-        self.stats.seconds += time.perf_counter() - began
+        self.stats.add(value, began)
         return value
 
     def _backward(self, batch: StepBatch, step: int) -> float:
@@ -194,12 +199,8 @@ class Trainer:
     def _backward_loss(self, z: Tensor, batch: StepBatch, step: int) -> float:
         """Backpropagate from the embeddings [V * n, D] of this process; return the loss."""
         loss = contrast(z, batch, self._recipe, process_group=self._processes.group)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise ModelError(
-                f"the loss became {value} at step {step + 1}: try a lower --learning-rate, a "
-                "higher --temperature, or --precision fp32"
-            )
+        advice = "a lower --learning-rate, a higher --temperature, or --precision fp32"
+        value = finite_loss(loss, step, advice)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return value
 

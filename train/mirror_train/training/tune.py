@@ -3,44 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.errors import ConfigError
-from mirror_rt.io.atomic import check_free, check_space
+from mirror_rt.io.atomic import check_free
 from mirror_train.compute.precision import Precision, resolve_precision
 from mirror_train.compute.processes import Processes, joined_processes
 from mirror_train.data.batches import Batches, check_loss_batch
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.declared_modules import declared_pooling
-from mirror_train.model.dense import Dense
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.training.output_folder import describe_run, write_folder
+from mirror_train.training.output_folder import TuneReport, check_disk, write_folder
 from mirror_train.training.run_config import TuneConfig
 from mirror_train.training.step_bar import step_bar
 from mirror_train.training.trainer import Trainer, TrainingStats, pad_length
 from mirror_train.training.whitening import centre_again, fit_whitening
 
 __all__ = ["TuneReport", "load_base", "tune", "tuned_pooling"]
-
-
-@dataclass(frozen=True, slots=True)
-class TuneReport:
-    """The result of a run.
-
-    Attributes:
-        out: the folder written.
-        manifest: the content of its mirror.json.
-        stats: losses, wall time and padding.
-    """
-
-    out: Path
-    manifest: Manifest
-    stats: TrainingStats
 
 
 def tune(data: TrainingData, config: TuneConfig, *, base: Pretrained | None = None) -> TuneReport:
@@ -80,7 +63,7 @@ def _tune(
     precision = resolve_precision(config.precision, processes.device)
     base = base or processes.first_then_all(lambda: load_base(config))
     recipe = config.recipe.replace(pooling=tuned_pooling(base, config))
-    _check_length(base, recipe)
+    base.check_length(recipe.max_length)
     base.check_special_tokens([recipe.pooling])
     _check_whitening(recipe)
     _check_hard_negatives(data, recipe)
@@ -88,7 +71,7 @@ def _tune(
     store = CheckpointStore(config.out, run)
     checkpoint = processes.first_then_all(lambda: _starting_point(store, config))
     processes.check_alike(run | {"step": checkpoint.step if checkpoint else 0})
-    processes.in_first(lambda: _check_space(base, config))
+    processes.in_first(lambda: _check_space(base, config, checkpoint))
     batches = Batches(
         data,
         recipe,
@@ -98,7 +81,10 @@ def _tune(
         processes=processes,
     )
     layer = fit_whitening(base, data, recipe, seed=config.seed, device=processes.device)
-    trainer = Trainer(base, batches, recipe, precision=precision, processes=processes, layer=layer)
+    head = Head([recipe.pooling], [] if layer is None else [layer])
+    trainer = Trainer(
+        base, batches, recipe, precision=precision, processes=processes, layers=head.layers
+    )
     show = config.show_progress_bar if processes.rank == 0 else False
     done = checkpoint.step if checkpoint else 0
     with step_bar(len(batches), show, "tune", done=done, unit="string", size=loss_batch) as on_step:
@@ -110,54 +96,39 @@ def _tune(
         )
     if layer is not None:
         centre_again(base, layer, data, recipe, seed=config.seed, device=processes.device)
-    manifest = _describe(base, data, recipe, run, stats, processes)
-    manifest = processes.in_first(lambda: _write(base, manifest, layer, store, config))
-    return TuneReport(config.out, manifest, stats)
+    training = _training(run, stats, recipe, processes)
+
+    def write() -> Manifest:
+        report = write_folder(
+            base,
+            head,
+            stats,
+            config,
+            recipe=dataclasses.asdict(recipe),
+            data=data.summary(),
+            training=training,
+            level=recipe.level,
+            language=data.language,
+            pad_to=pad_length(recipe),
+        )
+        store.remove()
+        return report.manifest
+
+    return TuneReport(config.out, processes.in_first(write), stats)
 
 
-def _describe(
-    base: Pretrained,
-    data: TrainingData,
-    recipe: Recipe,
-    run: dict[str, Any],
-    stats: TrainingStats,
-    processes: Processes,
-) -> Manifest:
+def _training(
+    run: dict[str, Any], stats: TrainingStats, recipe: Recipe, processes: Processes
+) -> dict[str, Any]:
     loss_batch = run["loss_batch"] or recipe.batch_size
-    strings = loss_batch * len(stats.losses)
-    return describe_run(
-        base,
-        stats,
-        pooling=recipe.pooling,
-        recipe=dataclasses.asdict(recipe),
-        data=data.summary(),
-        training={
-            "seed": run["seed"],
-            "precision": run["precision"],
-            "device": processes.device.type,
-            "processes": processes.count,
-            "loss_batch": loss_batch,
-            "strings_per_second": round(strings / stats.seconds, 1),
-            "padding_percent": round(stats.padding_percent, 2),
-        },
-        level=recipe.level,
-        language=data.language,
-        weights_sha256=run["model"],
-        pad_to=pad_length(recipe),
-    )
-
-
-def _write(
-    base: Pretrained,
-    manifest: Manifest,
-    layer: Dense | None,
-    store: CheckpointStore,
-    config: TuneConfig,
-) -> Manifest:
-    layers = [] if layer is None else [layer]
-    manifest = write_folder(base, manifest, config.out, layers=layers, overwrite=config.overwrite)
-    store.remove()
-    return manifest
+    return {
+        "precision": run["precision"],
+        "device": processes.device.type,
+        "processes": processes.count,
+        "loss_batch": loss_batch,
+        "strings_per_second": round(loss_batch * len(stats.losses) / stats.seconds, 1),
+        "padding_percent": round(stats.padding_percent, 2),
+    }
 
 
 def _starting_point(store: CheckpointStore, config: TuneConfig) -> Checkpoint | None:
@@ -167,14 +138,6 @@ def _starting_point(store: CheckpointStore, config: TuneConfig) -> Checkpoint | 
         store.remove()
     store.check_unused()
     return None
-
-
-def _check_length(base: Pretrained, recipe: Recipe) -> None:
-    if recipe.max_length > base.max_length:
-        raise ConfigError(
-            f"max_length {recipe.max_length} is more than the {base.max_length} positions of "
-            f"{base.name}"
-        )
 
 
 def _check_whitening(recipe: Recipe) -> None:
@@ -197,13 +160,16 @@ def _check_hard_negatives(data: TrainingData, recipe: Recipe) -> None:
         raise ConfigError("same_dropout compares a string and its copy: give no hard negatives")
 
 
-def _check_space(base: Pretrained, config: TuneConfig) -> None:
-    """Check before the work that the disk can hold the result and a checkpoint, if one is written.
+def _check_space(base: Pretrained, config: TuneConfig, checkpoint: Checkpoint | None) -> None:
+    """Check before the work that the disk can hold the result, or the checkpoints if there are any.
 
-    A checkpoint takes three times the memory of the weights, because it holds AdamW's state.
+    A checkpoint takes three times the memory of the weights, because it holds AdamW's state. Each
+    is written before the last one, which a resumed run already has, is removed.
     """
-    weights = sum(p.numel() * p.element_size() for p in base.model.parameters())
-    check_space(config.out, (5 if config.checkpoint_every else 1) * weights)
+    copies = 1
+    if config.checkpoint_every:
+        copies = 3 if checkpoint else 6
+    check_disk(base, config.out, copies=copies)
 
 
 def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:

@@ -12,12 +12,7 @@ __all__ = ["ViewTokenizer"]
 
 
 class ViewTokenizer:
-    """A tokenizer of a step's strings that masks a span of each positive if the recipe says so.
-
-    Args:
-        pretrained: the model whose tokenizer is used.
-        recipe: gives the maximum length and the masking.
-    """
+    """A tokenizer of a step's strings that masks a span of each positive if the recipe says so."""
 
     def __init__(self, pretrained: Pretrained, recipe: Recipe) -> None:
         self._tokenize = pretrained.text_tokenizer(recipe.max_length)

@@ -35,12 +35,7 @@ def fit_whitening(
 ) -> Dense | None:
     """Fit the whitening layer of a recipe to the base model's vectors of the strings.
 
-    Args:
-        base: the model, before it is tuned.
-        data: the strings; of more than 5,000, a random sample is taken.
-        recipe: gives `whitening` and `pooling`.
-        seed: seed of the sample.
-        device: where to compute.
+    Of more than 5,000 strings, a random sample is taken.
 
     Returns:
         The layer on `device`; None where the recipe has no whitening.
@@ -50,8 +45,7 @@ def fit_whitening(
     """
     if not recipe.whitening:
         return None
-    encoder = TorchEncoder(base, head=Head([recipe.pooling]), device=device)
-    vectors = encoder.encode(_sample(data, seed), normalize_embeddings=False)
+    vectors = _sample_vectors(base, Head([recipe.pooling]), data, seed, device)
     return whitening_layer(vectors, recipe.whitening).to(device)
 
 
@@ -68,27 +62,24 @@ def centre_again(
 
     A direction that all vectors share hardly changes InfoNCE, so tuning brings one back.
 
-    Args:
-        base: the model, tuned.
-        layer: the layer that `fit_whitening` returned; changed in place.
-        data: the strings that `fit_whitening` was given.
-        recipe: the recipe that `fit_whitening` was given.
-        seed: the seed that `fit_whitening` was given.
-        device: where to compute.
+    `layer` is what `fit_whitening` returned for the other arguments; it is changed in place.
     """
-    encoder = TorchEncoder(base, head=Head([recipe.pooling], [layer]), device=device)
-    vectors = encoder.encode(_sample(data, seed), normalize_embeddings=False)
+    vectors = _sample_vectors(base, Head([recipe.pooling], [layer]), data, seed, device)
     layer.linear.bias.data -= torch.from_numpy(vectors.mean(axis=0, dtype=np.float64)).to(
         layer.linear.bias
     )
 
 
-def _sample(data: TrainingData, seed: int) -> list[str]:
+def _sample_vectors(
+    base: Pretrained, head: Head, data: TrainingData, seed: int, device: torch.device
+) -> Vectors:
+    """Return the vectors of at most 5,000 random strings, float32 [n, D], not normalised."""
     strings = sorted({*data.first, *data.second})
-    if len(strings) <= _SAMPLE:
-        return strings
-    chosen = np.random.default_rng(seed).choice(len(strings), _SAMPLE, replace=False)
-    return [strings[i] for i in np.sort(chosen)]
+    if len(strings) > _SAMPLE:
+        chosen = np.random.default_rng(seed).choice(len(strings), _SAMPLE, replace=False)
+        strings = [strings[i] for i in np.sort(chosen)]
+    encoder = TorchEncoder(base, head=head, device=device)
+    return np.asarray(encoder.encode(strings, normalize_embeddings=False))
 
 
 def whitening_layer(vectors: Vectors, power: float) -> Dense:

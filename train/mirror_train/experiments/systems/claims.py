@@ -51,13 +51,7 @@ class Finding:
 
 
 def judge(system: str, claim: Claim, results: Iterable[Result]) -> list[Finding]:
-    """Compare a system with another one on all sets of the claim where both have figures.
-
-    Args:
-        system: name of the system, which labels its results.
-        claim: the claim to check.
-        results: results of all systems.
-    """
+    """Compare a system with the other one of a claim on all sets of it where both have figures."""
     by_model: dict[str, dict[tuple[str, str], Result]] = {}
     for result in results:
         if result.measure.suite in claim.suites and result.outcome.ranked:

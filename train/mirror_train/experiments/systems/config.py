@@ -6,13 +6,13 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.schema import Rule
 from mirror_train.compute.precision import Precision
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.pairs import BurtRecipe, MultitaskRecipe
-from mirror_train.recipes.recipe import Recipe
+from mirror_train.recipes.recipe import Recipe, least
 from mirror_train.training.run_config import RunConfig
 
 __all__ = ["SystemJob", "SystemsConfig", "fitted"]
@@ -76,18 +76,9 @@ class SystemsConfig(RunConfig):
     data: Path
     systems: list[str] | None = None
     language: str = "en"
-    top: int | None = None
-    max_steps: int | None = None
-    learning_rate: float | None = None
-    samples: int = 1000
+    top: Annotated[int | None, least(2)] = None
+    max_steps: Annotated[int | None, least(1)] = None
+    learning_rate: Annotated[float | None, Rule("above 0", lambda rate: 0 < rate < math.inf)] = None
+    samples: Annotated[int, least(0)] = 1000
     export: bool = True
     precision: Precision = "auto"
-
-    def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
-        for name, least in [("top", 2), ("max_steps", 1), ("samples", 0)]:
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")

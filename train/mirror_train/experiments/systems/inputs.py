@@ -93,8 +93,7 @@ class Inputs:
     def tasks(self, seed: int) -> MultitaskData:
         """Read sentiment, paraphrases and similarity, without pairs of the evaluation.
 
-        Args:
-            seed: seed of the choice of the rows to hold out.
+        `seed` decides which rows are held out.
         """
         read = load_multitask_data(self.data / "pairs", top=self.top, seed=seed).tasks
         paths = find_input(self.data, "evaluated", self.language)
@@ -107,8 +106,7 @@ class Inputs:
     def burt_tasks(self, seed: int) -> BurtTasks:
         """Read inference pairs and, where there are any, paraphrases of phrases.
 
-        Args:
-            seed: seed of the draw from PPDB.
+        `seed` decides which pairs are drawn from PPDB.
         """
         return BurtTasks.load(
             nli=self.files("inference"),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mirror_rt import __version__
-from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.evaluation.bootstrap import CONFIDENCE
 from mirror_rt.evaluation.run import Result
 from mirror_rt.io.atomic import new_file, write_json
-from mirror_train.compute.precision import resolve_device, resolve_precision
+from mirror_train.experiments.kept_results import machine_facts
 from mirror_train.experiments.systems.claims import Finding, judge
 from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.rows import Row, row_to_json
@@ -162,11 +159,5 @@ def _plain(finding: Finding) -> dict[str, Any]:
 def _about(config: SystemsConfig) -> dict[str, Any]:
     options = dataclasses.asdict(config)
     kept = ("model", "language", "top", "max_steps", "learning_rate", "seed", "samples")
-    device = resolve_device(config.device)
-    return {name: options[name] for name in kept} | {
-        "precision": resolve_precision(config.precision, device),  # the one used, never auto
-        "device": str(device),
-        "machine": machine_name(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "mirror_rt": __version__,
-    }
+    facts = machine_facts(precision=config.precision, device=config.device)
+    return {name: options[name] for name in kept} | facts

@@ -14,10 +14,12 @@ from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.claims import Claim
 from mirror_train.experiments.systems.config import SystemJob
 from mirror_train.experiments.systems.inputs import Inputs
-from mirror_train.recipes.recipe import Recipe, load_recipe, suggest
+from mirror_train.flow.recipe import CfRecipe, FlowRecipe
+from mirror_train.pairs.recipe import BurtRecipe, MultitaskRecipe
+from mirror_train.recipes.recipe import load_recipe, suggest
 
 if TYPE_CHECKING:
-    from mirror_train.training.tune import TuneReport
+    from mirror_train.training.output_folder import TuneReport
 
 __all__ = ["BASE", "SYSTEMS", "System", "find_systems"]
 
@@ -33,9 +35,9 @@ class System:
         title: description in a line.
         source: the paper.
         inputs: names in `mirror_train.experiments.systems.inputs.INPUTS`; all are required.
-        options: what decides its result besides job and inputs, as JSON values.
-        tune: tunes it: reads the inputs and writes `SystemJob.out`.
-        claims: improvements that its paper claims.
+        recipe: returns its hyper-parameters.
+        tune: tunes it with these: reads the inputs and writes `SystemJob.out`.
+        claims: the improvements that its paper claims.
         optional: inputs that are not required: further training data, or the evaluated pairs, which
             are left out of the training data.
     """
@@ -44,15 +46,15 @@ class System:
     title: str
     source: str
     inputs: tuple[str, ...]
-    options: Callable[[], dict[str, Any]]
-    tune: Callable[[SystemJob], TuneReport]
+    recipe: Callable[[], Any]
+    tune: Callable[[Any, SystemJob], TuneReport]
     claims: tuple[Claim, ...] = field(default=())
     optional: tuple[str, ...] = ()
 
-
-def _recipe(name: str, **changes: Any) -> Recipe:
-    """Return the recipe of a name, with changes."""
-    return load_recipe(name).replace(**changes)
+    def options(self) -> dict[str, Any]:
+        """Return what decides its result besides the job and the inputs, as JSON values."""
+        recipe = self.recipe()
+        return recipe.to_dict() if isinstance(recipe, CfRecipe) else dataclasses.asdict(recipe)
 
 
 def _mirror(
@@ -65,15 +67,9 @@ def _mirror(
     *claims: Claim,
     **changes: Any,
 ) -> System:
-    made = functools.partial(_recipe, recipe, **changes)
+    tune = functools.partial(tuning.tune_mirror, read)
     return System(
-        name,
-        title,
-        source,
-        (needs,),
-        lambda: dataclasses.asdict(made()),
-        functools.partial(tuning.tune_mirror, made, read),
-        claims,
+        name, title, source, (needs,), lambda: load_recipe(recipe).replace(**changes), tune, claims
     )
 
 
@@ -109,24 +105,22 @@ SYSTEMS: dict[str, System] = {
         _mirror("mirror-tokens", "the first step of cf: masked spans of tokens", "BERT-CF, 4.1",
                 "sentences", Inputs.sentences, "cf", Claim(BASE, _STS)),
         System("flow", "a flow over frozen vectors, on sentences", "BERT-flow (Li et al. 2020)",
-               ("sentences",), tuning.flow_options, tuning.tune_flow, (Claim(BASE, _STS),)),
+               ("sentences",), FlowRecipe, tuning.tune_flow, (Claim(BASE, _STS),)),
         System("cf", "Mirror-BERT with token spans, then a regularised flow", "BERT-CF",
-               ("sentences",), tuning.cf_options, tuning.tune_cf,
+               ("sentences",), tuning.cf_recipe, tuning.tune_cf,
                tuple(Claim(name, _STS) for name in _COMPARED_WITH_CF)),
         System("cf-simcse", "the same with SimCSE in the place of Mirror-BERT", "BERT-CF, 6.1",
-               ("sentences",), functools.partial(tuning.cf_options, views="simcse"),
-               functools.partial(tuning.tune_cf, views="simcse")),
+               ("sentences",), functools.partial(tuning.cf_recipe, views="simcse"), tuning.tune_cf),
         System("cf-joint", "the same with the encoder unfrozen", "BERT-CF, 6.1", ("sentences",),
-               functools.partial(tuning.cf_options, joint=True),
-               functools.partial(tuning.tune_cf, joint=True)),
+               functools.partial(tuning.cf_recipe, joint=True), tuning.tune_cf),
         System("cf-unregularised", "a flow after Mirror-BERT, by likelihood alone", "BERT-CF, 6.1",
-               ("sentences",), functools.partial(tuning.cf_options, regulariser=False),
-               functools.partial(tuning.tune_cf, regulariser=False)),
+               ("sentences",), functools.partial(tuning.cf_recipe, regulariser=False),
+               tuning.tune_cf),
         System("burt", "inference and paraphrases, by classes", "BURT (Li and Zhao 2020)",
-               ("inference",), tuning.burt_options, tuning.tune_burt,
+               ("inference",), BurtRecipe, tuning.tune_burt,
                (Claim(BASE, _STS + _WORDS),), ("ppdb", "paraphrases")),
         System("multitask", "sentiment, paraphrases and similarity at once", "BERT-CF, 4.3",
-               ("sentiment", "paraphrases", "similarity"), tuning.multitask_options,
+               ("sentiment", "paraphrases", "similarity"), MultitaskRecipe,
                tuning.tune_multitask, (Claim(BASE, _STS),), ("evaluated",)),
     )
 }  # fmt: skip

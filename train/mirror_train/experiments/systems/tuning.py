@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.systems.config import SystemJob, fitted
@@ -16,19 +16,9 @@ from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
-    from mirror_train.training.tune import TuneReport
+    from mirror_train.training.output_folder import TuneReport
 
-__all__ = [
-    "burt_options",
-    "cf_options",
-    "flow_options",
-    "multitask_options",
-    "tune_burt",
-    "tune_cf",
-    "tune_flow",
-    "tune_mirror",
-    "tune_multitask",
-]
+__all__ = ["cf_recipe", "tune_burt", "tune_cf", "tune_flow", "tune_mirror", "tune_multitask"]
 
 
 def _steps(own: int, job: SystemJob) -> int:
@@ -36,26 +26,20 @@ def _steps(own: int, job: SystemJob) -> int:
 
 
 def tune_mirror(
-    recipe: Callable[[], Recipe], read: Callable[[Inputs], TrainingData], job: SystemJob
+    read: Callable[[Inputs], TrainingData], recipe: Recipe, job: SystemJob
 ) -> TuneReport:
     """Tune by a contrastive loss, with batches no larger than the data."""
     from mirror_train.training.tune import tune
 
-    data, settings = read(job.inputs), fitted(recipe(), job)
-    settings = settings.replace(batch_size=max(2, min(settings.batch_size, len(data))))
-    return tune(data, TuneConfig(recipe=settings, precision=job.precision, **job.run_options()))
+    data, recipe = read(job.inputs), fitted(recipe, job)
+    recipe = recipe.replace(batch_size=max(2, min(recipe.batch_size, len(data))))
+    return tune(data, TuneConfig(recipe=recipe, precision=job.precision, **job.run_options()))
 
 
-def flow_options() -> dict[str, Any]:
-    """Return the hyper-parameters of `tune_flow`."""
-    return dataclasses.asdict(FlowRecipe())
-
-
-def tune_flow(job: SystemJob) -> TuneReport:
+def tune_flow(recipe: FlowRecipe, job: SystemJob) -> TuneReport:
     """Fit a flow to the base model's mean vectors of the sentences."""
     from mirror_train.flow.likelihood import tune_flow as run
 
-    recipe = FlowRecipe()
     recipe = dataclasses.replace(recipe, steps=_steps(recipe.steps, job))
     config = FlowConfig(recipe=recipe, **job.run_options())
     return run(job.inputs.sentences(), config)
@@ -69,32 +53,21 @@ def cf_recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool =
     return dataclasses.replace(recipe, mirror=mirror, joint=joint, mirror_weight=weight)
 
 
-def cf_options(**ablation: Any) -> dict[str, Any]:
-    """Return the hyper-parameters of `tune_cf`."""
-    return cf_recipe(**ablation).to_dict()
-
-
-def tune_cf(job: SystemJob, **ablation: Any) -> TuneReport:
+def tune_cf(recipe: CfRecipe, job: SystemJob) -> TuneReport:
     """Tune by Mirror-BERT on the sentences, then fit a flow with its loss as regulariser."""
     from mirror_train.flow.contrastive import tune_cf as run
 
-    recipe = cf_recipe(**ablation)
     flow = dataclasses.replace(recipe.flow, steps=_steps(recipe.flow.steps, job))
     recipe = dataclasses.replace(recipe, mirror=fitted(recipe.mirror, job), flow=flow)
     config = CfConfig(recipe=recipe, precision=job.precision, **job.run_options())
     return run(job.inputs.sentences(), config)
 
 
-def burt_options() -> dict[str, Any]:
-    """Return the hyper-parameters of `tune_burt`."""
-    return dataclasses.asdict(BurtRecipe())
-
-
-def tune_burt(job: SystemJob) -> TuneReport:
+def tune_burt(recipe: BurtRecipe, job: SystemJob) -> TuneReport:
     """Train on inference pairs and paraphrases, for an epoch of the inference pairs."""
     from mirror_train.pairs.burt import tune_burt as run
 
-    tasks, recipe = job.inputs.burt_tasks(job.seed), fitted(BurtRecipe(), job)
+    tasks, recipe = job.inputs.burt_tasks(job.seed), fitted(recipe, job)
     if job.max_steps is not None:
         turns = 1 if tasks.objectives == ("nli",) else 2  # every second batch is of inference
         pairs = 0 if tasks.nli is None else len(tasks.nli)
@@ -104,16 +77,11 @@ def tune_burt(job: SystemJob) -> TuneReport:
     return run(tasks, config)
 
 
-def multitask_options() -> dict[str, Any]:
-    """Return the hyper-parameters of `tune_multitask`."""
-    return dataclasses.asdict(MultitaskRecipe())
-
-
-def tune_multitask(job: SystemJob) -> TuneReport:
+def tune_multitask(recipe: MultitaskRecipe, job: SystemJob) -> TuneReport:
     """Fine-tune on sentiment, paraphrases and similarity together."""
     from mirror_train.pairs.multitask import tune_multitask as run
 
-    recipe = fitted(MultitaskRecipe(), job)
+    recipe = fitted(recipe, job)
     recipe = dataclasses.replace(recipe, steps=_steps(recipe.steps, job))
     config = MultitaskConfig(recipe=recipe, precision=job.precision, **job.run_options())
     return run(job.inputs.tasks(job.seed), config)

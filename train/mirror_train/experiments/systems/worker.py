@@ -53,7 +53,8 @@ def tune_here(job: SystemJob) -> dict[str, Any]:
 
     began = time.perf_counter()
     try:
-        report = SYSTEMS[job.system].tune(job)
+        system = SYSTEMS[job.system]
+        report = system.tune(system.recipe(), job)
     except (MirrorError, OSError) as error:
         return {"error": " ".join(str(error).split())}
     used = torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_available() else 0.0
