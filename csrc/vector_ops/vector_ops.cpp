@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "isa_list.h"
 #include "parallel.h"
 
 namespace mirror_rt::vector_ops {
@@ -72,13 +73,8 @@ void search_part(const Isa& isa, const Corpus& corpus, std::int64_t part, std::i
 }  // namespace
 
 const Isa* find_isa(const char* name) {
-  const Isa* found = nullptr;
-  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    if ((name == nullptr || std::strcmp((*isa)->name, name) == 0) && (*isa)->supported()) {
-      found = *isa;
-    }
-  }
-  return found;
+  return last_supported(
+      kIsas, [&](const Isa& isa) { return name == nullptr || std::strcmp(isa.name, name) == 0; });
 }
 
 void keep_best(const Isa& isa, const float* scores, std::int64_t n, std::int64_t first,

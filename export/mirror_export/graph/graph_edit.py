@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from mirror_export.graph.onnx_file import source
-
 __all__ = [
     "ORT",
     "array",
@@ -26,6 +24,7 @@ __all__ = [
     "remove_unused",
     "replace",
     "share_weights",
+    "source",
     "split_embeddings",
 ]
 
@@ -33,6 +32,11 @@ __all__ = [
 ORT = "com.microsoft"
 # How many numbers of a weight `by_rows` processes at once.
 _CHUNK = 2**22
+
+
+def source(path: Path) -> Path:
+    """Return where `write_onnx` puts a copy of the graph `path` that reads its large weights."""
+    return path.with_suffix(".source")
 
 
 def read_graph(path: Path) -> ir.Model:
