@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ __all__ = [
     "GROUPS",
     "INCOMPLETE",
     "Command",
-    "commands_of",
+    "command_of",
     "find_command",
     "installed_commands",
 ]
@@ -74,77 +74,34 @@ class Command:
         import_module(self.module).add_parser(commands)
 
 
-def commands_of(
-    package: str, group: str, helps: Mapping[str, str], *needs: tuple[str, str]
-) -> tuple[Command, ...]:
-    """Describe commands of a package, each of which is in the module of its last word.
-
-    Args:
-        package: name of the package with the modules.
-        group: see `Command`.
-        helps: maps the name of each command to its help.
-        needs: see `Command`.
-    """
-    return tuple(
-        Command(name, group, text, f"{package}.{name.split()[-1]}", needs)
-        for name, text in helps.items()
-    )
+def command_of(package: str, name: str, group: str, help: str, *needs: tuple[str, str]) -> Command:
+    """Describe a command that is in the module of its last word in a package; see `Command`."""
+    return Command(name, group, help, f"{package}.{name.split()[-1]}", needs)
 
 
-_HERE = "mirror_rt.cli"
 _USE, _, _MEASURE, _OPERATE = GROUPS
-_ONNXRUNTIME = ("onnxruntime", "cpu|gpu")
-_HUB = ("huggingface_hub", "hub")
-_SERVER = tuple((name, "serve") for name in ("starlette", "uvicorn", "msgspec", "orjson"))
-_OF_A_FILE = {
-    "evaluate similarity": "Spearman's rho of cosines and human scores",
-    "evaluate geometry": "isotropy, mean vector, alignment, uniformity",
-}
-
-COMMANDS = (
-    *commands_of(
-        _HERE,
-        _USE,
-        {
-            "encode": "turn the texts of a file into vectors",
-            "predict": "give texts labels and values by the task heads of a bundle",
-        },
-        _ONNXRUNTIME,
-    ),
-    *commands_of(
-        _HERE,
-        _USE,
-        {"serve": "serve vectors over HTTP, as OpenAI and text-embeddings-inference do"},
-        *_SERVER,
-        _ONNXRUNTIME,
-    ),
-    *commands_of(_HERE, _USE, {"info": "show what a bundle or a pack is, and verify every hash"}),
-    *commands_of(_HERE, _USE, {"pull": "download a bundle from a model hub"}, _HUB),
-    *commands_of(
-        _HERE, _MEASURE, {"evaluate": "compare models over suites of sets, with a report"}
-    ),
-    *(Command(name, _MEASURE, text, f"{_HERE}.evaluate_file") for name, text in _OF_A_FILE.items()),
-    *commands_of(
-        _HERE,
-        _MEASURE,
-        {"benchmark": "measure throughput and latency of a bundle on this machine"},
-        _ONNXRUNTIME,
-    ),
-    *commands_of(
-        _HERE,
-        _OPERATE,
-        {
-            "doctor": "examine what is installed here, and say how to mend what does not fit",
-            "triton": "write a bundle or a pack as a model repository of NVIDIA Triton",
-        },
-    ),
-    *commands_of(_HERE, _OPERATE, {"push": "send a bundle to a model hub"}, _HUB),
-    *commands_of(
-        _HERE,
-        _OPERATE,
-        {"completion": "let the TAB key complete commands and options in your shell"},
-        ("argcomplete", "completion"),
-    ),
+_RUN = (("onnxruntime", "cpu|gpu"),)
+_HUB = (("huggingface_hub", "hub"),)
+_SERVE = tuple((name, "serve") for name in ("starlette", "uvicorn", "msgspec", "orjson"))
+_ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
+    ("encode", _USE, "turn the texts of a file into vectors", _RUN),
+    ("predict", _USE, "give texts labels and values by the task heads of a bundle", _RUN),
+    ("serve", _USE, "serve vectors over HTTP, as OpenAI's and TEI's servers do", _SERVE + _RUN),
+    ("info", _USE, "show what a bundle or a pack is, and verify every hash", ()),
+    ("pull", _USE, "download a bundle from a model hub", _HUB),
+    ("evaluate", _MEASURE, "compare models over suites of sets, with a report", ()),
+    ("evaluate similarity", _MEASURE, "compare cosines with human scores of one file", ()),
+    ("evaluate geometry", _MEASURE, "measure isotropy, alignment and uniformity", ()),
+    ("benchmark", _MEASURE, "measure how quickly a bundle encodes on this machine", _RUN),
+    ("doctor", _OPERATE, "examine what is installed, and say how to mend what does not fit", ()),
+    ("triton", _OPERATE, "write a model repository for NVIDIA Triton", ()),
+    ("push", _OPERATE, "send a bundle to a model hub", _HUB),
+    ("completion", _OPERATE, "let the TAB key complete a line", (("argcomplete", "completion"),)),
+)
+_MODULES = dict.fromkeys(["evaluate similarity", "evaluate geometry"], "evaluate_file")
+COMMANDS = tuple(
+    Command(name, group, text, f"mirror_rt.cli.{_MODULES.get(name, name)}", needs)
+    for name, group, text, needs in _ROWS
 )
 
 

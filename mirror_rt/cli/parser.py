@@ -45,6 +45,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with status 2; a second line of the message is the suggestion."""
         said, _, hint = message.removeprefix("argument ").partition("\n")
+        said = said.replace(": must be", " must be", 1)
         needs = f"{self.prog.removeprefix('mirror-rt ')} needs"
         said = re.sub("^the following arguments are required:", needs, said)
         said = re.sub("^one of the arguments (.*) is required", rf"{needs} \1", said)
@@ -141,6 +142,6 @@ def add_model(
     name, few, many = dest or flag[2:], "*" if several else "?", "+" if several else None
     # Without a default of its own, the word does not undo the option when it is left out.
     ways.add_argument(
-        name, nargs=few, default=argparse.SUPPRESS, metavar=metavar, help=f"{help} (or {flag})"
+        name, nargs=few, default=argparse.SUPPRESS, metavar=metavar, help=f"{help}; or {flag}"
     )
     ways.add_argument(flag, dest=name, nargs=many, metavar=metavar, help=argparse.SUPPRESS)

@@ -47,8 +47,8 @@ def add_parser(commands: Subparsers) -> None:
         commands,
         "predict",
         description="Apply a task head of a bundle (see 'mirror-rt train multitask' and 'burt') to "
-        "texts or pairs of\ntexts. Writes a JSON line a row: its label and what it comes from; "
-        "with --label-field,\nalso how many are right, beside always saying the most frequent label.",
+        "texts or pairs of\ntexts. Writes a JSON line a row: its label and what it comes from;\n"
+        "with --label-field also how many are right, beside always saying the most frequent label.",
         examples="""
 mirror-rt predict bundle --head sentiment --input reviews.txt
 mirror-rt predict bundle --head paraphrase --input pairs.tsv --fields question1,question2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import add_hub_options, fill_table
+from mirror_rt.cli.options import add_options
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free
@@ -21,8 +21,7 @@ from mirror_train.cli.study_systems import (
     check_systems_options,
     run_systems,
 )
-from mirror_train.cli.training_options import add_fields, defaults_of, given_config
-from mirror_train.cli.tune import POOLING, PRECISION
+from mirror_train.cli.training_options import given_config
 from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.studies import STUDIES, Study, StudyConfig, find_study
@@ -35,12 +34,7 @@ __all__ = ["add_parser"]
 
 _TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()}
 _NAMES = _TITLES | {NAME: TITLE}
-_OPTIONS: Mapping[str, str] = {
-    "pooling": POOLING,
-    "seeds": "runs of every setup",
-    "precision": PRECISION,
-    "device": "auto, cpu, cuda or cuda:N",
-}
+_OPTIONS = ("pooling", "seeds", "precision", "device")
 
 # The files below --data for each level: strings to tune on, pairs to evaluate on.
 _FILES = {
@@ -125,7 +119,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given",
     )
-    add_fields(group, StudyConfig, _OPTIONS, defaults=defaults_of(StudyConfig))
+    add_options(group, StudyConfig, only=_OPTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int | None:

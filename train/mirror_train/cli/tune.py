@@ -3,67 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+from mirror_rt.cli.options import add_options, from_arguments, given_values
 from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.default_recipe import default_recipe
 from mirror_train.cli.recipes import add_recipes_option
-from mirror_train.cli.training_options import (
-    add_base_options,
-    add_fields,
-    add_run_options,
-    given,
-    given_config,
-)
+from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
 from mirror_train.cli.tune_languages import first_strings, run_languages
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
 from mirror_train.training.run_config import TuneConfig
 
-__all__ = ["POOLING", "PRECISION", "add_data_options", "add_parser", "training_data"]
+__all__ = ["add_data_options", "add_parser", "training_data"]
 
 _TOP = 10_000
-PRECISION = "auto: what the processor is good at"
-POOLING = (
-    "auto: what the base model declares, else the recipe's (mean-without-special of a recipe goes "
-    "first)"
-)
-# The options for fields of the recipe, which checks choices and ranges itself.
-_RECIPE: Mapping[str, str] = {
-    "level": "what the strings are",
-    "temperature": "tau of the InfoNCE loss (none with multi_similarity)",
-    "span_length": "characters masked in one of the two copies (k); 0 for none",
-    "span_mask": "mask-token is the tokenizer's own, reference as in the authors' code, tokens at "
-    "most --span-length whole tokens, as BERT-CF",
-    "span_probability": "with --span-mask tokens: of the geometric distribution of a span's length",
-    "dropout": "rate of every dropout of the model",
-    "loss": "a form of InfoNCE; or multi_similarity, on hard triplets",
-    "max_length": "most tokens of a training string",
-    "epochs": "passes over the strings",
-    "batch_size": "strings in a batch; with --loss-batch, strings encoded at a time",
-    "learning_rate": "of AdamW",
-    "weight_decay": "of AdamW",
-    "drophead": "rate at which whole attention heads are dropped",
-    "whitening": "power of a whitening layer behind the pooling, 0 to 1",
-    "ms_alpha": "of multi_similarity: weight of positives",
-    "ms_beta": "of multi_similarity: weight of negatives",
-    "ms_base": "of multi_similarity: cosine that both are compared with",
-    "triplet_margin": "of multi_similarity: margin of a hard triplet's distances",
-    "same_dropout": "give a string and its copy the same dropout (a probe)",
-}
-_RUN: Mapping[str, str] = {
-    "pooling": POOLING,
-    "precision": PRECISION,
-    "loss_batch": "contrast N strings in a step, more than fit in memory: --batch-size of them are "
-    "encoded at a time, for one more forward pass (default: the batch size)",
-    "checkpoint_every": "steps between checkpoints; Ctrl-C also writes one",
-    "resume": "continue after the last checkpoint",
-    "overwrite": "replace --out, start afresh",
-}
+_NO_OVERRIDES = ("pooling",)  # of the recipe; --pooling is an option of the run
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -99,8 +57,9 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
     )
     add_data_options(parser)
     _add_language_options(parser)
-    add_run_options(parser, TuneConfig, _RUN)
-    add_fields(parser.add_argument_group("overrides of the recipe"), Recipe, _RECIPE)
+    add_run_options(parser, TuneConfig)
+    overrides = parser.add_argument_group("overrides of the recipe")
+    add_options(overrides, Recipe, leave_out=_NO_OVERRIDES, overrides=True)
     parser.set_defaults(run=run, wrong_usage=parser.error)
 
 
@@ -147,7 +106,7 @@ def run(arguments: argparse.Namespace) -> None:
     from mirror_train.compute.processes import is_first_process
     from mirror_train.training.tune import tune
 
-    changes = given(arguments, _RECIPE)
+    changes = given_values(Recipe, from_arguments(arguments), leave_out=_NO_OVERRIDES)
     many = arguments.lang is not None and (arguments.data is None or arguments.data.is_dir())
     data = None
     if not many:
