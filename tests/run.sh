@@ -13,7 +13,7 @@ step() { printf '\n== %s\n' "$*"; }
 step "install everything into .venv (compiler warnings are errors)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet \
-  --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,dev]'
+  --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,completion,dev]'
 
 step "build the wheel; install it with the extra cpu alone into .venv-run"
 rm -rf .venv-run build/wheel
