@@ -21,24 +21,13 @@ __all__ = ["Digest", "InnerFolder", "InnerPath", "Rule", "at_most", "between", "
 # `copy`, `json` and `repr` are recursive, so deep values would break them; real documents have 5
 # levels.
 _MOST_LEVELS = 32
-_NAMES = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    dict: "an object",
-    list: "a list",
-}
+_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string",
+          dict: "an object", list: "a list"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on a value of the right type.
-
-    Attributes:
-        expected: the condition in words, for the error.
-        holds: whether a value satisfies it.
-    """
+    """A condition on a value of the right type: in words, for the error, and as a function."""
 
     expected: str
     holds: Callable[[Any], bool]

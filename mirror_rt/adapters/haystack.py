@@ -58,14 +58,10 @@ class MirrorTextEmbedder(_Embedder):
 
 @component
 class MirrorDocumentEmbedder(_Embedder):
-    """A component that embeds documents; the first arguments are those of `LazyEncoder`.
+    """A component that embeds documents; the first three arguments are those of `LazyEncoder`.
 
-    Args:
-        model: path or hub name of a bundle, or an encoder.
-        model_kwargs: options of `Encoder.load`.
-        encode_kwargs: options of `Encoder.encode`.
-        meta_fields_to_embed: names of metadata fields that are put before a document's content.
-        embedding_separator: text between these fields and the content.
+    `meta_fields_to_embed` names metadata fields that are put before a document's content, with
+    `embedding_separator` between them.
     """
 
     def __init__(

@@ -83,13 +83,9 @@ class MirrorEncoder(AbsEncoder):
     ) -> Embeddings:
         """Encode the texts of a data loader: float32 [n, D] unless `precision` says otherwise.
 
-        Args:
-            inputs: batches, each with a list of texts under `text`.
-            task_metadata: chooses the prompt.
-            hf_split: not used.
-            hf_subset: not used.
-            prompt_type: whether the texts are queries or documents, if the task has both.
-            **kwargs: `batch_size` and `precision` of `Encoder.encode`.
+        The inputs are batches, each with a list of texts under `text`. Their task and side
+        (`prompt_type`: queries or documents) choose the prompt. Of the other arguments,
+        `batch_size` and `precision` are those of `Encoder.encode`.
         """
         texts = [text for batch in inputs for text in batch["text"]]
         options = {name: kwargs[name] for name in kwargs if name in ("batch_size", "precision")}

@@ -50,24 +50,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why no answer came.
-
-    Attributes:
-        reason: reason in words.
-        out_of_time: whether no time is left.
-    """
+    """The reason in words why no answer came."""
 
     reason: str
-    out_of_time: bool = False
+    out_of_time: bool = False  # no time is left
 
 
 class Attempts:
-    """The attempts at one request.
-
-    Args:
-        settings: how long and how often to try.
-        first: index of the request's first text in the caller's list.
-    """
+    """The attempts at one request, whose first text is the caller's text number `first`."""
 
     def __init__(self, settings: Settings, first: int = 0) -> None:
         self._settings = settings
@@ -77,11 +67,7 @@ class Attempts:
 
     @property
     def left(self) -> float:
-        """Return the seconds that are left, above 0.
-
-        Raises:
-            DeadlineError: no time is left.
-        """
+        """Return the seconds that are left, above 0; DeadlineError if none are."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise DeadlineError(self._settings.timeout)
@@ -95,8 +81,6 @@ class Attempts:
         """
         if isinstance(outcome, Reply) and outcome.status == 200:
             return None
-        if isinstance(outcome, Failure) and outcome.out_of_time:
-            raise DeadlineError(self._settings.timeout)
         error, later = self._meaning(outcome)
         self._tries += 1
         # A server that is too busy does work, so waiting for it is limited by time alone.
@@ -115,10 +99,12 @@ class Attempts:
 
     def _meaning(self, outcome: Reply | Failure) -> tuple[MirrorError, bool]:
         """Return the error that an outcome means, and whether it may pass."""
-        if isinstance(outcome, Failure):
-            where = self._settings.url
-            return ServerError(f"the server at {where} cannot be reached: {outcome.reason}"), True
-        return self._error(outcome), outcome.status in _LATER
+        if isinstance(outcome, Reply):
+            return self._error(outcome), outcome.status in _LATER
+        if outcome.out_of_time:
+            return DeadlineError(self._settings.timeout), False
+        where = self._settings.url
+        return ServerError(f"the server at {where} cannot be reached: {outcome.reason}"), True
 
     def _error(self, reply: Reply) -> MirrorError:
         message, code = _read_problem(reply)

@@ -52,21 +52,13 @@ _OF_THE_SERVER = {
 
 @dataclass(frozen=True, slots=True)
 class EncodeRequest:
-    """One call of `encode`.
+    """One call of `encode`: what to ask for, and the form of the result."""
 
-    Attributes:
-        texts: checked texts, in the caller's order.
-        single: whether the caller gave a single string.
-        model, lang: model and language to ask for.
-        fields: fields of every body, besides the texts.
-        precision, ranges: options for the result.
-    """
-
-    texts: list[str]
-    single: bool
+    texts: list[str]  # checked, in the caller's order
+    single: bool  # whether the caller gave a single string
     model: str | None
     lang: str | None
-    fields: dict[str, Any]
+    fields: dict[str, Any]  # of every body, besides the texts
     precision: EmbeddingPrecision
     ranges: npt.ArrayLike | None
 

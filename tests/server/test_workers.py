@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -233,3 +235,9 @@ def test_check(port_is_free, bundle_copy, cli, monkeypatch):
     done = cli("serve", bundle_copy, "--check", "--port", port)
     assert (done.code, done.out) == (1, "")
     assert "is damaged: tokenizer.json" in done.err
+
+
+def test_one_process_needs_no_sighup():
+    """Windows has no such signal."""
+    code = "import signal; del signal.SIGHUP; import mirror_rt.server.process.serving"
+    subprocess.run([sys.executable, "-c", code], check=True)

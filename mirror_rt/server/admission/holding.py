@@ -18,8 +18,7 @@ _FREE_BYTES = 64 << 10
 class BodyRoom:
     """Limit the bytes of all bodies that are being received or whose request is open.
 
-    Args:
-        most: limit in bytes; a single body of any size is always let in.
+    A single body of any size is always let in.
     """
 
     def __init__(self, most: int) -> None:
@@ -30,9 +29,8 @@ class BodyRoom:
     def hold(self) -> Iterator[Callable[[int], None]]:
         """Reserve room for one body while a block runs.
 
-        Yields:
-            A function to call with the number of bytes that the body has so far; it raises
-            OverloadedError if there is no room for them.
+        The block is given a function to call with the number of bytes that the body has so far; it
+        raises OverloadedError if there is no room for them.
         """
         held = 0
 
@@ -55,10 +53,8 @@ class Unread:
     """Limit the bytes of all answers that are being sent in pieces.
 
     If one more does not fit, the answer whose client has not read for the longest time is cut off,
-    because clients that do not read must neither fill the memory nor keep others out.
-
-    Args:
-        most: limit in bytes; a single answer of any size may always be sent.
+    because clients that do not read must neither fill the memory nor keep others out. A single
+    answer of any size may always be sent.
     """
 
     def __init__(self, most: int) -> None:
@@ -71,11 +67,7 @@ class Unread:
     def hold(self, size: int) -> Iterator[Callable[[], None]]:
         """Reserve room for the answer that a task sends in a block; TimeoutError if it is cut off.
 
-        Args:
-            size: bytes that are held until the answer is sent.
-
-        Yields:
-            A function to call when the client has taken a piece.
+        The block is given a function to call when the client has taken a piece.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -91,8 +83,7 @@ class Unread:
             if task in self._sizes:
                 raise
             task.uncancel()
-            raise TimeoutError(
-                "the client did not read its answer, and others needed room"
-            ) from None
+            why = "the client did not read its answer, and others needed room"
+            raise TimeoutError(why) from None
         finally:
             self._held -= self._sizes.pop(task, 0)

@@ -16,10 +16,8 @@ class Pace:
     """Estimate the seconds that tokens take, by wall-clock time, which includes gaps between runs.
 
     On a busy machine the gaps matter: vectors are returned, and other processes have their turn.
-
-    Args:
-        run_cost: fixed cost of a run, in tokens. Without it, runs of one short text would make
-            a queue that fills its runs seem to take much longer than it does.
+    Without `run_cost`, the fixed cost of a run in tokens, runs of one short text would make a queue
+    that fills its runs seem to take much longer than it does.
     """
 
     def __init__(self, run_cost: int) -> None:

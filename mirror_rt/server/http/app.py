@@ -19,7 +19,7 @@ from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.http import openai, status, tei
 from mirror_rt.server.http.docs_page import docs_page
-from mirror_rt.server.http.exchange import Answer, Exchange
+from mirror_rt.server.http.exchange import HTML, Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
@@ -76,31 +76,41 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
 
 
 def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
-    document = orjson.dumps(openapi_document())
-    page = docs_page(openapi_document()).encode()
-
-    async def openapi(_: Registry, __: Exchange, ___: bytes) -> Answer:
-        return Answer(document)
-
-    async def docs(_: Registry, __: Exchange, ___: bytes) -> Answer:
-        return Answer(page, content_type=b"text/html; charset=utf-8", headers=_PAGE_HEADERS)
-
+    document = openapi_document()
+    docs = Answer(docs_page(document).encode(), content_type=HTML, headers=_DOCS_HEADERS)
     gets: list[tuple[str, Handler]] = [
-        ("/health", _health), ("/ready", _ready), ("/metrics", _metrics), ("/info", tei.info),
-        ("/v1/models", openai.models), ("/v1/models/{name:path}", openai.model),
-        ("/openapi.json", openapi), ("/docs", docs), ("/status", status.status),
-    ]  # fmt: skip
+        ("/health", _always(Answer(b'{"status":"live"}'))),  # the event loop works
+        ("/ready", _ready),
+        ("/metrics", _metrics),
+        ("/info", tei.info),
+        ("/v1/models", openai.models),
+        ("/v1/models/{name:path}", openai.model),
+        ("/openapi.json", _always(Answer(orjson.dumps(document)))),
+        ("/docs", _always(docs)),
+        ("/status", status.status),
+    ]
     routes = [
         Route(path, Endpoint(registry, handler, path), methods=["GET"]) for path, handler in gets
     ]
     # What is posted to `/` does not get here, but the answer to any other method names both.
-    routes.append(Route("/", Endpoint(registry, status.page, "/"), methods=["GET", "POST"]))
+    routes.append(
+        Route("/", Endpoint(registry, _always(status.PAGE), "/"), methods=["GET", "POST"])
+    )
     return routes + [
         Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items() if path != "/"
     ]
 
 
-_PAGE_HEADERS = [
+def _always(answer: Answer) -> Handler:
+    """Return a handler of a path whose answer is always the same."""
+
+    async def handler(_: Registry, __: Exchange, ___: bytes) -> Answer:
+        return answer
+
+    return handler
+
+
+_DOCS_HEADERS = [
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
     (b"x-content-type-options", b"nosniff"),
 ]
@@ -117,11 +127,6 @@ def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middl
     )
     gate = Middleware(Gate, registry=registry, posts=posts)
     return [cors, gate] if origins else [gate]
-
-
-async def _health(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """Answer that the server is live: the event loop works."""
-    return Answer(b'{"status":"live"}')
 
 
 async def _ready(registry: Registry, _: Exchange, __: bytes) -> Answer:

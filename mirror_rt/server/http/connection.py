@@ -45,6 +45,7 @@ access = logging.getLogger("mirror_rt.server.access")
 _PROBES = (0.0, 0.05, 0.2, 1.0, 5.0)
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TOO_LARGE = "the head of the request is too large"
+_TOO_SLOW = "the head of the request did not come in time"
 # All other trailers are dropped (RFC 9110, 6.5.1).
 _NO_TRAILERS = frozenset(
     {b"connection", b"content-length", b"proxy-connection", b"transfer-encoding", b"upgrade"}
@@ -119,7 +120,11 @@ class _Connection(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
-            self._refuse_for(error)
+            reason = error.__context__  # what a callback of the parser raised
+            if isinstance(reason, RefusedError):
+                self._refuse(reason.status, reason.message)
+            else:
+                self._refuse(400, "this is no valid request of HTTP/1.1")
 
     def _feed(self, data: bytes) -> None:
         """Parse bytes; if the client offers another protocol, go on with this one."""
@@ -178,7 +183,9 @@ class _Connection(HttpToolsProtocol):
         self._is_head = False
         self._field_bytes = self._unparsed = 0
         self._cancel_timer()
-        self._timer = self.loop.call_later(self._listen.header_timeout, self._too_slow)
+        self._timer = self.loop.call_later(
+            self._listen.header_timeout, self._refuse, 408, _TOO_SLOW
+        )
 
     def on_url(self, url: bytes) -> None:
         if not self._resuming:
@@ -243,16 +250,6 @@ class _Connection(HttpToolsProtocol):
             super().on_response_complete()
         else:
             self._end(self._refusal)
-
-    def _refuse_for(self, error: httptools.HttpParserError) -> None:
-        reason = error.__context__  # what a callback of the parser raised
-        if isinstance(reason, RefusedError):
-            self._refuse(reason.status, reason.message)
-        else:
-            self._refuse(400, "this is no valid request of HTTP/1.1")
-
-    def _too_slow(self) -> None:
-        self._refuse(408, "the head of the request did not come in time")
 
     def _refuse(self, status: int, message: str) -> None:
         """Refuse a request that cannot be read, when its turn comes, and end the connection."""

@@ -22,9 +22,9 @@ from mirror_rt.server.admission.problems import Problem, overloaded
 if TYPE_CHECKING:
     from mirror_rt.server.models.registry import Serving
 
-__all__ = ["JSON", "Answer", "Exchange", "HungUp", "until_hang_up"]
+__all__ = ["HTML", "Answer", "Exchange", "HungUp", "until_hang_up"]
 
-JSON = b"application/json"
+HTML, JSON = b"text/html; charset=utf-8", b"application/json"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # A little more of a body that is too large is read and discarded: most clients send all of it
 # before they read the answer, and would lose the answer if the connection were closed at once.
@@ -39,19 +39,14 @@ class HungUp(Exception):  # noqa: N818  # nothing is wrong
 class Answer:
     """An answer to a request.
 
-    Attributes:
-        body: whole, or in pieces; an asynchronous generator computes them while they are sent.
-        status: HTTP status.
-        content_type: media type of the body.
-        headers: additional headers.
-        held: bytes kept in memory until the pieces are sent.
+    Its body is whole or in pieces; an asynchronous generator computes them while they are sent.
     """
 
     body: bytes | Iterable[bytes] | AsyncGenerator[bytes]
     status: int = 200
     content_type: bytes = JSON
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    held: int = 0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)  # additional ones
+    held: int = 0  # bytes kept in memory until the pieces are sent
 
     async def send(self, receive: Receive, send: Send, unread: Unread) -> None:
         """Send the answer; other tasks have their turn between two pieces.
@@ -101,16 +96,7 @@ async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> Asy
 
 
 class Exchange:
-    """A request that is being answered, and what will be logged about it.
-
-    Attributes:
-        request_id: the client's, or a new one.
-        began: when it began, in seconds of `time.monotonic`.
-        model, texts, tokens: for the log and the metrics; None if the request did not get that far.
-        status: HTTP status of the answer; 0 until it begins.
-        serving: models that the request uses; None until it does.
-        times: when the model ran for the request; None without tracing.
-    """
+    """A request that is being answered, and what will be logged about it."""
 
     __slots__ = ("began", "headers", "model", "request_id", "route", "scope", "serving", "status",
                  "texts", "times", "tokens")  # fmt: skip
@@ -124,12 +110,13 @@ class Exchange:
         known = _REQUEST_ID.fullmatch(given)
         self.request_id = given if known else f"{random.getrandbits(128):032x}"
         self.route = "unmatched"
+        # For the log and the metrics; None if the request did not get that far.
         self.model: str | None = None
         self.texts: int | None = None
         self.tokens: int | None = None
-        self.status = 0
-        self.serving: Serving | None = None
-        self.times: RequestTimes | None = None
+        self.status = 0  # until the answer begins
+        self.serving: Serving | None = None  # the models that the request uses
+        self.times: RequestTimes | None = None  # when the model ran; None without tracing
 
     def timeout(self, most: float) -> float:
         """Return the seconds that the request still has: what its header says, at most `most`.
@@ -153,12 +140,7 @@ class Exchange:
         return left
 
     async def body(
-        self,
-        receive: Receive,
-        *,
-        limit: int,
-        timeout: float,
-        grow: Callable[[int], None] = lambda _: None,
+        self, receive: Receive, *, limit: int, timeout: float, grow: Callable[[int], None]
     ) -> bytes:
         """Read a body of at most `limit` bytes within `timeout` seconds.
 

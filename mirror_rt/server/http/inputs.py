@@ -19,7 +19,11 @@ ROWS = 64
 
 
 async def encode(
-    inputs: Inputs, name: str, service: ModelService, exchange: Exchange, options: EncodeKeywords
+    inputs: Inputs | list[str],
+    name: str,
+    service: ModelService,
+    exchange: Exchange,
+    options: EncodeKeywords,
 ) -> EncodedTexts:
     """Check the inputs in the field `name` and encode them; count texts and tokens for the log."""
     items = items_of(inputs, name, service, exchange)
@@ -43,7 +47,9 @@ def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
     return [(b"x-truncated-items", str(cut).encode())] if cut else []
 
 
-def items_of(inputs: Inputs, name: str, service: ModelService, exchange: Exchange) -> Items:
+def items_of(
+    inputs: Inputs | list[str], name: str, service: ModelService, exchange: Exchange
+) -> Items:
     """Return the items in the field `name` of a request, and count them for the log.
 
     Raises:
@@ -55,7 +61,7 @@ def items_of(inputs: Inputs, name: str, service: ModelService, exchange: Exchang
     return items
 
 
-def _checked(inputs: Inputs, name: str, most: int, max_length: int) -> Items:
+def _checked(inputs: Inputs | list[str], name: str, most: int, max_length: int) -> Items:
     if isinstance(inputs, str):
         _check_texts([inputs], name)
         return [inputs]

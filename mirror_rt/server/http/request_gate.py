@@ -130,11 +130,7 @@ _STOPPING = Problem(503, "the server is stopping", "stopping", headers={"retry-a
 class Endpoint:
     """A route as an ASGI application, which answers a request or says what is wrong with it.
 
-    Args:
-        registry: passed to the handler.
-        handler: makes the answer.
-        route: name of the route in logs and metrics.
-        reads: whether a body is expected.
+    `route` is its name in logs and metrics, and `reads` says whether a body is expected.
     """
 
     def __init__(

@@ -13,38 +13,35 @@ from typing import Any
 import orjson
 
 from mirror_rt import __version__
-from mirror_rt.server.http.exchange import Answer, Exchange
+from mirror_rt.server.http.exchange import HTML, Answer, Exchange
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.service import ModelService
 
-__all__ = ["page", "status"]
+__all__ = ["PAGE", "status"]
 
-_PAGE = Path(__file__).with_name("status.html").read_bytes()
+_HTML = Path(__file__).with_name("status.html").read_bytes()
 
 
 def _hashes(tag: str) -> str:
     """Return the hashes with which a content security policy allows the page's `tag` elements."""
-    contents = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), _PAGE, re.DOTALL)
+    contents = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), _HTML, re.DOTALL)
     digests = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in contents]
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
 # Only the page's own style and script may run, and they may connect to this server alone.
+_POLICY = (
+    f"default-src 'none'; style-src {_hashes('style')}; script-src {_hashes('script')}; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _HEADERS = [
-    (
-        b"content-security-policy",
-        f"default-src 'none'; style-src {_hashes('style')}; script-src {_hashes('script')}; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'".encode(),
-    ),
+    (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-cache"),
 ]
-
-
-async def page(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """Answer GET /: the page, which is static and gets all its numbers from /status."""
-    return Answer(_PAGE, content_type=b"text/html; charset=utf-8", headers=list(_HEADERS))
+# The page is static: it gets all its numbers from /status.
+PAGE = Answer(_HTML, content_type=HTML, headers=_HEADERS)
 
 
 async def status(registry: Registry, _: Exchange, __: bytes) -> Answer:

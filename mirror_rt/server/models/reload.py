@@ -28,8 +28,7 @@ class Reloader:
     """Watch the manifest, on request and at intervals, and load the models again if it changes.
 
     Args:
-        source: bundle or pack, as `load_models` takes it.
-        config: how to load; `reload_interval` is the interval, None to look only on request.
+        source, config: what serves, as `load_models` takes it.
         models: models that serve now.
         replace: serves other models in their place; raises an error if they do not run.
     """
@@ -58,12 +57,11 @@ class Reloader:
     def _run(self) -> None:
         while True:
             try:
-                go_on = asked = self._asked.get(timeout=self._config.reload_interval)
+                if not self._asked.get(timeout=self._config.reload_interval):
+                    return
+                self._look(asked=True)
             except queue.Empty:
-                go_on, asked = True, False
-            if not go_on:
-                return
-            self._look(asked=asked)
+                self._look(asked=False)
 
     def _look(self, *, asked: bool) -> None:
         try:

@@ -28,13 +28,10 @@ _LONGEST_TAG = 256
 
 @dataclass(frozen=True, slots=True)
 class NamedEncoder:
-    """An encoder as clients see it.
+    """An encoder, and the name by which clients ask for it.
 
-    Attributes:
-        name: name by which clients ask for it.
-        encoder: encoder that runs.
-        language: its language tag; None if it declares none.
-        created: when it was loaded, in seconds since the epoch.
+    `language` is its language tag, None if it declares none. It was loaded at `created`, in seconds
+    since the epoch.
     """
 
     name: str

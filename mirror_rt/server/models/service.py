@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -84,6 +84,16 @@ class ModelService:
             OverloadedError: too much is waiting.
             MirrorError: an error of `Scheduler.aencode`; it numbers texts as in `items`.
         """
+        until = time.monotonic() + timeout
+
+        async def encode(rows: list[int]) -> EncodedTexts:
+            chosen = cast("Items", [items[i] for i in rows])
+            left = max(until - time.monotonic(), 1e-3)
+            with _renumbered(rows):
+                return await self.scheduler.aencode_with_info(
+                    chosen, timeout=left, times=times, **options
+                )
+
         with self._admitted(len(items), timeout):
             pieces = self._cut_by_length(items)
             if len(pieces) == 1:
@@ -91,7 +101,7 @@ class ModelService:
                     items, timeout=timeout, times=times, **options
                 )
             async with _within(timeout):
-                return await self._encode_pieces(items, pieces, timeout, options, times)
+                return _join(await self._each(pieces, encode), pieces, len(items))
 
     async def token_vectors(
         self,
@@ -224,26 +234,11 @@ class ModelService:
             found += [rows.tokens.ids[begin:end] for begin, end in rows.tokens.spans()]
         return found
 
-    async def _encode_pieces(
-        self,
-        items: Items,
-        pieces: list[list[int]],
-        timeout: float,
-        options: EncodeKeywords,
-        times: RequestTimes | None,
-    ) -> EncodedTexts:
-        """Encode a large request in pieces of texts of similar length."""
-        until = time.monotonic() + timeout
-
-        async def encode(rows: list[int]) -> EncodedTexts:
-            chosen = cast("Items", [items[i] for i in rows])
-            left = max(until - time.monotonic(), 1e-3)
-            with _renumbered(rows):
-                return await self.scheduler.aencode_with_info(
-                    chosen, timeout=left, times=times, **options
-                )
-
-        tasks: list[asyncio.Task[EncodedTexts]] = []
+    async def _each(
+        self, pieces: list[list[int]], encode: Callable[[list[int]], Coroutine[Any, Any, T]]
+    ) -> list[T]:
+        """Encode the pieces of a large request, a few of all requests at a time."""
+        tasks: list[asyncio.Task[T]] = []
         try:
             async with asyncio.TaskGroup() as group:
                 for rows in pieces:
@@ -253,7 +248,7 @@ class ModelService:
                     tasks.append(task)
         except BaseExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
-        return _join([task.result() for task in tasks], pieces, len(items))
+        return [task.result() for task in tasks]
 
     def _on_batch(self, report: BatchReport) -> None:
         self._metrics.observe(report)

@@ -75,11 +75,7 @@ def _provider(exporter: str, environment: Mapping[str, str]) -> Any:
 
 
 class Tracing:
-    """Make the spans of requests.
-
-    Args:
-        provider: an `opentelemetry.sdk.trace.TracerProvider`, which `close` shuts down.
-    """
+    """Make the spans of requests with an SDK's TracerProvider, which `close` shuts down."""
 
     def __init__(self, provider: Any) -> None:
         from opentelemetry import propagate, trace

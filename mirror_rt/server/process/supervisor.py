@@ -254,13 +254,10 @@ class Supervisor:
                     signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _metrics_folder() -> Iterator[str]:
+def _metrics_folder() -> tempfile.TemporaryDirectory[str]:
     """Make a folder for the workers' metrics: in memory if possible, as a disk may be full."""
-    memory = "/dev/shm"
-    where = memory if os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="mirror_rt-metrics-", dir=where) as folder:
-        yield folder
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return tempfile.TemporaryDirectory(prefix="mirror_rt-metrics-", dir=where)
 
 
 def _how(code: int) -> str:

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -145,15 +144,8 @@ def _uvicorn_config(app: Starlette, listen: ListenConfig) -> uvicorn.Config:
 
 def _handle_signals(server: uvicorn.Server, app: Starlette) -> None:
     """Let SIGHUP reload keys and models, and SIGTERM and Ctrl-C stop with exit status 0."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        server.handle_exit(number, None)  # until uvicorn listens to signals itself
-
-    def reload(*_: object) -> None:
-        app.state.registry.reload()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, server.handle_exit)  # until uvicorn listens to signals itself
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, reload)
+        signal.signal(signal.SIGHUP, lambda *_: app.state.registry.reload())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # blocked when a worker starts
