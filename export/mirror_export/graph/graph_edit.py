@@ -14,6 +14,7 @@ import onnx_ir as ir
 __all__ = [
     "ORT",
     "array",
+    "attention_parts",
     "by_rows",
     "constant",
     "is_dense",
@@ -109,6 +110,15 @@ def _added(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
         value = ir.Value(name=name, const_value=tensor, shape=shape, type=kind)
         graph.register_initializer(value)
     return graph.initializers[name]
+
+
+def attention_parts(
+    node: ir.Node,
+) -> tuple[list[ir.Value | None], ir.Value | None, dict[str, ir.Attr]]:
+    """Return an Attention's hidden states, weight, bias and mask; position bias; and attributes."""
+    position_bias = node.inputs[5] if len(node.inputs) > 5 else None
+    attributes = {name: node.attributes[name] for name in ("num_heads", "scale")}
+    return list(node.inputs[:4]), position_bias, attributes
 
 
 def replace(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape, result: ir.Value) -> None:
