@@ -12,6 +12,7 @@ NAMES = {
     "normalize_embeddings": "normalize",
     "provider_options": "provider_option",
     "languages": "lang",
+    "model_aliases": "model_alias",
     "cors_origins": "cors_origin",
     "precisions": "precision",
     "targets": "target",
