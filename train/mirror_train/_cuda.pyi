@@ -13,14 +13,17 @@ ROWS_PER_BLOCK: int
 _Blocks = list[tuple[int, int]]  # (address, rows)
 
 class Dtype(Enum):
-    """Of the embeddings."""
+    """The dtype of the embeddings."""
 
     float32 = 0
     float16 = 1
     bfloat16 = 2
 
 class Rows:
-    """Unit rows: fp16 [count rounded up to TILE, (1 or, split, 2) * stride], norms fp32 [count]."""
+    """Unit rows, fp16 [count rounded up to TILE, parts * stride], and their norms, fp32 [count].
+
+    `split` says that an element has two parts, as of float32 embeddings, and not one.
+    """
 
     def __init__(
         self, unit: int, norms: int, count: int, dim: int, stride: int, split: bool

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -256,6 +257,21 @@ def test_resuming_gives_the_same(interrupted, cf, tiny_bert):
     tune_cf(DATA, cf_config(tiny_bert, interrupted, resume=True))
     np.testing.assert_array_equal(vectors(interrupted), vectors(cf.out))
     assert [path.name for path in interrupted.parent.iterdir()] == ["out"]
+
+
+def test_the_disk_must_hold_what_is_still_to_be_written(interrupted, tiny_bert, monkeypatch):
+    """The tuned encoder too, but not where there is none, or where it is there already."""
+    asked = []
+
+    def ask(base, out, *, copies=1):
+        asked.append(copies)
+        raise OSError("full")
+
+    monkeypatch.setattr(sys.modules["mirror_train.flow.contrastive"], "check_disk", ask)
+    for out, options in [("new", {}), ("joint", {"joint": True}), ("out", {"resume": True})]:
+        with pytest.raises(OSError, match="full"):
+            tune_cf(DATA, cf_config(tiny_bert, interrupted.parent / out, **options))
+    assert asked == [2, 1, 1]
 
 
 def test_overwriting_forgets_the_first_step(interrupted, tiny_bert):

@@ -127,6 +127,25 @@ def test_resume_without_a_checkpoint_starts_from_the_beginning(data, configure):
     assert len(tune(data, configure(resume=True)).stats.losses) == 20
 
 
+def test_the_disk_must_hold_what_the_run_writes(data, configure, monkeypatch):
+    """A checkpoint is three times the weights, and is written before the last one is removed."""
+    asked = []
+    folders = sys.modules["mirror_train.training.output_folder"]
+    monkeypatch.setattr(folders, "check_space", lambda path, needed: asked.append(needed))
+    tune(data, configure("plain"))
+    with monkeypatch.context() as patch:
+        module = sys.modules["mirror_train.training.tune"]
+        patch.setattr(module, "write_folder", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tune(data, configure(checkpoint_every=5))
+    (checkpoint,) = configure().out.parent.glob("tuned.checkpoints/*.pt")
+    size = checkpoint.stat().st_size
+    tune(data, configure(checkpoint_every=5, resume=True))
+    weights, fresh, resumed = asked
+    assert size == pytest.approx(3 * weights, rel=0.1)
+    assert (fresh, resumed) == (6 * weights, 3 * weights)
+
+
 def test_a_checkpoint_of_another_run_is_refused(data, configure, monkeypatch):
     config = configure(checkpoint_every=5)
     monkeypatch.setattr(Trainer, "total_steps", 6)

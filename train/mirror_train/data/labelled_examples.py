@@ -111,7 +111,7 @@ def held_out(examples: Examples, share: float, *, seed: int) -> tuple[Examples, 
         DataError: one part would be empty.
     """
     sides = zip(examples.first, examples.second or examples.first, strict=True)
-    groups = np.array(connected_groups(sides))
+    groups = np.array(connected_groups(list(sides)))
     wanted = round(share * len(examples))
     order = np.random.default_rng([seed, 3]).permutation(groups.max() + 1)
     sizes = np.bincount(groups)[order]

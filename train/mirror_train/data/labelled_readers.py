@@ -133,11 +133,11 @@ def _classes(path: Path, cells: Iterable[_Cells], labels: tuple[str, ...]) -> Ex
 
 def _nli_classes(path: Path, cells: Iterable[_Cells]) -> Examples:
     """Make examples from cells with label names; numbers are refused, as files differ in them."""
-    numbers = {label: i for i, label in enumerate(NLI_LABELS)}
     expected = f"one of {', '.join(NLI_LABELS)}"
 
     def parse(cell: str) -> int | None:
-        return numbers.get(cell.strip().lower())
+        name = cell.strip().lower()
+        return NLI_LABELS.index(name) if name in NLI_LABELS else None
 
     return _examples(path, cells, parse, expected, NLI_LABELS, np.int64)
 

@@ -13,38 +13,15 @@ _LETTERS = 20_000  # number of letters to look at
 
 # The ISO 15924 code for the first word of a letter's Unicode name.
 _SCRIPTS = {
-    "ARABIC": "Arab",
-    "ARMENIAN": "Armn",
-    "BENGALI": "Beng",
-    "CJK": "Hani",
-    "CYRILLIC": "Cyrl",
-    "DEVANAGARI": "Deva",
-    "ETHIOPIC": "Ethi",
-    "FULLWIDTH": "Latn",
-    "GEORGIAN": "Geor",
-    "GREEK": "Grek",
-    "GUJARATI": "Gujr",
-    "GURMUKHI": "Guru",
-    "HALFWIDTH": "Kana",
-    "HANGUL": "Hang",
-    "HEBREW": "Hebr",
-    "HIRAGANA": "Hira",
-    "KANNADA": "Knda",
-    "KATAKANA": "Kana",
-    "KATAKANA-HIRAGANA": "Kana",
-    "KHMER": "Khmr",
-    "LAO": "Laoo",
-    "LATIN": "Latn",
-    "MALAYALAM": "Mlym",
-    "MONGOLIAN": "Mong",
-    "MYANMAR": "Mymr",
-    "ORIYA": "Orya",
-    "SINHALA": "Sinh",
-    "TAMIL": "Taml",
-    "TELUGU": "Telu",
-    "THAI": "Thai",
+    "ARABIC": "Arab", "ARMENIAN": "Armn", "BENGALI": "Beng", "CJK": "Hani", "CYRILLIC": "Cyrl",
+    "DEVANAGARI": "Deva", "ETHIOPIC": "Ethi", "FULLWIDTH": "Latn", "GEORGIAN": "Geor",
+    "GREEK": "Grek", "GUJARATI": "Gujr", "GURMUKHI": "Guru", "HALFWIDTH": "Kana",
+    "HANGUL": "Hang", "HEBREW": "Hebr", "HIRAGANA": "Hira", "KANNADA": "Knda",
+    "KATAKANA": "Kana", "KATAKANA-HIRAGANA": "Kana", "KHMER": "Khmr", "LAO": "Laoo",
+    "LATIN": "Latn", "MALAYALAM": "Mlym", "MONGOLIAN": "Mong", "MYANMAR": "Mymr",
+    "ORIYA": "Orya", "SINHALA": "Sinh", "TAMIL": "Taml", "TELUGU": "Telu", "THAI": "Thai",
     "TIBETAN": "Tibt",
-}
+}  # fmt: skip
 
 
 def letters_by_script(texts: Iterable[str]) -> Counter[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.text import iter_lines
 from mirror_train.data.synonyms import read_synonyms
-from mirror_train.data.training_data import TrainingData, connected_groups
+from mirror_train.data.training_data import TrainingData
 from mirror_train.data.triplets import read_nli, read_triplets
 
 __all__ = ["DataFormat", "has_word_list", "load_training_data", "word_list"]
@@ -50,9 +50,8 @@ def load_training_data(
         strings = list(kept)
         return TrainingData(strings, strings, None, path.name, language, blank, duplicates)
     pairs = [_split(path, number, line, separator) for line, number in kept.items()]
-    first, second = [a for a, _ in pairs], [b for _, b in pairs]
-    groups = connected_groups(pairs)
-    return TrainingData(first, second, groups, path.name, language, blank, duplicates)
+    counted = {"blank": blank, "duplicates": duplicates}
+    return TrainingData.of_pairs(pairs, path.name, language=language, **counted)
 
 
 def word_list(language: str, *, top: int = 10_000) -> TrainingData:

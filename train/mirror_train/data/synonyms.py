@@ -12,7 +12,7 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.concepts import Names, read_dictionary, read_mentions
 from mirror_rt.evaluation.readers.tables import read_rows
 from mirror_rt.io.text import iter_lines
-from mirror_train.data.training_data import TrainingData, connected_groups
+from mirror_train.data.training_data import TrainingData
 
 __all__ = ["MOST_PAIRS", "read_synonyms", "synonym_pairs"]
 
@@ -62,14 +62,8 @@ def read_synonyms(path: Path, *, language: str | None = None) -> TrainingData:
         composite,
     )
     # Two concepts that share a name become one group, since a name is no negative of itself.
-    return TrainingData(
-        [a for a, _ in synonyms],
-        [b for _, b in synonyms],
-        connected_groups(synonyms),
-        path.name,
-        language,
-        duplicates=len(pairs) - len(kept),
-    )
+    duplicates = len(pairs) - len(kept)
+    return TrainingData.of_pairs(synonyms, path.name, language=language, duplicates=duplicates)
 
 
 def synonym_pairs(concepts: dict[str, list[str]]) -> list[tuple[str, str]]:

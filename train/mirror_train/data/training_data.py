@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,12 @@ class TrainingData:
     duplicates: int = 0
     hard_negatives: list[str] | None = None
 
+    @classmethod
+    def of_pairs(cls, pairs: Sequence[tuple[str, str]], source: str, **others: Any) -> TrainingData:
+        """Return pairs as training data; `others` are further fields."""
+        first, second = [a for a, _ in pairs], [b for _, b in pairs]
+        return cls(first, second, connected_groups(pairs), source, **others)
+
     def __len__(self) -> int:
         return len(self.first)
 
@@ -62,9 +68,8 @@ class TrainingData:
         }
 
 
-def connected_groups(pairs: Iterable[tuple[str, str]]) -> list[int]:
+def connected_groups(pairs: Sequence[tuple[str, str]]) -> list[int]:
     """Return for each pair the number of its connected component, with pairs as edges."""
-    pairs = list(pairs)
     parent: dict[str, str] = {}
 
     def root(text: str) -> str:

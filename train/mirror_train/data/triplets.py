@@ -10,7 +10,7 @@ from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.io.text import Table
 from mirror_rt.tokens.tokenization import why_invalid
 from mirror_train.data.labelled_readers import read_nli as read_pairs
-from mirror_train.data.training_data import TrainingData, connected_groups
+from mirror_train.data.training_data import TrainingData
 
 __all__ = ["nli_triplets", "read_nli", "read_triplets"]
 
@@ -91,13 +91,10 @@ def _check_texts(table: Table, names: list[str]) -> None:
 
 def _data(path: Path, triplets: list[Triplet], language: str | None) -> TrainingData:
     kept = list(dict.fromkeys(triplets))
-    first, second, hard = ([triplet[i] for triplet in kept] for i in range(3))
-    return TrainingData(
-        first,
-        second,
-        connected_groups(zip(first, second, strict=True)),
+    return TrainingData.of_pairs(
+        [(anchor, positive) for anchor, positive, _ in kept],
         path.name,
-        language,
+        language=language,
         duplicates=len(triplets) - len(kept),
-        hard_negatives=hard,
+        hard_negatives=[negative for *_, negative in kept],
     )

@@ -61,11 +61,7 @@ def make_views(
         return first + second + hard
     masked = [
         mask_span(
-            text,
-            length=recipe.span_length,
-            mask_token=mask_token,
-            rng=rng,
-            method=recipe.span_mask,
+            text, length=recipe.span_length, mask_token=mask_token, rng=rng, method=recipe.span_mask
         )
         for text in second
     ]

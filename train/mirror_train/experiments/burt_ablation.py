@@ -52,7 +52,7 @@ def read_sets(given: Sequence[str], ppdb: Path | None) -> dict[str, ScoredPairs]
     if ppdb is not None:
         sets["phrases"] = read_ppdb(ppdb).phrase_similarity()
     if not sets:
-        raise ConfigError("an ablation needs sets to evaluate on: --evaluate NAME=FILE.tsv")
+        raise ConfigError("an ablation needs sets to evaluate on: pass --evaluate NAME=FILE.tsv")
     return sets
 
 

@@ -26,12 +26,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """The file of one result, which may exist already.
+    """The file of one result, which may exist already, in a folder of results.
 
-    Attributes:
-        folder: folder of the results.
-        identity: everything that decides the result, as JSON values.
-        name: first part of the file's name, before the hash.
+    `identity` is everything that decides the result, as JSON values; its hash follows `name` in the
+    name of the file.
     """
 
     folder: Path

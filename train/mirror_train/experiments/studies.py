@@ -105,11 +105,7 @@ _POOLINGS: dict[Pooling, str] = {
     "mean-without-special": "mean without special tokens",
 }
 # Numbers of characters to mask: the paper's for sentences; most of those are too long for words.
-_SPANS = {
-    "word": (0, 1, 2, 3, 5),
-    "phrase": (0, 1, 2, 5, 10),
-    "sentence": (2, 5, 10, 15, 20),
-}
+_SPANS = {"word": (0, 1, 2, 3, 5), "phrase": (0, 1, 2, 5, 10), "sentence": (2, 5, 10, 15, 20)}
 
 
 def _masked(recipe: Recipe) -> dict[str, Any]:
@@ -265,5 +261,5 @@ def find_study(name: str) -> Study:
         ConfigError: there is no such study.
     """
     if name not in STUDIES:
-        raise ConfigError(f"no study {name!r}; there are {', '.join(STUDIES)}")
+        raise ConfigError(f"there is no study {name!r}: there are {', '.join(STUDIES)}")
     return STUDIES[name]

@@ -22,16 +22,10 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one setup.
+    """The result of one setup: Spearman's rho of every run, their mean, and its interval.
 
-    Attributes:
-        label: label of the setup.
-        values: Spearman's rho of every run.
-        mean: mean of the values.
-        low: lower end of the interval; None where there is only one seed.
-        high: upper end of the interval, or None.
-        verdict: how the setup compares with the reference.
-        x: position on the axis of a study of rates or sizes.
+    `low` and `high` are None where there is only one seed. `verdict` compares the setup with the
+    reference; `x` is its position on the axis of a study of rates or sizes.
     """
 
     label: str

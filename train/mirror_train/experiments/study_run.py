@@ -30,13 +30,9 @@ __all__ = ["Run", "random_strings", "run_study"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one setup with one seed.
+    """The result of one setup with one seed, None for a base model, which has no randomness.
 
-    Attributes:
-        label: label of the setup.
-        seed: seed of the run; None for a base model, which has no randomness.
-        spearman: Spearman's rho on the pairs.
-        seconds: duration of the run, including evaluation.
+    `spearman` is the rho on the pairs; `seconds` includes the evaluation.
     """
 
     label: str

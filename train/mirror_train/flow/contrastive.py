@@ -15,11 +15,7 @@ from mirror_train.data.batches import Batches
 from mirror_train.data.training_data import TrainingData
 from mirror_train.flow.fitting import RegularisedFit, fit_flow, initial_flow
 from mirror_train.flow.recipe import CfConfig
-from mirror_train.flow.run import (
-    check_batch,
-    check_one_process,
-    text_vectors,
-)
+from mirror_train.flow.run import check_batch, check_one_process, text_vectors
 from mirror_train.model.glow import Flow, check_flow_size
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained

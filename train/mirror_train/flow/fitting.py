@@ -105,17 +105,10 @@ def fit_flow(
 class RegularisedFit:
     """The fit of a flow by likelihood and Mirror-BERT's loss together (BERT-CF, section 4.2).
 
-    Each step encodes two views of its strings, with dropout: the flow's vectors of both go into
-    InfoNCE, and those of the first view into the likelihood. The encoder is frozen or, with
-    `joint`, trained by InfoNCE alone.
-
-    Args:
-        base: the encoder; moved to the device.
-        flow: a flow of `initial_flow`; moved to the device.
-        batches: batches of the recipe's views, with `flow.batch_size` strings each.
-        recipe: the hyper-parameters of both losses.
-        precision: precision of the encoder; the flow is in float32.
-        device: where to compute.
+    Each step encodes two views of its `flow.batch_size` strings, with dropout: the flow's vectors
+    of both go into InfoNCE, and those of the first view into the likelihood. The encoder is frozen
+    or, with `joint`, trained by InfoNCE alone. Both are moved to the device; the precision is that
+    of the encoder, and the flow is in float32.
     """
 
     def __init__(

@@ -31,12 +31,12 @@ class FlowRecipe:
     """The hyper-parameters of a flow (BERT-CF, sections 4.2, 5.3; hidden size: BERT-flow's code).
 
     Attributes:
-        blocks: of the flow.
-        hidden_size: of the network of each block's coupling.
-        steps: of AdamW, at a constant learning rate.
-        batch_size: strings of a step.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
+        blocks: number of blocks of the flow.
+        hidden_size: hidden size of the network in each block's coupling.
+        steps: number of steps of AdamW, at a constant learning rate.
+        batch_size: number of strings of a step.
+        learning_rate: rate of AdamW.
+        weight_decay: weight decay of AdamW.
     """
 
     blocks: Annotated[int, least(1)] = 3
@@ -117,7 +117,7 @@ class CfConfig(RunConfig):
     Attributes:
         recipe: hyper-parameters of both steps.
         pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
-        precision: of the encoder: auto, fp32, bf16 or fp16.
+        precision: precision of the encoder: auto, fp32, bf16 or fp16.
         resume: go on with the first step's checkpoint, or with its result.
     """
 

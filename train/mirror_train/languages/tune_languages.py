@@ -125,14 +125,8 @@ def tune_languages(
 
     Languages with the same base model run one after another, so that it is loaded once. `tune`
     writes each of them: whole or not at all, and from its checkpoint where `resume` is set. The
-    measurements are kept in `languages.json` beside the folders.
-
-    Args:
-        jobs: one job for each language.
-        on_result: called with each result as soon as it is known.
-
-    Returns:
-        The results, in the order of `jobs`.
+    measurements are kept in `languages.json` beside the folders. `on_result` is called with each
+    result as soon as it is known; the results are returned in the order of the jobs.
 
     Raises:
         OutputExistsError: an output folder exists already; raised before any work.

@@ -30,12 +30,9 @@ def unavailable_reason(z: Tensor) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CpuRows:
-    """Rows that stay in place, with 1 / norm of each.
+    """Rows that stay in place, and 1 / norm of each, float32.
 
-    Attributes:
-        native: the rows for the native code, which does not keep the tensors alive.
-        blocks: the tensors that hold the rows.
-        inverse_norms: float32, 1 / norm of each row.
+    `native` describes them for the native code, which does not keep the tensors, `blocks`, alive.
     """
 
     native: _core.InfonceRows

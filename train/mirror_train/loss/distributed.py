@@ -24,18 +24,11 @@ _checked: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()
 
 @dataclass(slots=True)
 class Gathered:
-    """The inputs of all processes of a group, and the ids of this process.
+    """The inputs of all W processes of a group, and the ids of this process.
 
-    Attributes:
-        group: the process group.
-        world_size: W, the number of processes.
-        z1: [W * N, D].
-        z2: [W * N, D].
-        hard: [W * H, D] or None.
-        ids: int64 [W * N], the string or group of every pair.
-        own_ids: int64 [N], the ids of this process.
-        log_weights: log weights of all processes, set by `share`: [W * 2N], those of z1 before
-            those of z2, or [W * N] where only the rows of z1 have losses.
+    z1 and z2 are [W * N, D], hard is [W * H, D] or None, ids (the string or group of every pair)
+    int64 [W * N] and own_ids [N]. `share` sets log_weights, those of all processes: [W * 2N], those
+    of z1 before those of z2, or [W * N] where only the rows of z1 have losses.
     """
 
     group: dist.ProcessGroup

@@ -19,13 +19,7 @@ __all__ = ["Inputs", "Options", "backward", "forward"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The arguments of the loss that are not tensors.
-
-    Attributes:
-        temperature: tau.
-        variant: variant of the loss.
-        kernel: name of the implementation, never "auto".
-    """
+    """The arguments of the loss that are not tensors; `kernel` is never "auto"."""
 
     temperature: float
     variant: Variant

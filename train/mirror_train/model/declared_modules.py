@@ -74,9 +74,8 @@ class Declared:
 class TextOptions:
     """The tokenisation settings that a sentence-transformers folder declares.
 
-    Attributes:
-        max_length: maximum number of tokens of a text; None for as many as the model has positions.
-        lowercase: whether texts are lower-cased before the tokenizer's own normalisation.
+    `max_length` is None for as many tokens as the model has positions; with `lowercase`, texts are
+    lower-cased before the tokenizer's own normalisation.
     """
 
     max_length: int | None = None

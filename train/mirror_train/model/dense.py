@@ -15,7 +15,15 @@ from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
 from mirror_train.model.json_file import read_object
 
-__all__ = ["Dense", "load_dense", "load_weights", "read_weights", "save_dense", "save_weights"]
+__all__ = [
+    "Dense",
+    "check_finite",
+    "load_dense",
+    "load_weights",
+    "read_weights",
+    "save_dense",
+    "save_weights",
+]
 
 logger = logging.getLogger("mirror_train")
 
@@ -128,8 +136,16 @@ def load_weights(layer: nn.Module, weights: dict[str, Tensor], folder: Path, *, 
     except (TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{folder} is not a {noun} module: {reason}") from error
+    check_finite(layer, folder)
+
+
+def check_finite(layer: nn.Module, folder: Path) -> None:
+    """Raise ModelError for a weight that holds NaN or an infinity."""
     for name, weight in layer.named_parameters():
-        if not torch.isfinite(weight).all():
+        if not weight.numel():
+            continue
+        low, high = torch.aminmax(weight.detach())  # both are NaN where any weight is
+        if not (torch.isfinite(low) and torch.isfinite(high)):
             raise ModelError(f"{folder}: the weight {name} holds NaN or an infinity")
 
 

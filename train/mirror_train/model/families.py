@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["FAMILIES", "GENERIC", "Family", "family_of"]
@@ -23,7 +24,7 @@ class Family:
             tokenizer gives them.
         attention_interface: whether its attention is plain softmax(QK)V behind transformers'
             attention interface, with no mask but the padding mask.
-        fused: pairs of a fused operator and its number per layer; 0 for one in the whole graph.
+        fused: the number of each fused operator per layer; 0 for one in the whole graph.
         pooler: whether the model has a head after the hidden states that can be removed.
         attention_output: end of the module name of the attention's output projection, whose input
             holds the heads side by side; "" where it is not known.
@@ -31,27 +32,19 @@ class Family:
 
     token_types: bool = False
     attention_interface: bool = False
-    fused: tuple[tuple[str, int], ...] = ()
+    fused: Mapping[str, int] = field(default_factory=dict)
     pooler: bool = False
     attention_output: str = ""
 
     def expected(self, layers: int) -> dict[str, int]:
         """Return the number of each fused operator in a graph of `layers` layers with GELU."""
-        return {name: layers * times or 1 for name, times in self.fused}
+        return {name: layers * times or 1 for name, times in self.fused.items()}
 
 
-def _fused(*groups: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(pair for group in groups for pair in group.items())
-
-
-_WHOLE = _fused(_ATTENTION, _FEED_FORWARD, _EMBEDDINGS)
+_WHOLE = _ATTENTION | _FEED_FORWARD | _EMBEDDINGS
 _OUTPUT = "attention.output.dense"
 _BERT = Family(
-    token_types=True,
-    attention_interface=True,
-    fused=_WHOLE,
-    pooler=True,
-    attention_output=_OUTPUT,
+    token_types=True, attention_interface=True, fused=_WHOLE, pooler=True, attention_output=_OUTPUT
 )
 _ROBERTA = Family(attention_interface=True, fused=_WHOLE, pooler=True, attention_output=_OUTPUT)
 
@@ -69,7 +62,7 @@ FAMILIES = {
     # Its relative positions bypass the interface: see mirror_export.graph.attention.
     "mpnet": Family(fused=_WHOLE, pooler=True, attention_output="attn.o"),
     # Disentangled attention has no fused operator.
-    "deberta-v2": Family(token_types=True, fused=_fused(_FEED_FORWARD), attention_output=_OUTPUT),
+    "deberta-v2": Family(token_types=True, fused=_FEED_FORWARD, attention_output=_OUTPUT),
     # Pre-layer norms, gated GELU, rotary positions and local windows: no fused operator matches.
     "modernbert": Family(attention_output="attn.Wo"),
 }

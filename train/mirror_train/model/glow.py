@@ -132,11 +132,7 @@ def save_flow(flow: Flow, folder: Path) -> None:
     Raises:
         OSError: the disk is full.
     """
-    config = {
-        "in_features": flow.size,
-        "blocks": len(flow.blocks),
-        "hidden_size": flow.hidden_size,
-    }
+    config = {"in_features": flow.size, "blocks": len(flow.blocks), "hidden_size": flow.hidden_size}
     write_json(folder / "config.json", config)
     save_weights(flow.blocks, folder)
 

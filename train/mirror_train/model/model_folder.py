@@ -113,7 +113,7 @@ def _download_model(name: str, revision: str | None, *, offline: bool) -> tuple[
     Many repositories hold the same weights twice, so pickled ones are only fetched where there are
     no others.
     """
-    ignore = (*_OTHER_FRAMEWORKS, *_PICKLES)
+    ignore: tuple[str, ...] = (*_OTHER_FRAMEWORKS, *_PICKLES)
     folder = download(name, revision=revision, offline=offline, error=ModelError, ignore=ignore)
     if not any((folder / weights).is_file() for weights in SAFE_WEIGHTS):
         # Asking for the same commit keeps the files consistent if a new one was pushed meanwhile.

@@ -21,6 +21,7 @@ from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import InnerPath, build
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.model.declared_modules import declared_text_options, transformer_folder
+from mirror_train.model.dense import check_finite
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.families import family_of
 from mirror_train.model.json_file import read_object
@@ -162,7 +163,7 @@ def load_pretrained(
             trust_remote_code=trust_remote_code,
         )
     _check_weights(folder, report)
-    _check_finite(folder, model)
+    check_finite(model, folder)
     _check_tokenizer(folder, tokenizer, config)
     if family_of(model).pooler:
         model.pooler = None  # a head for next-sentence prediction, which embeddings do not use
@@ -266,13 +267,6 @@ def _check_weights(folder: Path, report: dict[str, Any]) -> None:
         raise ModelError(f"{folder}: the weights lack {missing[0]}{more}")
     if mismatched := sorted(str(entry) for entry in report.get("mismatched_keys", ())):
         raise ModelError(f"{folder}: a weight has the wrong shape: {mismatched[0]}")
-
-
-def _check_finite(folder: Path, model: PreTrainedModel) -> None:
-    for name, weight in model.named_parameters():
-        low, high = torch.aminmax(weight.detach())  # both are NaN where any weight is
-        if not (torch.isfinite(low) and torch.isfinite(high)):
-            raise ModelError(f"{folder}: the weight {name} holds NaN or an infinity")
 
 
 def _check_tokenizer(folder: Path, tokenizer: Any, config: Any) -> None:

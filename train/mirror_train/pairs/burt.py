@@ -10,12 +10,7 @@ from functools import partial
 import torch
 
 from mirror_rt.errors import ConfigError
-from mirror_train.pairs.burt_data import (
-    IDENTIFICATION_LABELS,
-    BurtTasks,
-    batches_of,
-    turns,
-)
+from mirror_train.pairs.burt_data import IDENTIFICATION_LABELS, BurtTasks, batches_of, turns
 from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.recipe import BurtConfig, BurtRecipe
 from mirror_train.pairs.task_layers import SoftmaxLayer, TaskLayer

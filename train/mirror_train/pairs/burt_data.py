@@ -164,12 +164,7 @@ def turns(objectives: Sequence[str]) -> list[str]:
 
 
 def batches_of(
-    tasks: BurtTasks,
-    objectives: Sequence[str],
-    *,
-    batch_size: int,
-    negatives: int,
-    seed: int,
+    tasks: BurtTasks, objectives: Sequence[str], *, batch_size: int, negatives: int, seed: int
 ) -> dict[str, tuple[int, Callable[[int], TaskBatch]]]:
     """Return for every objective the rows of a pass, and a function from number to batch."""
     made: dict[str, tuple[int, Callable[[int], TaskBatch]]] = {}

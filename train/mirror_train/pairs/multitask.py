@@ -16,7 +16,7 @@ from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
 from mirror_train.pairs.task_session import Session, open_session
-from mirror_train.pairs.training import TaskTrainer, constant
+from mirror_train.pairs.training import TaskTrainer
 from mirror_train.training.output_folder import TuneReport
 from mirror_train.training.step_bar import step_bar
 
@@ -77,7 +77,6 @@ def _train(
             weight_decay=recipe.weight_decay,
             fused=True,
         ),
-        schedule=constant,
     )
     best = _Best(session, layers, {name: part.dev for name, part in data.tasks.items()})
     with step_bar(recipe.steps, config.show_progress_bar, "multitask") as show:

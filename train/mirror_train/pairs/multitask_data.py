@@ -21,23 +21,14 @@ _READERS: dict[str, Callable[[Path], Examples]] = {
     "similarity": read_similarity,
 }
 # The file names of the default project of Stanford's CS224N, which BERT-CF uses.
-_FILES = {
-    "sentiment": "ids-sst-{}.csv",
-    "paraphrase": "quora-{}.csv",
-    "similarity": "sts-{}.csv",
-}
+_FILES = {"sentiment": "ids-sst-{}.csv", "paraphrase": "quora-{}.csv", "similarity": "sts-{}.csv"}
 _HELD_OUT = 0.1  # share of a file to hold out, where there is no second file
 _FEWEST = 2  # rows to evaluate on: a correlation needs two
 
 
 @dataclass(frozen=True, slots=True)
 class TaskData:
-    """The data of one task.
-
-    Attributes:
-        train: rows to train on.
-        dev: rows to evaluate on.
-    """
+    """The rows of one task to train on, and those to evaluate on."""
 
     train: Examples
     dev: Examples

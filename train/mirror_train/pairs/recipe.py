@@ -31,15 +31,7 @@ OBJECTIVES = ("nli", "pi", "ptc")
 TASKS = ("sentiment", "paraphrase", "similarity")
 BurtPooling = Literal["cls", "max", "mean"]
 # The seven concatenations of table 4, made of the parts in `mirror_rt.heads.task_heads.FEATURES`.
-CONCATENATIONS = (
-    "u,v",
-    "|u-v|",
-    "u*v",
-    "u,v,|u-v|",
-    "u,v,u*v",
-    "|u-v|,u*v",
-    "u,v,|u-v|,u*v",
-)
+CONCATENATIONS = ("u,v", "|u-v|", "u*v", "u,v,|u-v|", "u,v,u*v", "|u-v|,u*v", "u,v,|u-v|,u*v")
 _BURT_POOLING = Rule(
     f"of {', '.join(get_args(BurtPooling))}", lambda name: name in get_args(BurtPooling)
 )
@@ -54,7 +46,7 @@ class TaskConfig(RunConfig):
 
     Attributes:
         precision: auto, fp32, bf16 or fp16.
-        seed: as of every run; the default is BERT-CF's.
+        seed: see `RunConfig`; the default is that of BERT-CF.
     """
 
     precision: Precision = "auto"
@@ -66,19 +58,19 @@ class BurtRecipe:
     """The hyper-parameters of BURT (sections 3.2, 3.3); the paper gives no learning rate.
 
     Attributes:
-        objectives: of `OBJECTIVES`, in the order of their batches; none for all that there are
-            data for.
+        objectives: some of `OBJECTIVES`, in the order of their batches; none for all that there
+            are data for.
         pooling: cls, max or mean, whatever the base model declares.
-        concatenation: of the two vectors of a pair, of `CONCATENATIONS`.
-        negatives: k, random pairs for each pair of paraphrases.
-        batch_size: pairs in a batch.
-        learning_rate: of Adam, at its highest.
-        warm_up: share of the steps over which it rises; it falls to 0 over the others.
+        concatenation: one of `CONCATENATIONS`, for the two vectors of a pair.
+        negatives: k, the number of random pairs for each pair of paraphrases.
+        batch_size: number of pairs in a batch.
+        learning_rate: the highest rate of Adam.
+        warm_up: the share of the steps over which it rises; it falls to 0 over the others.
         dropout: rate of every dropout of the encoder.
         epochs: passes over the sentence pairs; without them, over the largest task. Smaller tasks
             begin again, larger ones are not finished.
-        steps: optimiser steps, in the place of epochs.
-        max_length: most tokens of a text in training.
+        steps: number of optimiser steps, in the place of epochs.
+        max_length: the most tokens of a text in training.
     """
 
     objectives: tuple[str, ...] = ()
@@ -103,11 +95,7 @@ class BurtRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurtConfig(TaskConfig):
-    """All settings of a run of `tune_burt` but its data; see `TaskConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-    """
+    """All settings of a run of `tune_burt` but its data; see `TaskConfig`."""
 
     recipe: BurtRecipe = field(default_factory=BurtRecipe)
 
@@ -117,19 +105,19 @@ class MultitaskRecipe:
     """The hyper-parameters of multi-task fine-tuning; defaults as in BERT-CF (sections 4.3, 5.3).
 
     Attributes:
-        steps: optimiser steps; each takes a batch of every task.
+        steps: number of optimiser steps; each takes a batch of every task.
         evaluate_every: steps between evaluations; the best weights by the mean of the tasks'
             metrics are kept. The last step is always evaluated.
-        learning_rate: of AdamW, constant.
-        weight_decay: of AdamW.
+        learning_rate: rate of AdamW, constant.
+        weight_decay: weight decay of AdamW.
         dropout: rate of every dropout of the encoder.
-        max_length: most tokens of a text in training.
+        max_length: the most tokens of a text in training.
         pooling: `auto` takes what the base model declares, else the mean (section 5.3).
         projection: e, length of the projected vectors of the tasks of pairs.
-        weights: task -> factor of its loss.
-        batch_sizes: task -> rows of its batches.
-        dropouts: task -> rate of dropout before its head.
-        hinges: task of pairs -> least similarity.
+        weights: the factor of each task's loss.
+        batch_sizes: the number of rows in a batch of each task.
+        dropouts: the rate of dropout before the head of each task.
+        hinges: the least similarity of each task of pairs.
     """
 
     steps: Annotated[int, least(1)] = 5000
@@ -173,10 +161,6 @@ class MultitaskRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultitaskConfig(TaskConfig):
-    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-    """
+    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`."""
 
     recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)

@@ -29,15 +29,7 @@ __all__ = ["Session", "open_session"]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A base model and the settings with which it is trained.
-
-    Attributes:
-        config: settings of the run.
-        base: the model.
-        head: its pooling and the layer after that, if there is one.
-        device: where to train.
-        precision: precision to train in.
-    """
+    """A base model, its head (the pooling and the layers after it), and how it is trained."""
 
     config: BurtConfig | MultitaskConfig
     base: Pretrained

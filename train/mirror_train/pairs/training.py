@@ -19,12 +19,7 @@ from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.pairs.task_session import Session
 from mirror_train.training.trainer import AUTOCAST, TrainingStats, finite_loss
 
-__all__ = ["TaskTrainer", "constant", "warm_up_then_decay"]
-
-
-def constant(step: int, total: int) -> float:
-    """Return the factor 1, which leaves the learning rate constant."""
-    return 1.0
+__all__ = ["TaskTrainer", "warm_up_then_decay"]
 
 
 def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
@@ -40,12 +35,12 @@ def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTrainer:
-    """An encoder and task heads that are trained together.
+    """An encoder and task heads that are trained together, in place.
 
     Attributes:
         session: the encoder, its pooling, and where and how it is trained; heads and losses are in
-            float32. The encoder is trained in place.
-        layers: the head of each task, already on the device; trained in place.
+            float32.
+        layers: the head of each task, already on the device.
         batches: maps a step to its batches, each of one task.
         weights: the factor of each task's loss.
         optimizer: optimiser of all parameters.
@@ -57,13 +52,10 @@ class TaskTrainer:
     batches: Callable[[int], list[TaskBatch]]
     weights: Mapping[str, float]
     optimizer: torch.optim.Optimizer
-    schedule: Callable[[int, int], float]
+    schedule: Callable[[int, int], float] = lambda step, total: 1.0
 
     def run(
-        self,
-        total: int,
-        *,
-        on_step: Callable[[int, float], None] = lambda done, loss: None,
+        self, total: int, *, on_step: Callable[[int, float], None] = lambda done, loss: None
     ) -> TrainingStats:
         """Train for `total` steps; call `on_step` with the number of steps done and the loss.
 

@@ -53,21 +53,21 @@ class Recipe:
     """Hyper-parameters of Mirror-BERT tuning (EMNLP 2021, section 3 and appendix J).
 
     Attributes:
-        level: what the strings are: word, phrase or sentence.
+        level: the kind of strings: word, phrase or sentence.
         temperature: tau of the InfoNCE losses; 1 where the loss is `multi_similarity`.
         span_length: characters masked in one copy of each string (k); 0 for none. With the
             span_mask `tokens`, the most tokens that are.
         span_mask: how: characters (see `mirror_rt.masking.mask_span`), or `tokens` (see
             `mirror_train.data.token_masking`).
         dropout: rate of every dropout of the model, 0 .. 1.
-        pooling: how token vectors become one, where the base model does not declare it.
+        pooling: the pooling for base models that declare none.
         loss: InfoNCE variant (see `mirror_train.infonce`), or `multi_similarity` on hard triplets
             (see `mirror_train.loss.multi_similarity`).
-        max_length: most tokens of a training string, special tokens included.
-        epochs: passes over the strings.
-        batch_size: strings in a batch; InfoNCE sees twice as many rows.
-        learning_rate: of AdamW, constant.
-        weight_decay: of AdamW.
+        max_length: the most tokens of a training string, special tokens included.
+        epochs: number of passes over the strings.
+        batch_size: number of strings in a batch; InfoNCE sees twice as many rows.
+        learning_rate: rate of AdamW, constant.
+        weight_decay: weight decay of AdamW.
         drophead: rate at which whole attention heads are dropped (see `model/drophead.py`),
             0 .. 1; beside `dropout`, which is set to 0 to replace it.
         same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:

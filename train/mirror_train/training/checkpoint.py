@@ -30,17 +30,11 @@ _ABSENT_IN_RECIPE = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state of a run after a step.
+    """The state of a run after `step` optimiser steps.
 
     The order of the data and all random numbers follow from the seed and the step, so they need
-    not be saved.
-
-    Attributes:
-        step: number of optimiser steps done.
-        model: state dict of the encoder.
-        optimizer: state dict of AdamW.
-        scaler: state dict of the gradient scaler (fp16); empty for other precisions.
-        stats: the fields of TrainingStats so far.
+    not be saved. The state of the gradient scaler is empty but for fp16; `stats` has the fields of
+    TrainingStats.
     """
 
     step: int
@@ -51,11 +45,9 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The folder OUT.checkpoints, beside the output folder OUT.
+    """The folder OUT.checkpoints, beside the output folder OUT of a run.
 
-    Args:
-        out: the output folder of the run.
-        run: everything that decides the run's result; a checkpoint of another run is refused.
+    `run` is everything that decides the run's result; a checkpoint of another run is refused.
     """
 
     def __init__(self, out: Path, run: dict[str, Any]) -> None:

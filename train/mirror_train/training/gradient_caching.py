@@ -45,12 +45,10 @@ class GradCache(Generic[Chunk]):
     (`GradScaler.scale(loss).backward()`) and the parameters' gradients carry that scale, ready for
     `GradScaler.step`.
 
-    Args:
-        encode: maps one chunk to its embeddings [rows, D]. It is called twice for every chunk, with
-            the generators in the same state, and must return the same result both times: it may
-            draw from torch's default generators, and from nothing else. Enter autocast inside it,
-            or around both passes.
-        device: the device whose generator `encode` draws from, besides that of the CPU.
+    `encode` maps one chunk to its embeddings [rows, D]. It is called twice for every chunk, with
+    the generators in the same state, and must return the same result both times: it may draw from
+    torch's default generators of the CPU and of `device`, and from nothing else. Enter autocast
+    inside it, or around both passes.
     """
 
     def __init__(self, encode: Callable[[Chunk], Tensor], *, device: torch.device) -> None:

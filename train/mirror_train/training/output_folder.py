@@ -58,6 +58,7 @@ def write_folder(
     level: str | None,
     language: str | None = None,
     pad_to: int | None = None,
+    weights_sha256: list[str] | None = None,
     tuned: Pretrained | None = None,
     also: Callable[[Path], None] = lambda folder: None,
 ) -> TuneReport:
@@ -65,7 +66,8 @@ def write_folder(
 
     The head is a pooling that can be tuned, and the layers after it. `recipe` has every
     hyper-parameter, `training` the device, the precision and whatever else to record besides the
-    seed and `stats`. The model written is `tuned`, or `base`, with which the run began, where that
+    seed and `stats`; `weights_sha256` are the hashes of the base model's weight files, where they
+    are known already. The model written is `tuned`, or `base`, with which the run began, where that
     was trained in place. `also` writes further files into the folder.
 
     Raises:
@@ -81,7 +83,8 @@ def write_folder(
         mask_token=base.mask_token,
         language=language,
         level=level,
-        base_model=describe_base(base) | {"weights_sha256": base.weights_sha256()},
+        base_model=describe_base(base)
+        | {"weights_sha256": weights_sha256 or base.weights_sha256()},
         recipe=recipe,
         data=data,
         training={"seed": config.seed} | training | _measured(stats),

@@ -131,13 +131,9 @@ class Trainer:
         resume_from: Checkpoint | None = None,
         on_step: Callable[[float], None] = lambda loss: None,
     ) -> TrainingStats:
-        """Train to the end.
+        """Train to the end, from the start or after a checkpoint; call `on_step` with each loss.
 
-        Args:
-            store: where checkpoints are written.
-            checkpoint_every: steps between checkpoints; 0 for none but on interruption.
-            resume_from: continue after this checkpoint.
-            on_step: called with the loss after every step.
+        With `checkpoint_every` 0, a checkpoint is only written on interruption.
 
         Raises:
             ConfigError: the recipe has drophead, but where the model's attention heads are is not

@@ -89,10 +89,7 @@ def _tune(
     done = checkpoint.step if checkpoint else 0
     with step_bar(len(batches), show, "tune", done=done, unit="string", size=loss_batch) as on_step:
         stats = trainer.run(
-            store,
-            checkpoint_every=config.checkpoint_every,
-            resume_from=checkpoint,
-            on_step=on_step,
+            store, checkpoint_every=config.checkpoint_every, resume_from=checkpoint, on_step=on_step
         )
     if layer is not None:
         centre_again(base, layer, data, recipe, seed=config.seed, device=processes.device)
@@ -110,6 +107,7 @@ def _tune(
             level=recipe.level,
             language=data.language,
             pad_to=pad_length(recipe),
+            weights_sha256=run["model"],
         )
         store.remove()
         return report.manifest

@@ -85,12 +85,9 @@ def _sample_vectors(
 def whitening_layer(vectors: Vectors, power: float) -> Dense:
     """Return the layer y = s (x - m) C^(-power / 2), m and C the mean and covariance of `vectors`.
 
-    With power 1 and s = 1 the vectors get unit covariance (ZCA, so that y stays near x). The factor
-    s gives them a mean norm of 1. The layer is computed in float64 and stored in float32.
-
-    Args:
-        vectors: float32 [n, D], n at least 2.
-        power: 0 .. 1; 0 only centres the vectors.
+    The vectors are float32 [n, D], n at least 2. With power 1 and s = 1 they get unit covariance
+    (ZCA, so that y stays near x); power 0 only centres them. The factor s gives them a mean norm of
+    1. The layer is computed in float64 and stored in float32.
 
     Raises:
         ModelError: the vectors are all the same.

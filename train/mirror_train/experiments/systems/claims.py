@@ -33,15 +33,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result for a claim on one set.
-
-    Attributes:
-        system: name of the system.
-        claim: claim of its paper.
-        set: name of the set, with the metric.
-        difference: difference between the system and the other one, on the same items.
-        verdict: what the difference shows, in words.
-    """
+    """The result for a claim of a system's paper on one set, and what it shows in words."""
 
     system: str
     claim: Claim

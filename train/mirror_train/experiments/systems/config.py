@@ -25,13 +25,13 @@ class SystemJob(RunConfig):
     """The settings for tuning one system from one base model; see `RunConfig`.
 
     Attributes:
-        system: its name, see `mirror_train.experiments.systems.table.SYSTEMS`.
-        inputs: what it can be tuned on.
-        max_steps: most optimiser steps of a flow, of BURT and of several tasks, which count steps
-            and not epochs; None for as many as their papers.
-        learning_rate: of everything that moves the encoder; that of a flow stays as it is. None
-            for each recipe's own.
-        max_length: most tokens that the base model has positions for; recipes for longer texts
+        system: its name in `mirror_train.experiments.systems.table.SYSTEMS`.
+        inputs: the data that it can be tuned on.
+        max_steps: the most optimiser steps of a flow, of BURT and of several tasks, which count
+            steps and not epochs; None for as many as their papers have.
+        learning_rate: the rate of everything that moves the encoder; that of a flow stays as it is.
+            None for each recipe's own.
+        max_length: the most tokens that the base model has positions for; recipes for longer texts
             are cut to it.
         precision: auto, fp32, bf16 or fp16.
     """
@@ -60,16 +60,15 @@ class SystemsConfig(RunConfig):
 
     Attributes:
         out: of RunConfig: models go to `out/models`, results to `out/runs`.
-        seed: of RunConfig: of every run, and of the bootstrap.
-        data: folder with what to tune on and to evaluate on.
+        seed: of RunConfig: the seed of every run, and of the bootstrap.
+        data: the folder with the data to tune on and to evaluate on.
         systems: their names; None for all that `data` has the inputs of.
-        language: of inputs and sets.
-        top: tune on the first so many strings, pairs or rows alone.
+        language: the language of the inputs and the sets.
+        top: the number of first strings, pairs or rows to tune on; None for all.
         max_steps: see `SystemJob`.
         learning_rate: see `SystemJob`.
-        samples: of the bootstrap.
-        export: evaluate exported bundles, and not with PyTorch (what `run_systems` is given must
-            do so).
+        samples: the number of samples of the bootstrap.
+        export: whether exported bundles are evaluated, by the opener that `run_systems` is given.
         precision: auto, fp32, bf16 or fp16.
     """
 

@@ -124,20 +124,15 @@ class Inputs:
 
     def _first(self, parts: list[TrainingData]) -> TrainingData:
         """Join parts and cut them to `top`; groups of different parts stay different."""
-        first: list[str] = []
-        second: list[str] = []
-        hard: list[str] = []
+        hard = [text for part in parts for text in part.hard_negatives or []]
         groups: list[int] = []
         for part in parts:
-            first += part.first
-            second += part.second
-            hard += part.hard_negatives or []
             start = max(groups, default=-1) + 1
             groups += [start + group for group in part.group_ids or range(len(part))]
         return dataclasses.replace(
             parts[0],
-            first=first[: self.top],
-            second=second[: self.top],
+            first=[text for part in parts for text in part.first][: self.top],
+            second=[text for part in parts for text in part.second][: self.top],
             group_ids=groups[: self.top],
             hard_negatives=hard[: self.top] or None,
             source=", ".join(part.source for part in parts),
@@ -158,7 +153,10 @@ def without(examples: Examples, evaluated: list[ScoredPairs]) -> Examples:
         if frozenset((_plain(a), _plain(b))) not in known
     ]
     if not rows:
-        raise DataError(f"{examples.source}: all of its pairs are evaluated on, none is left")
+        raise DataError(
+            f"{examples.source}: all of its pairs are evaluated on, and none is left to train on: "
+            "give more pairs"
+        )
     left_out = len(examples) - len(rows)
     source = f"{examples.source} without {left_out} pairs that are evaluated on"
     return dataclasses.replace(examples.take(rows), source=source if left_out else examples.source)

@@ -18,14 +18,9 @@ __all__ = ["Row", "row_from_json", "row_to_json"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The results of a system that was tuned and evaluated.
+    """The results of a system that was tuned and evaluated, or of the base model, `untuned`.
 
-    Attributes:
-        system: name of the system, or `untuned`.
-        tuned: how tuning ended.
-        results: figures, each with its interval and replicates.
-        failures: sets without a figure, and why.
-        about: remarks about the model from when it was opened.
+    `failures` names the sets without a figure, and why; `about` remarks on the opened model.
     """
 
     system: str

@@ -31,12 +31,7 @@ SUITES = ("sentences", "words", "linking", "geometry")
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A model to evaluate.
-
-    Attributes:
-        encoder: the encoder that runs the model.
-        about: remarks about it for the table, such as the parity of its bundle.
-    """
+    """An encoder to evaluate, and a remark for the table, such as the parity of its bundle."""
 
     encoder: BatchEncoder
     about: str = ""
@@ -63,14 +58,9 @@ def run_systems(
 
     A row is kept under a hash of everything that decides it, so that the same command can continue
     after an interruption; a system that was being tuned starts again. A system that fails becomes a
-    row with an error, and the next one is tried.
-
-    Args:
-        config: the study.
-        open_model: opens the model of a system, given the system's name and the model's folder (for
-            the base model, its name).
-        on_start: called with the name of each system that has to be run.
-        on_row: called with every row.
+    row with an error, and the next one is tried. `open_model` opens the model of a system, given
+    the system's name and the model's folder (for the base model, its name). `on_start` is called
+    with the name of each system that has to be run, `on_row` with every row.
 
     Returns:
         The rows, with the base model's first, and the reason for each system that is left out.

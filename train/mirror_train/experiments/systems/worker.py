@@ -16,14 +16,10 @@ __all__ = ["Tuned", "tune_here"]
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The outcome of tuning a system.
+    """The outcome of tuning a system: why there is no model, or how long it took and on what data.
 
-    Attributes:
-        error: why there is no model; None where there is one.
-        seconds: duration, including reading and writing.
-        memory_mb: peak physical memory of its process; None where it is not known.
-        device_mb: peak memory of the GPU; None without one.
-        data: description of its training data.
+    The seconds include reading and writing. The memory is the peak of the process (physical) and of
+    the GPU; None where it is not known, or where there is no GPU.
     """
 
     error: str | None = None
