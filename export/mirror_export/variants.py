@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,17 +111,25 @@ def check_wanted(config: ExportConfig) -> list[str]:
 
 
 def write_variants(
-    folder: Path, manifest: Manifest, reference: Reference, config: ExportConfig
+    folder: Path,
+    manifest: Manifest,
+    reference: Reference,
+    config: ExportConfig,
+    begin: Callable[[str], None],
 ) -> dict[str, Variant]:
     """Derive every variant from the float32 graph in `folder` and compare each with PyTorch.
+
+    `begin` is called with the name of each stage.
 
     Raises:
         ParityError: a variant fails its gate, and the configuration does not force it.
         ConfigError: the configuration asks for no variant that exists.
     """
     variants = {}
+    begin("deriving the other graphs")
     derived = derive(folder, manifest, reference.texts, reference.graph, check_wanted(config))
     for name, variant in derived.items():
+        begin(f"comparing {name} with PyTorch")
         check = functools.partial(_compared, folder, manifest, reference, config.threads, name)
         compared, report = check(variant)
         if name == "int8" and report is not None and report.failures():

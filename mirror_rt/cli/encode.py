@@ -48,7 +48,10 @@ printf 'one text\\nanother\\n' | mirror-rt encode bundle --input - --output -
     add_options(parser, BulkConfig, leave_out=["model", "show_progress_bar"])
     add_options(parser.add_argument_group("vectors"), EncodeOptions)
     add_options(parser.add_argument_group("model"), LoadOptions)
-    parser.set_defaults(run=run)
+    parser.set_defaults(
+        run=run,
+        kept=lambda _: "nothing was saved yet (work is saved after each window of texts)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

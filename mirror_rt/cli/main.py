@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MirrorError as error:
         return _fail(error, 1, arguments)
     except KeyboardInterrupt as error:
-        return _fail(str(error) or "interrupted", 130, arguments)
+        kept = getattr(arguments, "kept", None)  # says what an interrupted command leaves
+        said = str(error) or ": ".join(filter(None, ["interrupted", kept and kept(arguments)]))
+        return _fail(said, 130, arguments)
     except BrokenPipeError:
         # The reader (such as `head`) is gone, so nobody reads what is left to print.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mirror_export.cli.export_pack import run_pack
 from mirror_export.config import ExportConfig
+from mirror_rt.cli.common import progress
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
@@ -55,7 +56,8 @@ mirror-rt export tuned --out bundle --precision fp32,int8 --parity-pairs pairs.t
         "language where that is known)",
     )
     parser.add_argument("--json", action="store_true", help="results as JSON on standard output")
-    parser.set_defaults(run=run)
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.set_defaults(run=run, kept=lambda _: "nothing was written")
 
 
 def _add_pack_options(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +93,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError("nothing to export: name a model, or pass --all FOLDER")
     if arguments.resume or arguments.jobs != 1:
         raise ConfigError("--resume and --jobs go with several models, or with --all FOLDER")
-    manifest = export_bundle(_config(arguments, arguments.models[0]))
+    manifest = export_bundle(
+        _config(arguments, arguments.models[0]), show_progress_bar=progress(arguments)
+    )
     if arguments.json:
         print(json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False))
         return

@@ -43,7 +43,7 @@ class BodyDecoder(Generic[T]):
 
     def __init__(self, type: type[T], field: str, items: Any) -> None:
         lenient = msgspec.defstruct(type.__name__, [], bases=(type,), forbid_unknown_fields=False)
-        self._decoders = {"refuse": msgspec.json.Decoder(type),
+        self._decoders: dict[str, msgspec.json.Decoder[T]] = {"refuse": msgspec.json.Decoder(type),
                           "ignore": msgspec.json.Decoder(lenient)}  # fmt: skip
         self._items = msgspec.json.Decoder(items)
         self._field = field

@@ -262,8 +262,8 @@ def test_bad_input(folder, configure, tmp_path):
 
 def test_the_command_line(folder, tiny_bert, tmp_path, cli):
     out = tmp_path / "tuned"
-    options = ["multitask", "--data", folder, "--model", tiny_bert, "--out", out, "--steps", 2,
-               "--projection", 8, "--batch-sizes", "8,8,8", "--hinges", ".5,0"]  # fmt: skip
+    options = ["train", "multitask", "--data", folder, "--model", tiny_bert, "--out", out,
+               "--steps", 2, "--projection", 8, "--batch-sizes", "8,8,8", "--hinges", ".5,0"]  # fmt: skip
     done = cli(*options)
     assert done.code == 0, done.err
     assert "paraphrase: 108 rows to train on (quora-dev.csv without 12 held out; 0" in done.out
@@ -410,8 +410,8 @@ def test_ctrl_c_leaves_nothing(folder, tiny_bert, tmp_path, cli, monkeypatch):
         return original(self, number, *rest)
 
     monkeypatch.setattr(TaskTrainer, "_step", step)
-    done = cli("multitask", "--data", folder, "--model", tiny_bert, "--out", tmp_path / "tuned",
-               "--batch-sizes", "4,4,4")  # fmt: skip
+    done = cli("train", "multitask", "--data", folder, "--model", tiny_bert, "--out",
+               tmp_path / "tuned", "--batch-sizes", "4,4,4")  # fmt: skip
     assert done.code == 130
     assert "interrupted" in done.err
     assert not list(tmp_path.iterdir())

@@ -64,3 +64,12 @@ def add_run_options(
     group = parser.add_argument_group("run")
     add_options(group, config, leave_out=[*_ELSEWHERE, *leave_out])
     group.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.set_defaults(kept=_kept)
+
+
+def _kept(arguments: argparse.Namespace) -> str:
+    """Say what an interrupted run has left, if the run itself has not said so."""
+    checkpoints = arguments.out.parent / f"{arguments.out.name}.checkpoints"
+    if checkpoints.is_dir():
+        return f"{checkpoints} holds a checkpoint, continue with --resume"
+    return "nothing was saved yet, start the same command again"

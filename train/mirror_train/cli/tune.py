@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from mirror_rt.cli.options import add_options, from_arguments, given_values
 from mirror_rt.cli.parser import Subparsers, add_subparser
@@ -63,6 +63,16 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
     parser.set_defaults(run=run, wrong_usage=parser.error)
 
 
+class _Joined(argparse.Action):
+    """Joins by commas what an option is given several times."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `training_data` reads."""
     group = parser.add_argument_group("strings")
@@ -84,6 +94,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--lang",
+        action=_Joined,
         metavar="TAG[,TAG]",
         help="with a file as --data: its language, for mirror.json; otherwise tune for each of "
         "these languages, into OUT/TAG (see below)",
