@@ -370,9 +370,13 @@ def test_wrong_options(cli, tiny_bert, tmp_path, options, code, message):
 
 def test_several_processes_are_refused(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="mirror-rt flow runs in one process, torchrun started 2"):
+    with pytest.raises(
+        ConfigError, match="mirror-rt train flow runs in one process, torchrun started 2"
+    ):
         tune_flow(DATA, flow_config(tiny_bert, tmp_path / "out"))
-    with pytest.raises(ConfigError, match="mirror-rt cf runs in one process, torchrun started 2"):
+    with pytest.raises(
+        ConfigError, match="mirror-rt train cf runs in one process, torchrun started 2"
+    ):
         tune_cf(DATA, cf_config(tiny_bert, tmp_path / "out"))
 
 

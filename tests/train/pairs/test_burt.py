@@ -226,7 +226,8 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     (files / "words.tsv").write_text("word1\tword2\tscore\nthe\tof\t1\nday\ttime\t4\nin\ton\t3\n")
     out = files / "ablation"
     options = ["train", "burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 1,
-               "--out", out, "--evaluate", f"words={files / 'words.tsv'}", "--ablation"]  # fmt: skip
+               "--evaluate", f"words={files / 'words.tsv'}", "--out", out,
+               "--ablation"]  # fmt: skip
     with_phrases = ["--ppdb", files / "ppdb", "--ppdb-test", files / "ppdb"]
     done = cli(*options, "pooling", *with_phrases)
     assert done.code == 0, done.err

@@ -263,7 +263,8 @@ def test_bad_input(folder, configure, tmp_path):
 def test_the_command_line(folder, tiny_bert, tmp_path, cli):
     out = tmp_path / "tuned"
     options = ["train", "multitask", "--data", folder, "--model", tiny_bert, "--out", out,
-               "--steps", 2, "--projection", 8, "--batch-sizes", "8,8,8", "--hinges", ".5,0"]  # fmt: skip
+               "--steps", 2, "--projection", 8, "--batch-sizes", "8,8,8", "--hinges",
+               ".5,0"]  # fmt: skip
     done = cli(*options)
     assert done.code == 0, done.err
     assert "paraphrase: 108 rows to train on (quora-dev.csv without 12 held out; 0" in done.out
@@ -324,7 +325,7 @@ def test_predict_refuses(exported, bundle, folder, tuned, tmp_path, cli):
     empty.touch()
     quora = folder / "quora-dev.csv"
     for arguments, code, message in [
-        ([bundle, "--input", lines], 1, "has no task heads: mirror-rt multitask"),
+        ([bundle, "--input", lines], 1, "has no task heads: mirror-rt train multitask"),
         ([tuned.out, "--input", lines], 1, "export it first: mirror-rt export"),
         ([exported, "--input", lines], 2, "name the head: there are sentiment, paraphrase"),
         ([exported, "--head", "x", "--input", lines], 2, "no head 'x'"),
