@@ -1,6 +1,6 @@
 """Measure batches: the fixed cost of a run, the fastest token budget, the share of padding.
 
-    python benchmarks/batching.py [--model BUNDLE] [--data DIR] [--threads T] [--json FILE]
+    python benchmarks/batching.py --data DATA [--model BUNDLE] [--threads T] [--json FILE]
 
 1. It fits a line through the times of small runs; the intercept, in tokens, is `CPU_RUN_COST`.
 2. It measures texts a second by token budget over the same mixed texts, all budgets in turn.
@@ -125,8 +125,7 @@ def planner(lengths):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="bundle", help="an exported bundle")
-    root = Path(__file__).resolve().parents[2]
-    parser.add_argument("--data", type=Path, default=root / "shared" / "data")
+    parser.add_argument("--data", type=Path, required=True, help="the evaluation data")
     parser.add_argument("--texts", type=int, default=1500)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeats", type=int, default=5)

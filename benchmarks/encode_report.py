@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 import statistics
 
-from encode_setup import ENVIRONMENTS
+from encode_setup import ENVIRONMENTS, PROJECT
+from helpers import median_ratio
 
 OURS, INT8 = "mirror-rt fp32", "mirror-rt int8"
 TORCH, FASTEMBED, SKETCH = "sentence-transformers torch", "fastembed", "onnxruntime sketch"
@@ -35,6 +37,7 @@ def medians(state):
             key: statistics.median(found[key] for found in rounds)
             for key in (rounds[0] if rounds else ())
         }
+        figures[name] |= state["agreement"].get(name, {})
         if name in state["cold"]:
             figures[name]["cold"] = statistics.median(state["cold"][name])
         if name in state["memory"]:
@@ -44,28 +47,29 @@ def medians(state):
 
 def ratio(state, figures, figure, ours, theirs):
     """Return the median of the ratios in each round; None if a contender has no such figure."""
-    if figure not in figures.get(ours, {}) or figure not in figures.get(theirs, {}):
-        return None
     if figure in ("cold", "memory"):
-        return figures[ours][figure] / figures[theirs][figure]
-    pairs = [found for found in state["rounds"] if ours in found and theirs in found]
-    return statistics.median(found[ours][figure] / found[theirs][figure] for found in pairs)
+        measured = {name: found for name, found in figures.items() if figure in found}
+        return median_ratio([measured], operator.itemgetter(figure), ours, theirs)
+    return median_ratio(state["rounds"], operator.itemgetter(figure), ours, theirs)
 
 
 def table(about, state, figures):
     texts = " and ".join(f"{count} {name}" for name, count in about["texts"].items())
     lines = [
-        f"{about['machine']}, {about['threads']} threads, {about['date']}; medians of "
-        f"{len(state['rounds'])} rounds over {texts} texts. `{about['command']}`",
+        f"{about['machine']} ({about['class']}), {about['threads']} threads, {about['date']}; "
+        f"medians of {len(state['rounds'])} rounds over {texts} texts; cosines with the vectors of "
+        f"{state['reference']}. `{about['command']}`",
         "",
-        "| | mixed texts/s | short texts/s | one short text, p50 | p95 | cold start | peak memory "
-        "| best batch (mixed, short) |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| | mixed texts/s | short texts/s | mean cosine | least cosine | one short text, p50 "
+        "| p95 | cold start | peak memory | best batch (mixed, short) |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, f in figures.items():
         cells = [
             shown(f, "mixed", "{:.0f}"),
             shown(f, "short", "{:.0f}"),
+            shown(f, "mean_cosine", "{:.5f}"),
+            shown(f, "least_cosine", "{:.5f}"),
             shown(f, "p50_ms", "{:.2f} ms"),
             shown(f, "p95_ms", "{:.2f} ms"),
             shown(f, "cold", "{:.2f} s"),
@@ -74,7 +78,7 @@ def table(about, state, figures):
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += [f"| {name} | left out: {why} |" for name, why in state["left_out"].items()]
-    return [*lines, "", *callers(state), *goals(state, figures), "", *versions(state)]
+    return [*lines, "", *callers(state), *goals(state, figures), "", versions()]
 
 
 def shown(figures, key, form):
@@ -106,19 +110,12 @@ def goals(state, figures):
     return lines
 
 
-def versions(state):
-    agreed = state["agreement"]
-    lines = [f"Vectors against those of {state['reference']}, over all texts:", ""]
-    lines += [
-        f"- {name}: mean cosine {found['mean_cosine']:.5f}, least {found['least_cosine']:.5f}"
-        for name, found in agreed.items()
-        if name != state["reference"]
-    ]
+def versions():
     packages = "; ".join(
-        f"{name}: {', '.join(package for package in packages if package != 'PROJECT')}"
-        for name, packages in ENVIRONMENTS.items()
+        f"{name}: {', '.join(one for one in environment.packages if one != PROJECT)}"
+        for name, environment in ENVIRONMENTS.items()
     )
-    return [*lines, "", f"Environments: {packages}."]
+    return f"Environments: {packages}."
 
 
 def write_report(folder, about, state, docs):
@@ -168,6 +165,8 @@ def plot(path, about, figures):
         axis.margins(x=0.2)
         axis.set_xlabel(label)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{about['machine']}, {about['threads']} threads, {about['date']}")
+    figure.suptitle(
+        f"{about['machine']} ({about['class']}), {about['threads']} threads, {about['date']}"
+    )
     figure.savefig(path, dpi=110)
     plt.close(figure)

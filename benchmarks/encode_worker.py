@@ -7,6 +7,7 @@ input is a JSON object, and so is every answer.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -21,18 +22,16 @@ class MirrorRt:
     """This project; `batch` is its batch_size, counted in texts of 64 tokens."""
 
     batches = ON_CARD if DEVICE == "cuda" else (4, 8, 16, 32, 64)
-    variant = "fp32"
-    cuda_graphs = False
 
-    def __init__(self, folder, threads):
+    def __init__(self, folder, threads, variant="fp32", providers=DEVICE, cuda_graphs=False):
         from mirror_rt import Encoder
 
         self.encoder = Encoder.load(
             folder,
-            variant=self.variant,
+            variant=variant,
             threads=threads,
-            providers=DEVICE,
-            cuda_graphs=self.cuda_graphs,
+            providers=providers,
+            cuda_graphs=cuda_graphs,
         )
 
     def encode(self, texts, batch):
@@ -43,22 +42,6 @@ class MirrorRt:
         from mirror_rt.scheduling import Scheduler
 
         return Scheduler(self.encoder).encode
-
-
-class MirrorRtInt8(MirrorRt):
-    variant = "int8"
-
-
-class MirrorRtHalf(MirrorRt):
-    variant = "fp16"
-
-
-class MirrorRtPacked(MirrorRt):
-    variant = "fp16-cuda"
-
-
-class MirrorRtGraphs(MirrorRtHalf):
-    cuda_graphs = True
 
 
 class Sketch:
@@ -128,6 +111,20 @@ class SentenceTransformersTorch:
         return self.model.encode(
             texts, batch_size=batch, show_progress_bar=False, normalize_embeddings=True
         )
+
+
+class SentenceTransformersBfloat16(SentenceTransformersTorch):
+    def __init__(self, folder, threads):
+        super().__init__(folder, threads)
+        self.model.bfloat16()
+
+
+class SentenceTransformersOpenvino(SentenceTransformersTorch):
+    backend = "openvino"
+
+    def options(self, threads):
+        config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        return {"model_kwargs": {"ov_config": config}}
 
 
 class SentenceTransformersOnnx(SentenceTransformersTorch):
@@ -212,13 +209,23 @@ class LightEmbed:
 
 CONTENDERS = {
     "mirror-rt fp32": MirrorRt,
-    "mirror-rt int8": MirrorRtInt8,
-    "mirror-rt fp16": MirrorRtHalf,
-    "mirror-rt fp16-cuda": MirrorRtPacked,
-    "mirror-rt fp16, CUDA graphs": MirrorRtGraphs,
+    **{
+        f"mirror-rt {variant}": functools.partial(MirrorRt, variant=variant)
+        for variant in ("int8", "fp16", "fp16-cuda")
+    },
+    "mirror-rt fp16, CUDA graphs": functools.partial(MirrorRt, variant="fp16", cuda_graphs=True),
+    **{
+        f"mirror-rt {engine} {variant}": functools.partial(
+            MirrorRt, variant=variant, providers=engine
+        )
+        for engine in ("openvino", "native")
+        for variant in ("fp32", "bf16", "int8")
+    },
     "onnxruntime sketch": Sketch,
     "sentence-transformers torch": SentenceTransformersTorch,
+    "sentence-transformers bfloat16": SentenceTransformersBfloat16,
     "sentence-transformers onnx": SentenceTransformersOnnx,
+    "sentence-transformers openvino": SentenceTransformersOpenvino,
     "sentence-transformers fp16": SentenceTransformersHalf,
     "sentence-transformers fp16, flash attention": SentenceTransformersFlash,
     "sentence-transformers ONNX O4": SentenceTransformersO4,

@@ -29,8 +29,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from encode import Worker
+from encode_rounds import Worker
 from encode_setup import LeftOutError
+from helpers import write_whole
 
 from mirror_rt import Encoder
 from mirror_rt.diagnostics.benchmarking import synthetic_texts
@@ -72,9 +73,7 @@ class Benchmark:
         return self.folder / f"{name}.json"
 
     def save(self):
-        part = self.a.json.with_suffix(".part")
-        part.write_text(json.dumps(self.found, indent=1))
-        part.replace(self.a.json)
+        write_whole(self.a.json, json.dumps(self.found, indent=1))
 
     def make_texts(self):
         """Make texts of many lengths, shuffled; on the CPU only short ones."""

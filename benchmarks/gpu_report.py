@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_run import LEFT_OUT, PASSED, State, said
+from helpers import median_ratio
 from infonce_cores import CORES
 
 LARGE, SMALL, MOST_MB = 65_536, 400, 1_074
@@ -169,10 +171,9 @@ def ratio(
     ours, theirs = names
     least = key.endswith("per_second")
     text, asked = f"{what}: {ours} / {theirs}", f"at {'least' if least else 'most'} {limit}"
-    rounds = [one for one in found.get("rounds", ()) if ours in one and theirs in one]
-    if not rounds:
+    value = median_ratio(found.get("rounds", ()), operator.itemgetter(key), ours, theirs)
+    if value is None:
         return text, asked, None
-    value = statistics.median(one[ours][key] / one[theirs][key] for one in rounds)
     return text, asked, (f"{value:.2f}", value >= limit if least else value <= limit)
 
 

@@ -30,6 +30,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from helpers import write_whole
+
 PASSED, FAILED, OVERRAN, LEFT_OUT = "passed", "failed", "over time", "left out"
 # A step with less time left than this is not started.
 _LEAST_SECONDS = 5.0
@@ -153,9 +155,7 @@ class Runner:
             print(f"gpu.md cannot be written: {type(error).__name__}: {error}", flush=True)
 
     def _write(self, name: str, text: str) -> None:
-        part = self.out / f"{name}.part"
-        part.write_text(text)
-        part.replace(self.out / name)
+        write_whole(self.out / name, text)
 
 
 def _run_process(

@@ -18,7 +18,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+
+from helpers import free_port
 
 from http_corpus import Case, all_cases
 from http_corpus.messages import AUTHORIZED, KEY, get
@@ -89,9 +90,7 @@ def _serve_granian(app: Any, port: int) -> None:
 @contextlib.contextmanager
 def running(kind: str, bundle: str) -> Iterator[tuple[int, int]]:
     """Yield the port and the process id of a server that is ready."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     line = [sys.executable, __file__, bundle, "--serve", kind, "--port", str(port)]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+from helpers import write_whole
+
 
 def write_json(path, machine, results):
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
-    part.replace(path)
+    write_whole(path, json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
 
 
 def write_report(folder, machine, results):

@@ -24,7 +24,6 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from typing import Any
 import numpy as np
 from encode_setup import ENVIRONMENTS as BELOW
 from encode_setup import LeftOutError
+from helpers import free_port, median_ratio
 from serve import closed_loop
 from serve_report import Goal, add_output_options, goals, write_report
 from serve_setup import CONTENDERS, ENVIRONMENTS, FASTEMBED, INT8, OURS, ST
@@ -104,12 +104,6 @@ class RivalServer:
         self.log.close()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def request(text: str) -> bytes:
     body = json.dumps({"inputs": [text]}).encode()
     return (
@@ -176,15 +170,7 @@ def ratio(
     rounds: list[dict[str, Any]], figure: str, connections: int, ours: str, *theirs: str
 ) -> float | None:
     """Return the median ratio over the rounds, to the least of `theirs`; None if one is absent."""
-    if any(name not in rounds[0] for name in (ours, *theirs)):
-        return None
-
-    def of(found: dict[str, Any], name: str) -> float:
-        return float(found[name][str(connections)][figure])
-
-    return statistics.median(
-        of(found, ours) / min(of(found, name) for name in theirs) for found in rounds
-    )
+    return median_ratio(rounds, lambda found: found[str(connections)][figure], ours, *theirs)
 
 
 def tables(found: dict[str, Any]) -> list[str]:
@@ -214,8 +200,8 @@ def tables(found: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     cosines = ", ".join(f"{name} {mean:.5f}" for name, mean in found["cosines"].items())
     packages = "; ".join(
-        f"{name}: {', '.join(p for p in (*BELOW[below], *more) if p != 'PROJECT')}"
-        for name, (below, more) in ENVIRONMENTS.items()
+        f"{name}: {', '.join(p for p in (*BELOW[below].packages, *more) if p != 'PROJECT')}"
+        for name, (more, below) in ENVIRONMENTS.items()
     )
     texts = f"{len(rounds)} rounds of {found['seconds']:g} s each; medians."
     return [texts, "", *lines, "", *goals(rows), "",

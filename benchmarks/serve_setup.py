@@ -6,25 +6,22 @@ library; so the library is installed once for both benchmarks.
 
 from __future__ import annotations
 
-import shutil
-import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from encode_setup import call, model_of, python_of
+from encode_setup import ENVIRONMENTS as BELOW
+from encode_setup import Environment, model_of, python_of
 
 HERE = Path(__file__).resolve().parent
 WEB = ("fastapi==0.163.2", "uvicorn[standard]==0.54.0")
-# name -> (the environment that it extends, its packages)
 ENVIRONMENTS = {
-    "serve-mirror-rt": (
-        "mirror-rt",
+    "serve-mirror-rt": Environment(
         ("starlette==1.10.0", "uvicorn==0.54.0", "httptools==0.9.0", "uvloop==0.23.0",
          "msgspec==0.22.0", "orjson==3.13.0", "prometheus-client==0.26.0"),
+        below="mirror-rt",
     ),
-    "serve-sentence-transformers": ("st-torch", WEB),
-    "serve-fastembed": ("fastembed", WEB),
+    "serve-sentence-transformers": Environment(WEB, below="st-torch"),
+    "serve-fastembed": Environment(WEB, below="fastembed"),
 }  # fmt: skip
 
 
@@ -46,7 +43,7 @@ class Contender:
         """Return the command line, and the folder of the model."""
         model = Path(model_of(cache, self.kind, bundle))
         values = {"model": model, "port": port, "here": HERE}
-        python = server_python(cache, self.environment)
+        python = python_of(cache, self.environment, BELOW | ENVIRONMENTS)
         return [str(python), *(part.format(**values) for part in self.arguments)], model
 
 
@@ -68,27 +65,3 @@ CONTENDERS = {
     ST: _rival("serve-sentence-transformers", "transformers", "serve_sentence_transformers"),
     FASTEMBED: _rival("serve-fastembed", "onnx", "serve_fastembed"),
 }
-
-
-def server_python(cache: Path, name: str) -> Path:
-    """Return the Python of an environment, which is made anew if its packages have changed."""
-    base, packages = ENVIRONMENTS[name]
-    below = python_of(cache, base)
-    folder = cache / "environments" / name
-    python, stamp = folder / "bin" / "python", folder / "packages.txt"
-    wanted = "\n".join((base, *packages))
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return python
-    print(f"  environment {name}: {base}, {', '.join(packages)}", flush=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    call([sys.executable, "-m", "venv", str(folder)])
-    (_site(folder) / "below.pth").write_text(f"{_site(below.parent.parent)}\n")
-    call([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages])
-    stamp.write_text(wanted)
-    return python
-
-
-def _site(environment: Path) -> Path:
-    """Return the folder of an environment's packages."""
-    places = {"base": str(environment), "platbase": str(environment)}
-    return Path(sysconfig.get_path("purelib", "venv", places))

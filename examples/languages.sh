@@ -16,7 +16,7 @@ echo "== base models and hyper-parameters of $langs"
 mirror-rt recipes --level word | grep -E "^(language|${langs//,/|}) "
 
 echo "== tune"
-mirror-rt tune --langs "$langs" --recipe word ${BASE:+--base "$BASE"} \
+mirror-rt tune --lang "$langs" --recipe word ${BASE:+--model "$BASE"} \
   --out "$work/tuned" --resume --quiet "$@"
 
 echo "== export"

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["CpuBudget", "available_cpus", "cpu_budget"]
+__all__ = ["CpuBudget", "available_cpus", "cgroup_folders", "cpu_budget"]
 
 _ROOT = Path("/")
 
@@ -58,7 +58,9 @@ def cpu_budget(root: Path = _ROOT) -> CpuBudget:
     else:
         affinity = os.cpu_count() or 1
     quotas = [
-        (quota, str(file)) for folder in _cgroup_folders(root) for file, quota in _quotas(folder)
+        (quota, str(file))
+        for folder in cgroup_folders(root, "cpu")
+        for file, quota in _quotas(folder)
     ]
     if not quotas:
         return CpuBudget(affinity)
@@ -71,11 +73,16 @@ def available_cpus() -> int:
     return cpu_budget().threads
 
 
-def _cgroup_folders(root: Path) -> list[Path]:
-    """Return the folders of this process's cgroups and of their parents, which all may limit it."""
-    paths = _own_cgroups(root)
+def cgroup_folders(root: Path, controller: str) -> list[Path]:
+    """Return the folders of this process's cgroups and of their parents, which all may limit it.
+
+    Args:
+        root: folder that contains /proc and the cgroup file systems.
+        controller: of cgroups v1, such as `cpu` or `memory`.
+    """
+    paths = _own_cgroups(root, controller)
     folders = []
-    for mount, mount_root, kind in _cgroup_mounts(root):
+    for mount, mount_root, kind in _cgroup_mounts(root, controller):
         path = PurePosixPath(paths.get(kind, "/"))
         # In a container, only the part below its own cgroup is mounted.
         inside = path.relative_to(mount_root) if path.is_relative_to(mount_root) else ""
@@ -85,26 +92,26 @@ def _cgroup_folders(root: Path) -> list[Path]:
     return folders
 
 
-def _own_cgroups(root: Path) -> dict[str, str]:
+def _own_cgroups(root: Path, controller: str) -> dict[str, str]:
     """Return paths by kind from lines like `4:cpu,cpuacct:/docker/1f` (v1) and `0::/user.slice`."""
     paths = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:
             paths["cgroup2"] = path
-        elif "cpu" in controllers.split(","):
+        elif controller in controllers.split(","):
             paths["cgroup"] = path
     return paths
 
 
-def _cgroup_mounts(root: Path) -> list[tuple[str, str, str]]:
-    """List (mount point, its root, file system) of cgroup v2 and of the v1 controller `cpu`."""
+def _cgroup_mounts(root: Path, controller: str) -> list[tuple[str, str, str]]:
+    """List (mount point, its root, file system) of cgroup v2 and of the v1 controller."""
     mounts = []
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ")[:3]
         mount_root, mount = before.split(" ")[3:5]
-        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
+        if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
             mounts.append((mount, mount_root, kind))
     return mounts
 

@@ -1,25 +1,35 @@
-"""Show a progress bar if one is wanted."""
+"""Show the progress of long work: a bar on a terminal, elsewhere a line every ten seconds."""
 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+import time
+from importlib.util import find_spec
 from typing import Protocol
 
-from mirror_rt.errors import require
+__all__ = ["ProgressBar", "describe_seconds", "progress_bar"]
 
-__all__ = ["ProgressBar", "progress_bar"]
+SECONDS_BETWEEN_LINES = 10.0
 
 logger = logging.getLogger("mirror_rt")
 
 
 class ProgressBar(Protocol):
-    """The methods of a tqdm bar that are used here."""
+    """The attributes of a tqdm bar that are used here.
+
+    Attributes:
+        n: number of units that are done.
+    """
+
+    n: int
 
     def update(self, n: int) -> object:
-        """Count `n` more texts."""
+        """Count `n` more units."""
         ...
 
-    def set_postfix_str(self, s: str) -> object:
+    def set_postfix_str(self, s: str, refresh: bool = True) -> object:
         """Show behind the bar what is being done."""
         ...
 
@@ -28,36 +38,81 @@ class ProgressBar(Protocol):
         ...
 
 
-class _NoBar:
-    def update(self, n: int) -> None:
-        """Do nothing."""
+class _Quiet:
+    """Counts, and shows nothing."""
 
-    def set_postfix_str(self, s: str) -> None:
-        """Do nothing."""
+    def __init__(self, done: int) -> None:
+        self.n = done
+        self.said = ""
+
+    def update(self, n: int) -> None:
+        self.n += n
+
+    def set_postfix_str(self, s: str, refresh: bool = True) -> None:
+        self.said = s
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
-_NO_BAR = _NoBar()
+class _Lines(_Quiet):
+    """Writes to standard error how far the work is, from a thread, so that no step is silent."""
+
+    def __init__(self, total: int | None, unit: str, desc: str, done: int) -> None:
+        super().__init__(done)
+        self._total, self._unit, self._desc, self._first = total, unit, desc, done
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        threading.Thread(target=self._write_lines, daemon=True).start()
+
+    def close(self) -> None:
+        self._over.set()
+
+    def _write_lines(self) -> None:
+        while not self._over.wait(SECONDS_BETWEEN_LINES):
+            sys.stderr.write(self._line() + "\n")
+            sys.stderr.flush()
+
+    def _line(self) -> str:
+        seconds, fresh = time.monotonic() - self._began, self.n - self._first
+        parts = [f"{self._desc}: {self.n:,} {self._unit}s", f"{describe_seconds(seconds)} so far"]
+        if self._total:
+            parts[0] = (
+                f"{self._desc}: {self.n:,} of {self._total:,} {self._unit}s "
+                f"({self.n / self._total:.0%})"
+            )
+            if fresh > 0 and self.n < self._total:
+                left = (self._total - self.n) * seconds / fresh
+                parts.append(f"about {describe_seconds(left)} left")
+        return ", ".join([*parts, *filter(None, [self.said])])
+
+
+def describe_seconds(seconds: float) -> str:
+    """Describe a duration: in seconds below 100, in minutes above."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def progress_bar(
-    total: int,
+    total: int | None,
     show: bool | None,
     *,
     unit: str = "text",
     desc: str = "encode",
     initial: int = 0,
 ) -> ProgressBar:
-    """Return a bar of `total` units, `initial` of which are done.
+    """Return a bar of `total` units (None if unknown), `initial` of which are done.
 
-    If `show` is None, the bar is shown if the logger `mirror_rt` is at level INFO.
+    If `show` is None, the bar is shown if the logger `mirror_rt` is at level INFO. Close the bar:
+    where standard error is no terminal (or a notebook), or tqdm is not installed, a thread writes
+    its lines until then.
     """
     if show is None:
         show = logger.isEnabledFor(logging.INFO)
     if not show:
-        return _NO_BAR
-    tqdm = require("tqdm", extra="train", purpose="a progress bar").tqdm
-    bar: ProgressBar = tqdm(total=total, unit=unit, desc=desc, initial=initial)
-    return bar
+        return _Quiet(initial)
+    if (sys.stderr.isatty() or "ipykernel" in sys.modules) and find_spec("tqdm") is not None:
+        from tqdm import tqdm
+
+        bar: ProgressBar = tqdm(total=total, unit=unit, desc=desc, initial=initial)
+        return bar
+    return _Lines(total, unit, desc, initial)

@@ -27,7 +27,7 @@ export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 step "install everything into .venv (compiler warnings are errors)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet \
-  --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,dev]'
+  --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
 wait "$wheel" || { cat build/wheel.log; exit 1; }
 
 step "fetch the schema of Triton (its client wants older versions of what others need)"

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "isa_list.h"
 
 namespace py = pybind11;
 
@@ -62,65 +63,54 @@ std::vector<std::int64_t> non_finite_rows_of(const Array<float>& x) {
   return non_finite_rows(x.data(), x.shape(0), x.shape(1));
 }
 
-struct Hits {
-  Array<std::int32_t> scores;
-  Array<std::int64_t> indices;
-};
-
-Hits empty_hits(std::int64_t parts, std::int64_t queries, std::int64_t k) {
-  const std::vector<py::ssize_t> shape = {parts, queries, k};
-  Hits hits{Array<std::int32_t>(shape), Array<std::int64_t>(shape)};
-  std::fill_n(hits.scores.mutable_data(), hits.scores.size(),
-              std::numeric_limits<std::int32_t>::min());
-  std::fill_n(hits.indices.mutable_data(), hits.indices.size(), std::int64_t{-1});
-  return hits;
-}
-
-template <class Query>
-Corpus make_corpus(const Array<Query>& queries, const Array<std::uint8_t>& corpus, std::int64_t k,
-                   std::int64_t parts) {
+/// Calls run(isa, corpus, query, n_queries, scores, indices) without the GIL, with empty heaps.
+/// -> (scores int32, indices int64), each [parts, queries, k], unsorted
+template <class Query, class Run>
+py::tuple search(const Array<Query>& queries, const Array<std::uint8_t>& corpus, std::int64_t k,
+                 std::int64_t parts, const std::optional<std::string>& isa, const Run& run) {
   check_matrix(queries, "queries");
   check_matrix(corpus, "corpus");
   if (queries.shape(1) != corpus.shape(1)) {
     throw py::value_error("queries and corpus must have rows of one length");
   }
   if (k < 1 || parts < 1) throw py::value_error("k and parts must be at least 1");
-  return {corpus.data(), corpus.shape(0), corpus.shape(1), parts};
+  const Corpus rows{corpus.data(), corpus.shape(0), corpus.shape(1), parts};
+  const Isa& chosen = isa_named(isa);
+  const Query* query = queries.data();
+  const std::int64_t n_queries = queries.shape(0);
+  const std::vector<py::ssize_t> shape = {parts, n_queries, k};
+  Array<std::int32_t> scores(shape);
+  Array<std::int64_t> indices(shape);
+  std::int32_t* score = scores.mutable_data();
+  std::int64_t* index = indices.mutable_data();
+  std::fill_n(score, scores.size(), std::numeric_limits<std::int32_t>::min());
+  std::fill_n(index, indices.size(), std::int64_t{-1});
+  {
+    py::gil_scoped_release release;
+    run(chosen, rows, query, n_queries, score, index);
+  }
+  return py::make_tuple(scores, indices);
 }
 
-// -> (scores int32, indices int64), each [parts, queries, k], unsorted
 py::tuple search_codes_of(const Array<std::int16_t>& queries, const Array<std::uint8_t>& corpus,
                           bool is_signed, std::int64_t k, std::int64_t parts,
                           const std::optional<std::string>& isa) {
-  const Corpus rows = make_corpus(queries, corpus, k, parts);
-  const Isa& chosen = isa_named(isa);
-  Hits hits = empty_hits(parts, queries.shape(0), k);
-  const std::int16_t* query = queries.data();
-  const std::int64_t n_queries = queries.shape(0);
-  std::int32_t* scores = hits.scores.mutable_data();
-  std::int64_t* indices = hits.indices.mutable_data();
-  {
-    py::gil_scoped_release release;
-    search_codes(chosen, rows, is_signed ? kSignBit : 0, query, n_queries, k, scores, indices);
-  }
-  return py::make_tuple(hits.scores, hits.indices);
+  return search(queries, corpus, k, parts, isa,
+                [&](const Isa& chosen, const Corpus& rows, const std::int16_t* query,
+                    std::int64_t n, std::int32_t* scores, std::int64_t* indices) {
+                  search_codes(chosen, rows, is_signed ? kSignBit : 0, query, n, k, scores,
+                               indices);
+                });
 }
 
 py::tuple search_bits_of(const Array<std::uint8_t>& queries, const Array<std::uint8_t>& corpus,
                          std::int64_t k, std::int64_t parts,
                          const std::optional<std::string>& isa) {
-  const Corpus rows = make_corpus(queries, corpus, k, parts);
-  const Isa& chosen = isa_named(isa);
-  Hits hits = empty_hits(parts, queries.shape(0), k);
-  const std::uint8_t* query = queries.data();
-  const std::int64_t n_queries = queries.shape(0);
-  std::int32_t* scores = hits.scores.mutable_data();
-  std::int64_t* indices = hits.indices.mutable_data();
-  {
-    py::gil_scoped_release release;
-    search_bits(chosen, rows, query, n_queries, k, scores, indices);
-  }
-  return py::make_tuple(hits.scores, hits.indices);
+  return search(queries, corpus, k, parts, isa,
+                [&](const Isa& chosen, const Corpus& rows, const std::uint8_t* query,
+                    std::int64_t n, std::int32_t* scores, std::int64_t* indices) {
+                  search_bits(chosen, rows, query, n, k, scores, indices);
+                });
 }
 
 // Updates the heaps best_scores and best_indices [queries, k] with scores [queries, rows].
@@ -144,20 +134,13 @@ void keep_best_rows(const Array<float>& scores, std::int64_t first, Array<float>
   }
 }
 
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> names;
-  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    if ((*isa)->supported()) names.emplace_back((*isa)->name);
-  }
-  return names;
-}
-
 }  // namespace
 
 void bind_vector_ops(py::module_& m) {
   const auto isa = py::arg("instruction_set") = py::none();
-  m.def("vector_instruction_sets", &instruction_sets,
-        "Instruction sets of the functions below that this processor has, the most capable last.");
+  m.def(
+      "vector_instruction_sets", [] { return mirror_rt::supported_names(kIsas); },
+      "Instruction sets of the functions below that this processor has, the most capable last.");
   m.def("non_finite_rows", &non_finite_rows_of, py::arg("vectors"),
         "Numbers of the rows of float32 [n, D] that hold NaN or infinity.");
   m.def("quantize_rows", &quantize_rows, py::arg("embeddings"), py::arg("starts"), py::arg("steps"),

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "isa_list.h"
 #include "parallel.h"
 
 namespace mirror_rt::vector_ops {
@@ -64,7 +65,8 @@ void search_part(const Isa& isa, const Corpus& corpus, std::int64_t part, std::i
     for (std::int64_t q = 0; q < n_queries; ++q) {
       score_query(q, first, count, tile);
       const std::int64_t heap = (part * n_queries + q) * k;
-      keep_best(isa, tile, count, first, Best<std::int32_t>{scores + heap, indices + heap, k});
+      const Best<std::int32_t> best{scores + heap, indices + heap, k};
+      keep_best_of(isa.any_above_int, tile, count, first, best);
     }
   }
 }
@@ -72,23 +74,13 @@ void search_part(const Isa& isa, const Corpus& corpus, std::int64_t part, std::i
 }  // namespace
 
 const Isa* find_isa(const char* name) {
-  const Isa* found = nullptr;
-  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    if ((name == nullptr || std::strcmp((*isa)->name, name) == 0) && (*isa)->supported()) {
-      found = *isa;
-    }
-  }
-  return found;
+  return last_supported(
+      kIsas, [&](const Isa& isa) { return name == nullptr || std::strcmp(isa.name, name) == 0; });
 }
 
 void keep_best(const Isa& isa, const float* scores, std::int64_t n, std::int64_t first,
                const Best<float>& best) {
   keep_best_of(isa.any_above_float, scores, n, first, best);
-}
-
-void keep_best(const Isa& isa, const std::int32_t* scores, std::int64_t n, std::int64_t first,
-               const Best<std::int32_t>& best) {
-  keep_best_of(isa.any_above_int, scores, n, first, best);
 }
 
 std::vector<std::int64_t> non_finite_rows(const float* x, std::int64_t n, std::int64_t dim) {

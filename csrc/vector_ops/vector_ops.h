@@ -57,8 +57,6 @@ struct Best {
 /// heap. Over the calls for one heap the rows must come in rising order.
 void keep_best(const Isa& isa, const float* scores, std::int64_t n, std::int64_t first,
                const Best<float>& best);
-void keep_best(const Isa& isa, const std::int32_t* scores, std::int64_t n, std::int64_t first,
-               const Best<std::int32_t>& best);
 
 /// Returns the rows of x [n, dim] that hold NaN or infinity.
 std::vector<std::int64_t> non_finite_rows(const float* x, std::int64_t n, std::int64_t dim);

@@ -20,7 +20,7 @@ class ExportConfig:
         out: bundle to write.
         pooling: `auto` takes what the folder declares, further modules included; another is used
             in place of all that.
-        precisions: of the variants to write.
+        precisions: precisions of the variants to write.
         targets: execution providers to write them for; `cuda` adds graphs that only CUDA runs.
         parity_texts: strings to compare over; None for a built-in sample in the model's language.
         parity_pairs: TSV of text, text, score, or a folder with LANGUAGE.tsv: Spearman's

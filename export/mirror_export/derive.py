@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 import onnx
 import onnx_ir as ir
 
-from mirror_export.graph.fusion import fused_counts
-from mirror_export.graph.graph_edit import read_graph, share_weights
+from mirror_export.graph.fusion import describe_graph
+from mirror_export.graph.graph_edit import read_graph, share_weights, source
 from mirror_export.graph.half import single_layers, to_half
 from mirror_export.graph.int8 import quantize
-from mirror_export.graph.onnx_file import source, write_onnx
+from mirror_export.graph.onnx_file import write_onnx
 from mirror_export.graph.padding_free import can_pack, check_packed, pack
 from mirror_export.graph.probe import Probe
 from mirror_export.graph.sensitivity import sensitive_layers
-from mirror_export.graph.torch_export import GraphReport
 from mirror_export.parity import GATES
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, Precision, Target, Variant
@@ -30,7 +29,7 @@ __all__ = [
     "find_sensitive_layers",
     "graph_bytes",
     "remove_graph",
-    "write_int8",
+    "write_graph",
 ]
 
 logger = logging.getLogger("mirror_export")
@@ -60,45 +59,37 @@ _ROWS = 4
 
 
 def derive(
-    folder: Path, manifest: Manifest, texts: list[str], traced: GraphReport, wanted: list[str]
+    folder: Path, manifest: Manifest, texts: list[str], traced: dict[str, Any], wanted: list[str]
 ) -> dict[str, Variant]:
     """Write the graphs of the variants `wanted`, deriving them from the float32 graph.
-
-    Graphs of variants that were not asked for may be left in the folder.
 
     Args:
         folder: folder of the bundle; it holds the float32 graph and the tokenizer.
         manifest: description of the bundle.
         texts: texts to measure layers on.
-        traced: report on the float32 graph.
+        traced: description of the float32 graph.
         wanted: names of variants, keys of `KINDS`.
 
     Returns:
         The variants, by name, not yet compared with PyTorch.
     """
-    variants = {}
     packs = can_pack(read_graph(folder / Layout.model))
     if not packs and any(name.endswith("-cuda") for name in wanted):
         logger.warning(
             "this architecture has no padding-free form: its cuda variants are the graphs that "
             "every execution provider runs"
         )
-    graphs = {"fp32": traced.to_dict()}
-    keep: list[str] = []
-    if any(KINDS[name].precision == "fp16" for name in wanted):
-        keep = _single_layers(folder, manifest, texts)
-        graphs["fp16"] = _write_half(folder, keep)
-    if "int8" in wanted:
-        graphs["int8"] = write_int8(folder, [])
+    half = any(KINDS[name].precision == "fp16" for name in wanted)
+    keep = {"fp16": _single_layers(folder, manifest, texts) if half else []}
+    variants, graphs = {}, {"fp32": traced}
     for name in wanted:
-        precision, target, file = KINDS[name]
-        graph, weights = graphs[precision], None
-        if target == "cuda" and packs:
-            weights = KINDS[precision].file if precision in wanted else None
-            graph = _write_packed(folder, name, keep, weights)
-        elif target == "cuda":
-            file = KINDS[precision].file
-        variants[name] = Variant(file, precision, target, graph, weights=weights)
+        precision, target, _ = KINDS[name]
+        written = name if packs else precision
+        weights = KINDS[precision].file if written != precision and precision in wanted else None
+        if written not in graphs:
+            graphs[written] = write_graph(folder, written, keep.get(precision, []), weights)
+        file = KINDS[written].file
+        variants[name] = Variant(file, precision, target, graphs[written], weights=weights)
     return variants
 
 
@@ -108,20 +99,40 @@ def _single_layers(folder: Path, manifest: Manifest, texts: list[str]) -> list[s
     return single_layers(read_graph(folder / Layout.model), probe)
 
 
-def _write_half(folder: Path, keep: list[str]) -> dict[str, Any]:
-    """Write the float16 graph, with the layers `keep` in float32; return its description."""
-    model = read_graph(folder / Layout.model)
-    to_half(model, keep)
-    write_onnx(model, folder / KINDS["fp16"].file)
-    return _describe(model) | {"float32_layers": keep}
+def write_graph(
+    folder: Path, name: str, keep: list[str], weights: str | None = None
+) -> dict[str, Any]:
+    """Derive the graph of variant `name` from the float32 graph; return its description.
 
+    Args:
+        folder: folder of the bundle; it holds the float32 graph.
+        name: one of `KINDS`, but not `fp32`.
+        keep: names of the layers that stay in float32.
+        weights: path of another graph of the bundle, of the same precision, from which the
+            weights are read; None to store the weights once more.
 
-def write_int8(folder: Path, keep: list[str]) -> dict[str, Any]:
-    """Write the int8 graph, with the layers `keep` in float32; return its description."""
+    Raises:
+        ModelError: the graph could not be made padding-free.
+    """
+    precision, target, file = KINDS[name]
+    path = folder / file
     model = read_graph(folder / Layout.model)
-    quantize(model, keep)
-    write_onnx(model, folder / KINDS["int8"].file)
-    return _describe(model) | {"float32_layers": keep}
+    layers = sum(node.op_type == "Attention" for node in model.graph)
+    if target == "cuda":
+        pack(model)
+    if precision == "fp16":
+        to_half(model, keep)
+    elif precision == "int8":
+        quantize(model, keep)
+    if weights:
+        share_weights(model, folder / weights)
+        ir.save(model, path)
+    else:
+        write_onnx(model, path)
+    if target == "cuda":
+        check_packed(model, layers)
+        onnx.checker.check_model(path)
+    return describe_graph(model) | ({} if precision == "fp32" else {"float32_layers": keep})
 
 
 def find_sensitive_layers(
@@ -133,42 +144,6 @@ def find_sensitive_layers(
     share_weights(model, folder / KINDS["int8"].file)
     probe = Probe(folder, manifest, texts, rows=_ROWS)
     return sensitive_layers(model, layers, probe, expected, GATES["int8"])
-
-
-def _write_packed(folder: Path, name: str, keep: list[str], weights: str | None) -> dict[str, Any]:
-    """Write the padding-free graph of variant `name`; return its description.
-
-    Args:
-        folder: folder of the bundle; it holds the float32 graph.
-        name: `fp32-cuda` or `fp16-cuda`.
-        keep: names of the layers that stay float32 in `fp16-cuda`.
-        weights: path of another graph of the bundle, of the same precision, from which the
-            weights are read; None to store the weights once more.
-
-    Raises:
-        ModelError: the graph could not be made padding-free.
-    """
-    precision = KINDS[name].precision
-    model = read_graph(folder / Layout.model)
-    layers = sum(node.op_type == "Attention" for node in model.graph)
-    pack(model)
-    if precision == "fp16":
-        to_half(model, keep)
-    path = folder / KINDS[name].file
-    if weights:
-        share_weights(model, folder / weights)
-        ir.save(model, path)
-    else:
-        write_onnx(model, path)
-    check_packed(model, layers)
-    onnx.checker.check_model(path)
-    return _describe(model) | ({"float32_layers": keep} if precision == "fp16" else {})
-
-
-def _describe(model: ir.Model) -> dict[str, Any]:
-    """Return the number of nodes, the fused operators and the opset, for the manifest."""
-    opset = model.graph.opset_imports[""]
-    return GraphReport(len(model.graph), fused_counts(model), opset).to_dict()
 
 
 def graph_bytes(folder: Path, file: str) -> int:

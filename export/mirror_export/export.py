@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from mirror_export.config import ExportConfig
@@ -16,13 +18,20 @@ from mirror_rt.bundle.model_card import write_model_card
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free, new_folder, write_json
 from mirror_rt.languages.freed_memory import give_back_memory
+from mirror_rt.progress import progress_bar
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 
 __all__ = ["export_bundle"]
 
+_FIRST = "loading the model"
 
-def export_bundle(config: ExportConfig) -> Manifest:
+
+def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None) -> Manifest:
     """Export a model as a bundle, and refuse it if its vectors differ from PyTorch's.
+
+    Args:
+        config: which model to export, and how.
+        show_progress_bar: whether to show which stage runs; None as `mirror_rt.progress` has it.
 
     Returns:
         The manifest that was written as mirror.json.
@@ -35,7 +44,7 @@ def export_bundle(config: ExportConfig) -> Manifest:
             range.
         BundleIntegrityError: a tuned folder was changed since it was written.
     """
-    check_wanted(config)
+    wanted = check_wanted(config)
     require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
     check_free(config.out, overwrite=config.overwrite)
     if config.out.resolve() in (
@@ -43,6 +52,22 @@ def export_bundle(config: ExportConfig) -> Manifest:
         *Path(config.model).resolve().parents,
     ):
         raise ConfigError(f"--out {config.out} would replace the model {config.model} itself")
+    bar = progress_bar(3 + len(wanted), show_progress_bar, unit="stage", desc="export")
+
+    def begin(stage: str) -> None:
+        if stage != _FIRST:
+            bar.update(1)
+        bar.set_postfix_str(stage)
+
+    with closing(bar):
+        manifest = _export(config, begin)
+        bar.update(1)
+    return manifest
+
+
+def _export(config: ExportConfig, begin: Callable[[str], None]) -> Manifest:
+    """Export a model; call `begin` with the name of each stage."""
+    begin(_FIRST)
     pretrained = load_pretrained(
         config.model,
         revision=config.revision,
@@ -52,13 +77,14 @@ def export_bundle(config: ExportConfig) -> Manifest:
     head = choose_head(pretrained, config)
     manifest = describe(pretrained, head, config)
     with new_folder(config.out, overwrite=config.overwrite) as folder:
+        begin("tracing the graph")
         write_companions(pretrained, head, manifest, folder)
         reference = trace(pretrained, head, manifest, folder, config)
         _release(pretrained)
         del pretrained
         gc.collect()  # with the next line: glibc alone keeps 290 MB after a trace
         give_back_memory()  # makes room for the bundle, which is now loaded as a user loads it
-        variants = write_variants(folder, manifest, reference, config)
+        variants = write_variants(folder, manifest, reference, config, begin)
         manifest = dataclasses.replace(manifest, variants=variants, files=record_files(folder))
         write_json(folder / Layout.manifest, manifest.to_dict())
         write_model_card(folder, manifest)

@@ -6,8 +6,10 @@ import dataclasses
 import functools
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mirror_export.config import ExportConfig
 from mirror_export.derive import (
@@ -16,10 +18,10 @@ from mirror_export.derive import (
     find_sensitive_layers,
     graph_bytes,
     remove_graph,
-    write_int8,
+    write_graph,
 )
 from mirror_export.graph.onnx_file import remove_sources
-from mirror_export.graph.torch_export import GraphReport, export_graph
+from mirror_export.graph.torch_export import export_graph
 from mirror_export.parity import GATES, PARITY_BATCH, ParityReport, compare
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
@@ -47,14 +49,14 @@ class Reference:
     Attributes:
         texts: n texts to compare on.
         vectors: PyTorch's unit vectors of the texts, float32 [n, D].
-        graph: report on the float32 graph.
+        graph: description of the float32 graph.
         pairs: text pairs with human scores; None if none were given.
         spearman: Spearman's correlation of PyTorch's cosines with those scores.
     """
 
     texts: list[str]
     vectors: Vectors
-    graph: GraphReport
+    graph: dict[str, Any]
     pairs: ScoredPairs | None = None
     spearman: float | None = None
 
@@ -72,8 +74,23 @@ def trace(
         ConfigError: the folder of pairs has no file for the model's language.
     """
     pairs = _read_pairs(config.parity_pairs, manifest.language)  # before any work
-    graph = _write_graph(pretrained, head, folder)
-    return _expected(pretrained, head, manifest, config.parity_texts, graph, pairs)
+    path = folder / Layout.model
+    path.parent.mkdir()
+    names, limit = _input_names(pretrained), pretrained.max_length
+    graph = export_graph(pretrained.model, path, head=head, input_names=names, max_length=limit)
+    _tell_of_missing_fusion(pretrained, graph["fused"])
+    tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
+    texts = config.parity_texts or parity_texts(tokenizer, manifest.language)
+    encoder = TorchEncoder(
+        pretrained,
+        head=head,
+        max_length=manifest.max_length,
+        pad_to=manifest.pad_to,
+        copy_tokenizer=False,
+    )
+    vectors = encoder.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
+    spearman = evaluate_similarity(encoder, pairs) if pairs else None
+    return Reference(texts, vectors, graph, pairs, spearman)
 
 
 def check_wanted(config: ExportConfig) -> list[str]:
@@ -94,21 +111,31 @@ def check_wanted(config: ExportConfig) -> list[str]:
 
 
 def write_variants(
-    folder: Path, manifest: Manifest, reference: Reference, config: ExportConfig
+    folder: Path,
+    manifest: Manifest,
+    reference: Reference,
+    config: ExportConfig,
+    begin: Callable[[str], None],
 ) -> dict[str, Variant]:
     """Derive every variant from the float32 graph in `folder` and compare each with PyTorch.
+
+    `begin` is called with the name of each stage.
 
     Raises:
         ParityError: a variant fails its gate, and the configuration does not force it.
         ConfigError: the configuration asks for no variant that exists.
     """
     variants = {}
+    begin("deriving the other graphs")
     derived = derive(folder, manifest, reference.texts, reference.graph, check_wanted(config))
     for name, variant in derived.items():
+        begin(f"comparing {name} with PyTorch")
         check = functools.partial(_compared, folder, manifest, reference, config.threads, name)
         compared, report = check(variant)
         if name == "int8" and report is not None and report.failures():
-            compared, report = check(_less_int8(folder, manifest, reference, variant))
+            keep = find_sensitive_layers(folder, manifest, reference.texts, reference.vectors)
+            graph = write_graph(folder, name, keep)
+            compared, report = check(dataclasses.replace(variant, graph=graph))
         if report is not None and not config.force:
             report.check(name)
         elif report is not None and (failures := report.failures()):
@@ -118,12 +145,6 @@ def write_variants(
         remove_graph(folder, file)
     remove_sources((folder / Layout.model).parent)
     return variants
-
-
-def _less_int8(folder: Path, manifest: Manifest, reference: Reference, variant: Variant) -> Variant:
-    """Return the int8 variant, written anew with its sensitive layers in float32."""
-    keep = find_sensitive_layers(folder, manifest, reference.texts, reference.vectors)
-    return dataclasses.replace(variant, graph=write_int8(folder, keep))
 
 
 def _compared(
@@ -166,20 +187,6 @@ def _compared(
     return dataclasses.replace(variant, parity=parity), report
 
 
-def _write_graph(pretrained: Pretrained, head: Head, folder: Path) -> GraphReport:
-    path = folder / Layout.model
-    path.parent.mkdir()
-    report = export_graph(
-        pretrained.model,
-        path,
-        head=head,
-        input_names=_input_names(pretrained),
-        max_length=pretrained.max_length,
-    )
-    _tell_of_missing_fusion(pretrained, report)
-    return report
-
-
 def _input_names(pretrained: Pretrained) -> tuple[str, ...]:
     """Return the names of the graph's inputs: token types if both model and tokenizer have them."""
     model = pretrained.model
@@ -188,7 +195,7 @@ def _input_names(pretrained: Pretrained) -> tuple[str, ...]:
     return ("input_ids", "attention_mask", *(("token_type_ids",) if typed and given else ()))
 
 
-def _tell_of_missing_fusion(pretrained: Pretrained, report: GraphReport) -> None:
+def _tell_of_missing_fusion(pretrained: Pretrained, fused: dict[str, int]) -> None:
     family, config = family_of(pretrained.model), pretrained.model.config
     if family is GENERIC:
         logger.warning(
@@ -200,7 +207,7 @@ def _tell_of_missing_fusion(pretrained: Pretrained, report: GraphReport) -> None
         return
     for operator, count in family.expected(config.num_hidden_layers).items():
         names = ("BiasGelu", "FastGelu") if operator == "BiasGelu" else (operator,)
-        found = sum(report.fused.get(name, 0) for name in names)
+        found = sum(fused.get(name, 0) for name in names)
         if found < count:
             logger.warning("%s: fused %d of %d; the graph works", operator, found, count)
 
@@ -218,30 +225,3 @@ def _read_pairs(path: Path | None, language: str | None) -> ScoredPairs | None:
             f"{language}: pass a file, or a folder with one for every language"
         )
     return read_scored_pairs(file)
-
-
-def _expected(
-    pretrained: Pretrained,
-    head: Head,
-    manifest: Manifest,
-    given: list[str] | None,
-    graph: GraphReport,
-    pairs: ScoredPairs | None,
-) -> Reference:
-    """Encode the parity texts and pairs with PyTorch, taking the tokenizer of `pretrained` away."""
-    tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
-    texts = given or parity_texts(tokenizer, manifest.language)
-    reference = TorchEncoder(
-        pretrained,
-        head=head,
-        max_length=manifest.max_length,
-        pad_to=manifest.pad_to,
-        copy_tokenizer=False,
-    )
-    return Reference(
-        texts,
-        reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True),
-        graph,
-        pairs,
-        evaluate_similarity(reference, pairs) if pairs else None,
-    )

@@ -1,13 +1,12 @@
-"""Show the progress of a bulk job: texts/s and time left (tqdm), tokens/s and padding (our own)."""
+"""Show the progress of a bulk job: texts and time left, tokens/s and padding."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 from mirror_rt.bulk.workers import RunCounter
-from mirror_rt.errors import require
+from mirror_rt.progress import ProgressBar, progress_bar
 
 __all__ = ["Progress", "padding"]
 
@@ -29,12 +28,11 @@ class Progress:
         self.counter = RunCounter()
         self.seconds = 0.0
         self._began = time.perf_counter()
-        self._bar: Any = None
+        self._bar: ProgressBar | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._move_until_over, daemon=True)
         if show:
-            tqdm = require("tqdm", extra="train", purpose="a progress bar (or pass --quiet)").tqdm
-            self._bar = tqdm(total=total, initial=done, unit="text", desc="encode")
+            self._bar = progress_bar(total, show, initial=done)
             self._first = done
 
     def use(self, counter: RunCounter) -> None:
@@ -60,6 +58,8 @@ class Progress:
             self._move()
 
     def _move(self) -> None:
+        if self._bar is None:
+            return
         texts, tokens, padded = self.counter.read()
         seconds = max(1e-9, time.perf_counter() - self._began)
         waste = f"{tokens / seconds:,.0f} tokens/s, padding {padding(tokens, padded):.1%}"

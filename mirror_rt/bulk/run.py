@@ -60,7 +60,8 @@ class BulkConfig:
         overwrite: replace an existing output; unless it is resumed, an unfinished job too.
         processes: how many processes encode; they share the processors, unless the number of
             threads of each is given.
-        window: texts sorted by length together, and saved together.
+        window: most texts that are sorted by length together, and saved together. Long texts and
+            large models have fewer, so that work is saved every minute or two.
         show_progress_bar: on standard error.
         load: how each process loads the bundle.
         options: how the texts become vectors; with `errors="raise"` a text that cannot be encoded
@@ -153,7 +154,7 @@ def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
         open_sink(config.output, overwrite=config.overwrite, with_ids=with_ids) as sink,
         _progress(config, 0) as progress,
     ):
-        for done in _encoded(config, spec, _windows(config), progress):
+        for done in _encoded(config, spec, _windows(config, spec), progress):
             sink.write(done.vectors, done.window.ids)
         if sink.rows == 0:
             raise DataError(f"{config.input} holds no texts")
@@ -169,7 +170,7 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
         with _progress(config, resumed) as progress:
             if not job.is_complete:
                 with _told_how_to_resume(job):
-                    for done in _encoded(config, spec, _rest(config, job), progress):
+                    for done in _encoded(config, spec, _rest(config, spec, job), progress):
                         job.save(done.vectors, done.window.ids)
                     if job.rows == 0:
                         raise DataError(f"{config.input} holds no texts")
@@ -184,13 +185,19 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
     return _report(progress, made, resumed=resumed)
 
 
-def _windows(config: BulkConfig) -> Iterator[Window]:
-    return windows(iter_records(config.input, config.text_field, config.id_field), config.window)
+def _windows(config: BulkConfig, spec: EncoderSpec) -> Iterator[Window]:
+    manifest = Manifest.read(spec.folder)
+    # A graph may keep its weights in a file beside it.
+    graph = Path(manifest.variant(spec.load.variant).file)
+    records = manifest.files.items()
+    model_bytes = sum(one.bytes for name, one in records if Path(name).stem == graph.stem)
+    rows = iter_records(config.input, config.text_field, config.id_field)
+    return windows(rows, config.window, model_bytes)
 
 
-def _rest(config: BulkConfig, job: JobFolder) -> Iterator[Window]:
+def _rest(config: BulkConfig, spec: EncoderSpec, job: JobFolder) -> Iterator[Window]:
     """Return the windows that the job has not finished, after reading past the finished ones."""
-    stream = _windows(config)
+    stream = _windows(config, spec)
     done = sum(len(window.texts) for window in islice(stream, job.parts))
     if done != job.rows:
         raise DataError(f"{job.folder} has {job.rows} rows of {done}: start anew with --overwrite")
@@ -208,7 +215,7 @@ def _encoded(
         raise InvalidTextError(
             [(row + 1, reason) for row, reason in error.items],
             noun=f"{config.input}, text",
-            hint="; pass --errors nan to give such texts NaN and encode the others",
+            hint="; pass --errors nan (or zero) to give such texts NaN (or zeros)",
         ) from error
 
 
@@ -262,6 +269,7 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
         **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
         "providers": _providers(load, onnxruntime),
         "provider_options": {name: str(value) for name, value in load.provider_options.items()},
+        **({"errors": "zero"} if spec.options.errors == "zero" else {}),
         "ranges": None if ranges is None else np.asarray(ranges).tolist(),
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,

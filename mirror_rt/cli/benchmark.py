@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt import __version__
-from mirror_rt.cli.common import Subparsers, add_subparser
 from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.cpus import available_cpus
 from mirror_rt.diagnostics.benchmarking import (
     Cell,
@@ -54,7 +54,7 @@ mirror-rt benchmark bundle --variant int8 --threads 2 --json int8.json --plot in
 mirror-rt benchmark bundle --texts queries.txt --batches 1 64
 """,
     )
-    parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
+    add_model(parser)
     parser.add_argument("--lengths", type=int, nargs="+", metavar="N", help="tokens of the made-up "
                         "texts (default: 8 32 128 512, as far as the model goes)")  # fmt: skip
     parser.add_argument("--texts", metavar="FILE", help="lines of a file instead of made-up texts")
@@ -75,11 +75,11 @@ def run(arguments: argparse.Namespace) -> None:
     began = time.perf_counter()
     load = build(LoadOptions, from_arguments(arguments))
     options = build(EncodeOptions, from_arguments(arguments))
-    encoder = Encoder.load(arguments.bundle, **load.keywords())
+    encoder = Encoder.load(arguments.model, **load.keywords())
     about = _about(arguments, encoder, load, options)
     about["load_seconds"] = time.perf_counter() - began
     print(
-        f"{arguments.bundle}, {about['variant']}, {about['provider']}, {about['threads']} threads, "
+        f"{arguments.model}, {about['variant']}, {about['provider']}, {about['threads']} threads, "
         f"{about['machine']}; loaded in {about['load_seconds']:.2f} s"
     )
     cells = _measure_all(arguments, encoder, options)
@@ -88,9 +88,11 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"peak memory {about['peak_memory_mb']:.0f} MB")
     if arguments.json is not None:
         write_json_report(arguments.json, about, cells)
+        print(f"{arguments.json}: the figures")
     if arguments.plot is not None:
-        title = f"{arguments.bundle}, {about['variant']}: {about['machine']}"
+        title = f"{arguments.model}, {about['variant']}: {about['machine']}"
         plot_cells(arguments.plot, title, cells)
+        print(f"{arguments.plot}: the plot")
 
 
 def _measure_all(
@@ -136,7 +138,7 @@ def _about(
     onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     manifest = encoder.manifest
     return {
-        "bundle": arguments.bundle,
+        "bundle": arguments.model,
         "base_model": manifest.base_model,
         "variant": next(n for n, v in manifest.variants.items() if v == encoder.variant),
         "provider": encoder.providers[0],

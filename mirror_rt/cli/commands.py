@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.plugins import load_plugins
 
 __all__ = [
     "COMMANDS",
-    "GROUP",
+    "ENTRY_POINTS",
+    "GROUPS",
     "INCOMPLETE",
     "Command",
-    "commands_of",
+    "command_of",
     "find_command",
     "installed_commands",
 ]
 
-GROUP = "mirror_rt.commands"
+ENTRY_POINTS = "mirror_rt.commands"
+GROUPS = ("use a model", "make a model", "measure", "operate")
 INCOMPLETE = (
     "the metadata of the installed package names no commands that tune and export: install "
     "mirror-rt again (in a clone: pip install -e .)"
@@ -31,7 +35,8 @@ class Command:
     """A command of `mirror-rt`.
 
     Attributes:
-        name: name of the command as it is typed.
+        name: the word, or the two words, by which the command is called.
+        group: the group of commands that it is listed with, one of `GROUPS`.
         help: one line that says what it does.
         module: module with a function `add_parser`, which adds the command and its options to
             argparse's subparsers; the parser's default `run` runs the command.
@@ -39,6 +44,7 @@ class Command:
     """
 
     name: str
+    group: str
     help: str
     module: str
     needs: tuple[tuple[str, str], ...] = ()
@@ -60,76 +66,68 @@ class Command:
             if find_spec(package) is None:
                 require(package, extra=extra, purpose=f"mirror-rt {self.name}")
 
-
-def commands_of(
-    package: str, helps: Mapping[str, str], *needs: tuple[str, str]
-) -> tuple[Command, ...]:
-    """Describe the commands of a package, each of which is in the module of its name.
-
-    Args:
-        package: name of the package with the modules.
-        helps: maps the name of each command to its help.
-        needs: see `Command`.
-    """
-    return tuple(Command(name, text, f"{package}.{name}", needs) for name, text in helps.items())
+    def add_to(self, commands: Any) -> None:
+        """Add the command and its options to argparse's subparsers."""
+        first, _, second = self.name.partition(" ")
+        if second:
+            commands = commands.add_parser(first).add_subparsers(required=True)
+        import_module(self.module).add_parser(commands)
 
 
-_ONNXRUNTIME = ("onnxruntime", "cpu|gpu")
-_SERVER = tuple((name, "serve") for name in ("starlette", "uvicorn", "msgspec", "orjson"))
+def command_of(package: str, name: str, group: str, help: str, *needs: tuple[str, str]) -> Command:
+    """Describe a command that is in the module of its last word in a package; see `Command`."""
+    return Command(name, group, help, f"{package}.{name.split()[-1]}", needs)
 
-COMMANDS = (
-    *commands_of(
-        "mirror_rt.cli",
-        {
-            "encode": "texts to vectors",
-            "predict": "labels and values by the task heads of a bundle, without torch",
-            "benchmark": "throughput and latency of a bundle on this machine",
-        },
-        _ONNXRUNTIME,
-    ),
-    *commands_of(
-        "mirror_rt.cli",
-        {
-            "serve": "an HTTP server with the protocols of OpenAI and text-embeddings-inference",
-        },
-        *_SERVER,
-        _ONNXRUNTIME,
-    ),
-    *commands_of(
-        "mirror_rt.cli",
-        {
-            "push": "a bundle to a model hub",
-            "pull": "a bundle from a model hub",
-        },
-        ("huggingface_hub", "hub"),
-    ),
-    *commands_of(
-        "mirror_rt.cli",
-        {
-            "evaluate": "suites of evaluation sets; one file of scored pairs; geometry of a space",
-            "info": "what a bundle or a pack is; verifies every hash",
-            "doctor": "what is installed here, and how to mend what does not fit",
-            "triton": "a bundle or a pack as a model repository of NVIDIA Triton",
-        },
-    ),
+
+_USE, _, _MEASURE, _OPERATE = GROUPS
+_RUN = (("onnxruntime", "cpu|gpu"),)
+_HUB = (("huggingface_hub", "hub"),)
+_SERVE = tuple((name, "serve") for name in ("starlette", "uvicorn", "msgspec", "orjson"))
+_ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
+    ("encode", _USE, "turn the texts of a file into vectors", _RUN),
+    ("predict", _USE, "give texts labels and values by the task heads of a bundle", _RUN),
+    ("serve", _USE, "serve vectors over HTTP, as OpenAI's and TEI's servers do", _SERVE + _RUN),
+    ("info", _USE, "show what a bundle or a pack is, and verify every hash", ()),
+    ("pull", _USE, "download a bundle from a model hub", _HUB),
+    ("evaluate", _MEASURE, "compare models over suites of sets, with a report", ()),
+    ("evaluate similarity", _MEASURE, "compare cosines with human scores of one file", ()),
+    ("evaluate geometry", _MEASURE, "measure isotropy, alignment and uniformity", ()),
+    ("benchmark", _MEASURE, "measure how quickly a bundle encodes on this machine", _RUN),
+    ("doctor", _OPERATE, "examine what is installed, and say how to mend what does not fit", ()),
+    ("triton", _OPERATE, "write a model repository for NVIDIA Triton", ()),
+    ("push", _OPERATE, "send a bundle to a model hub", _HUB),
+    ("completion", _OPERATE, "let the TAB key complete a line", (("argcomplete", "completion"),)),
+)
+_MODULES = dict.fromkeys(["evaluate similarity", "evaluate geometry"], "evaluate_file")
+COMMANDS = tuple(
+    Command(name, group, text, f"mirror_rt.cli.{_MODULES.get(name, name)}", needs)
+    for name, group, text, needs in _ROWS
 )
 
 
 def installed_commands() -> dict[str, Command]:
-    """Return all commands by name, in alphabetical order: our own and those of other packages."""
-    found = [*COMMANDS, *(one for table in load_plugins(GROUP) for one in table)]
-    return {command.name: command for command in sorted(found, key=lambda one: one.name)}
+    """Return all commands by name, in the order of their groups: our own and other packages'."""
+    found = [*COMMANDS, *(one for table in load_plugins(ENTRY_POINTS) for one in table)]
+    return {command.name: command for command in sorted(found, key=_place)}
 
 
-def find_command(name: str) -> Command | None:
-    """Return the command of a name or None; search other packages only if it is not our own.
+def _place(command: Command) -> int:
+    return GROUPS.index(command.group) if command.group in GROUPS else len(GROUPS)
+
+
+def find_command(words: Sequence[str]) -> Command | None:
+    """Return the command that words begin with; search other packages only if it is not our own.
+
+    The trainers of `mirror-rt train` are found without that word, too, as they once were.
 
     Raises:
         ConfigError: there is none, and the commands that tune and export are missing, too.
     """
-    if found := {command.name: command for command in COMMANDS}.get(name):
+    names = [" ".join(words[:2]), *words[:1], f"train {words[0]}"]
+    own = {command.name: command for command in COMMANDS}
+    if found := own.get(names[0]) or own.get(names[1]):
         return found
     installed = installed_commands()
-    if name not in installed and "tune" not in installed:
-        raise ConfigError(f"no command {name!r}: {INCOMPLETE}")
-    return installed.get(name)
+    if "tune" not in installed:
+        raise ConfigError(f"no command {words[0]!r}: {INCOMPLETE}")
+    return next((installed[name] for name in names if name in installed), None)

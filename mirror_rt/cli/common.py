@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.manifest import declared_format
@@ -22,32 +22,14 @@ if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder
 
 __all__ = [
-    "Subparsers",
     "add_hub_options",
-    "add_subparser",
+    "add_loading_options",
     "fill_table",
     "format_table",
     "hub_progress",
-    "load_model",
     "load_named",
     "progress",
 ]
-
-Subparsers = Any  # argparse keeps the type of add_subparsers() private
-
-
-def add_subparser(
-    commands: Subparsers, name: str, *, help: str | None = None, description: str, examples: str
-) -> argparse.ArgumentParser:
-    """Add a command whose help ends in examples to copy; `commands.py` has its one-line help."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=help,
-        description=description,
-        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return parser
 
 
 def add_hub_options(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +38,19 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(offline=False)
 
 
-def load_model(arguments: argparse.Namespace) -> BatchEncoder:
-    """Load --model: a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
-    return load_named(arguments.model, arguments)
+def add_loading_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `load_named`."""
+    parser.add_argument(
+        "--pooling",
+        choices=["auto", "cls", "mean", "mean-without-special"],
+        default="auto",
+        help="of a Hugging Face model; auto: declared, else mean",
+    )
+    add_options(parser.add_argument_group("model"), LoadOptions)
 
 
 def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
-    """Load the model of this name with the options of `load_model`."""
+    """Load a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
     pooling, load = arguments.pooling, build(LoadOptions, from_arguments(arguments))
     refuse_pack(Path(name))
     if declared_format(Path(name)) == "mirror_rt bundle":
@@ -85,17 +73,17 @@ def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
 
 
 def progress(arguments: argparse.Namespace) -> bool:
-    """Return whether to show progress bars: on a terminal, unless --quiet is given."""
-    return sys.stderr.isatty() and not arguments.quiet
+    """Return whether to show progress (see `mirror_rt.progress`): unless --quiet is given."""
+    return not arguments.quiet
 
 
 @contextlib.contextmanager
 def hub_progress(arguments: argparse.Namespace) -> Iterator[None]:
-    """Let huggingface_hub show bars if `progress` allows it; our errors replace its warnings."""
+    """Let huggingface_hub show bars on a terminal; our errors replace its warnings."""
     hub = hub_library("a model hub")
     verbosity, bars = hub.logging.get_verbosity(), not hub.utils.are_progress_bars_disabled()
     hub.logging.set_verbosity_error()
-    if bars and not progress(arguments):
+    if bars and not (progress(arguments) and sys.stderr.isatty()):
         hub.utils.disable_progress_bars()
     try:
         yield

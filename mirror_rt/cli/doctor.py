@@ -6,8 +6,9 @@ import argparse
 import dataclasses
 import json
 
-from mirror_rt.cli.common import Subparsers, add_subparser, fill_table
+from mirror_rt.cli.common import fill_table
 from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.inference.load_options import LoadOptions
 
 __all__ = ["add_parser"]
@@ -19,18 +20,18 @@ def add_parser(commands: Subparsers) -> None:
         commands,
         "doctor",
         description="Look at versions, execution providers, the libraries of CUDA, the processors\n"
-        "that this process may use, the native extension and the cache folder; with --model,\n"
-        "load a bundle and compare its vectors. Ends with 1 where there is a fault.",
+        "that this process may use, the native extension and the cache folder; of a bundle,\n"
+        "load it and compare its vectors. Ends with 1 where there is a fault.",
         examples="""
 mirror-rt doctor
-mirror-rt doctor --model bundle
-mirror-rt doctor --model bundle --providers cuda --devices all
+mirror-rt doctor bundle
+mirror-rt doctor bundle --providers cuda --devices all
 mirror-rt doctor --json
 """,
     )
-    parser.add_argument("--model", metavar="BUNDLE", help="folder or hub name of a bundle to test")
+    add_model(parser, help="folder or hub name of a bundle to test", required=False)
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
-    add_options(parser.add_argument_group("how to load --model"), LoadOptions)
+    add_options(parser.add_argument_group("model"), LoadOptions)
     parser.set_defaults(run=run)
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from mirror_rt.bulk import BulkConfig, BulkReport, encode_file
 from mirror_rt.bundle.pack_index import PackIndex
-from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.common import progress
 from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.languages.routing import AUTO, Router
@@ -28,25 +29,29 @@ def add_parser(commands: Subparsers) -> None:
         "Streams: memory does not grow with the file. The output appears when it is whole; what "
         "is\nfinished before waits in OUTPUT.partial, from which --resume goes on after a kill.",
         examples="""
-mirror-rt encode --model bundle --input texts.txt --output vectors.npy
-mirror-rt encode --model bundle --input rows.csv --text-field body --id-field id --output v.parquet
-mirror-rt encode --model bundle --input huge.jsonl --output vectors.arrow --resume
-mirror-rt encode --model bundle --input huge.jsonl --output vectors.npy --devices all
-mirror-rt encode --model pack --lang fr --input texts.txt --output vectors.npy
-printf 'one text\\nanother\\n' | mirror-rt encode --model bundle --input - --output -
+mirror-rt encode bundle --input texts.txt --output vectors.npy
+mirror-rt encode bundle --input rows.csv --text-field body --id-field id --output v.parquet
+mirror-rt encode bundle --input huge.jsonl --output vectors.arrow --resume
+mirror-rt encode bundle --input huge.jsonl --output vectors.npy --devices all
+mirror-rt encode pack --lang fr --input texts.txt --output vectors.npy
+printf 'one text\\nanother\\n' | mirror-rt encode bundle --input - --output -
 """,
     )
+    add_model(parser, help="folder or hub name of a bundle, or a pack with --lang")
     parser.add_argument(
         "--lang",
         metavar="TAG",
-        help="where --model is a pack: the language of the texts; a pack without a bundle for it "
+        help="of a pack: the language of the texts; a pack without a bundle for it "
         "(pt for pt-BR will do) encodes them with its default",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
-    add_options(parser, BulkConfig, leave_out=["show_progress_bar"])
+    add_options(parser, BulkConfig, leave_out=["model", "show_progress_bar"])
     add_options(parser.add_argument_group("vectors"), EncodeOptions)
     add_options(parser.add_argument_group("model"), LoadOptions)
-    parser.set_defaults(run=run)
+    parser.set_defaults(
+        run=run,
+        kept=lambda _: "nothing was saved yet (work is saved after each window of texts)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -10,13 +10,8 @@ from typing import Any
 from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Manifest, Variant, declared_format
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
-from mirror_rt.cli.common import (
-    Subparsers,
-    add_hub_options,
-    add_subparser,
-    fill_table,
-    format_table,
-)
+from mirror_rt.cli.common import add_hub_options, fill_table, format_table
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.heads.task_heads import Heads
 
 __all__ = ["add_parser", "describe_parity"]
@@ -35,7 +30,7 @@ mirror-rt info pack
 mirror-rt info bundle --json
 """,
     )
-    parser.add_argument("bundle", metavar="BUNDLE|PACK", help="folder or hub name")
+    add_model(parser, help="folder or hub name of a bundle or a pack", metavar="BUNDLE|PACK")
     parser.add_argument("--json", action="store_true", help="the manifest and the verdict as JSON")
     add_hub_options(parser)
     parser.set_defaults(run=run)
@@ -43,9 +38,7 @@ mirror-rt info bundle --json
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    folder = resolve_bundle(
-        arguments.bundle, revision=arguments.revision, offline=arguments.offline
-    )
+    folder = resolve_bundle(arguments.model, revision=arguments.revision, offline=arguments.offline)
     if is_pack(folder):
         _show_pack(folder, PackIndex.read(folder), as_json=arguments.json)
         return

@@ -4,74 +4,121 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
+import textwrap
+from collections.abc import Mapping, Sequence
 
 from mirror_rt.cli.commands import INCOMPLETE, Command, find_command, installed_commands
+from mirror_rt.cli.completion import complete
+from mirror_rt.cli.parser import Parser, suggestion, usage_error
+from mirror_rt.cli.wording import for_the_command_line
 from mirror_rt.errors import ConfigError, MirrorError
 
 __all__ = ["main"]
+
+_ABOUT = "Turn a masked language model into a text encoder, and run it without torch."
+_WAY = (
+    "The way of the data: strings --tune--> Hugging Face folder --export--> bundle --encode--> "
+    "vectors. 'mirror-rt demo' walks it."
+)
+_FIRST = (
+    "Name a command. 'mirror-rt demo' tunes and exports a model in minutes; 'mirror-rt COMMAND "
+    "--help' ends with examples to copy."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
     words = sys.argv[1:] if argv is None else list(argv)
+    arguments = argparse.Namespace()
     try:
-        command = find_command(words[0]) if words and not words[0].startswith("-") else None
-        arguments = _parser(command).parse_args(words)
-        if command is not None:
-            command.check()
+        if "_ARGCOMPLETE" in os.environ:
+            complete()
+        command = find_command(words) if words and not words[0].startswith("-") else None
+        if command is None:
+            return _without_a_command(words)
+        parser = Parser(prog="mirror-rt")
+        command.add_to(parser.add_subparsers(required=True))
+        arguments = parser.parse_args(_full_name(command, words))
+        command.check()
         code = arguments.run(arguments)
         sys.stdout.flush()
     except ConfigError as error:
-        return _fail(error, 2)
+        return _fail(error, 2, arguments)
     except MirrorError as error:
-        return _fail(error, 1)
+        return _fail(error, 1, arguments)
     except KeyboardInterrupt as error:
-        return _fail(str(error) or "interrupted", 130)
+        kept = getattr(arguments, "kept", None)  # says what an interrupted command leaves
+        said = str(error) or ": ".join(filter(None, ["interrupted", kept and kept(arguments)]))
+        return _fail(said, 130, arguments)
     except BrokenPipeError:
         # The reader (such as `head`) is gone, so nobody reads what is left to print.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _fail(error, 1)
+        return _fail(error, 1, arguments)
     return code or 0
 
 
-def _fail(error: Exception | str, code: int) -> int:
-    message = " ".join(str(error).split())
-    print(f"mirror-rt: error: {message}", file=sys.stderr)
-    return code
-
-
-def _parser(chosen: Command | None) -> argparse.ArgumentParser:
-    """Make a parser with the options of the chosen command, or with one line for every command."""
-    parser = argparse.ArgumentParser(
-        prog="mirror-rt",
-        description="Turn a masked language model into a text encoder, and run it without torch.",
-        epilog="The way of the data: strings --tune--> Hugging Face folder --export--> bundle "
-        "--encode--> vectors. 'mirror-rt demo' walks it.",
+def _full_name(command: Command, words: list[str]) -> list[str]:
+    """Replace the name that a command once had, and say so."""
+    name = command.name.split()
+    if words[: len(name)] == name:
+        return words
+    print(
+        f"mirror-rt: warning: 'mirror-rt {words[0]}' is called 'mirror-rt {command.name}' now",
+        file=sys.stderr,
     )
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    if chosen is not None:
-        import_module(chosen.module).add_parser(commands)
-        return parser
+    return [*name, *words[1:]]
+
+
+def _without_a_command(words: Sequence[str]) -> int:
+    """Answer what names no command: --help, --version, nothing, or something unknown."""
     installed = installed_commands()
-    for command in installed.values():
-        commands.add_parser(command.name, help=command.line)
-    if "tune" not in installed:
-        parser.epilog = f"Not everything is listed: {INCOMPLETE}."
-    return parser
-
-
-class _ShowVersion(argparse.Action):
-    """Print the version, which is looked up only on demand because that is slow."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from mirror_rt import __version__
+    if not words:
+        print(f"{_FIRST}\n\n{_overview(installed)}", file=sys.stderr)
+        return 2
+    if words[0] == "--version":
+        from mirror_rt import __version__  # slow to find
 
         print(f"mirror-rt {__version__}")
-        parser.exit()
+        return 0
+    of_group = {name: one for name, one in installed.items() if name.startswith(f"{words[0]} ")}
+    if words[0] in ("-h", "--help") or (of_group and words[1:2] in (["-h"], ["--help"])):
+        print(_overview(of_group or installed))
+        return 0
+    if of_group:
+        known, given = [name.split()[1] for name in of_group], words[1] if words[1:] else ""
+        said = f"'mirror-rt {words[0]}' needs one of {', '.join(known)}"
+        return usage_error(said, suggestion(given, known), f"mirror-rt {words[0]}")
+    what = "option" if words[0].startswith("-") else "command"
+    near = suggestion(words[0], [*installed, "--help", "--version"])
+    return usage_error(f"there is no {what} {words[0]!r}", near, "mirror-rt")
+
+
+def _overview(commands: Mapping[str, Command]) -> str:
+    """List commands by their groups, each with its help beside it."""
+    width, indent = max(map(len, commands)), min(shutil.get_terminal_size().columns, 100)
+    lines = ["usage: mirror-rt COMMAND ...", "", _ABOUT]
+    group = ""
+    for name, command in commands.items():
+        if command.group != group:
+            group = command.group
+            lines += ["", f"{group}:"]
+        first = f"  {name:<{width}}  "
+        lines += textwrap.wrap(
+            command.line, indent, initial_indent=first, subsequent_indent=" " * len(first)
+        )
+    end = (
+        _WAY
+        if "tune" in commands or len(commands) < 5
+        else f"Not everything is listed: {INCOMPLETE}."
+    )
+    return "\n".join([*lines, "", *textwrap.wrap(end, indent)])
+
+
+def _fail(error: Exception | str, code: int, arguments: argparse.Namespace) -> int:
+    message = for_the_command_line(" ".join(str(error).split()), vars(arguments))
+    print(f"mirror-rt: error: {message}", file=sys.stderr)
+    return code

@@ -27,12 +27,14 @@ class Kind(NamedTuple):
         expected: description of valid values, for error messages.
         metavar: name of the value in the help; None for the option's own name.
         several: whether the flag may be repeated.
+        choices: all valid values; empty where they cannot be listed.
     """
 
     convert: Callable[[Any], Any]
     expected: str
     metavar: str | None = None
     several: bool = False
+    choices: tuple[str, ...] = ()
 
 
 def kind_of(hint: Any) -> Kind:
@@ -40,13 +42,17 @@ def kind_of(hint: Any) -> Kind:
     if hint in _KINDS:
         return _KINDS[hint]
     members = [member for member in get_args(hint) if member is not NoneType]
+    if members and all(get_origin(member) is Literal for member in members):
+        return kind_of(Literal[tuple(one for member in members for one in get_args(member))])
     if get_origin(hint) is Literal:
-        choices = ",".join(members)
-        return Kind(partial(_one_of, members), f"one of {', '.join(members)}", f"{{{choices}}}")
+        words, metavar = f"one of {', '.join(members)}", f"{{{','.join(members)}}}"
+        return Kind(partial(_one_of, members), words, metavar, choices=tuple(members))
     if get_origin(hint) is tuple:
         one = kind_of(members[0])
-        expected = f"{one.expected}, or several"
-        return Kind(partial(_each, one.convert), expected, one.metavar, several=True)
+        convert, expected = partial(_each, one.convert), f"{one.expected}, or several"
+        if one.choices:
+            convert = partial(_chosen, one.convert)
+        return Kind(convert, expected, one.metavar, several=True, choices=one.choices)
     if len(members) == 1:  # X | None
         return kind_of(members[0])
     raise TypeError(f"no option takes {hint}")
@@ -56,7 +62,7 @@ def _exactly(type_: type[Any], raw: object) -> Any:
     """Return a value that has the type already, or convert it from text."""
     if isinstance(raw, str):
         return type_(raw)
-    if type(raw) is type_ or (type_ is float and type(raw) is int):
+    if type(raw) is type_ or (type_ is float and type(raw) is int) or isinstance(raw, Path):
         return type_(raw)
     raise TypeError
 
@@ -83,6 +89,13 @@ def _each(convert: Callable[[Any], Any], raw: object) -> tuple[Any, ...]:
     if not isinstance(raw, list):
         raise TypeError
     return tuple(convert(item) for item in raw)
+
+
+def _chosen(convert: Callable[[Any], Any], raw: object) -> tuple[Any, ...]:
+    """Convert words out of a few, joined by commas or repeated, and each of them once."""
+    if isinstance(raw, list) and all(isinstance(item, str) for item in raw):
+        raw = ",".join(raw)
+    return tuple(dict.fromkeys(_each(convert, raw)))
 
 
 def _providers(raw: object) -> Providers:

@@ -14,10 +14,13 @@ import inspect
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from mirror_rt.cli.option_kinds import BOOLEAN, kind_of
+from mirror_rt.cli.option_kinds import BOOLEAN, Kind, kind_of
+from mirror_rt.cli.parser import suggestion
+from mirror_rt.cli.wording import NAMES, flag_of
 from mirror_rt.errors import ConfigError
 
 __all__ = [
@@ -28,18 +31,12 @@ __all__ = [
     "from_arguments",
     "from_environment",
     "from_file",
+    "given_values",
     "options_of",
 ]
 
 T = TypeVar("T")
 
-# Option names that differ from field names; a repeated option is named in the singular.
-_NAMES = {
-    "normalize_embeddings": "normalize",
-    "provider_options": "provider_option",
-    "languages": "lang",
-    "cors_origins": "cors_origin",
-}
 # Help for fields whose docstrings describe Python objects.
 _HELP = {
     "provider_options": "option of the provider that is preferred, in onnxruntime's names: "
@@ -55,25 +52,22 @@ class Option:
 
     Attributes:
         field: name of the field.
+        name: name in a namespace, a file and (in capitals) the environment.
         hint: type of the field.
         default: value if none is given; `dataclasses.MISSING` if one is required.
         help: what the field means, for the help of a command.
     """
 
     field: str
+    name: str
     hint: Any
     default: Any
     help: str
 
     @property
-    def name(self) -> str:
-        """Return the name in a namespace, a file and (in capitals) the environment."""
-        return _NAMES.get(self.field, self.field)
-
-    @property
     def flag(self) -> str:
         """Return the name on a command line."""
-        return f"--{self.name.replace('_', '-')}"
+        return flag_of(self.name)
 
 
 # Returns the value given for an option and, for errors, where it was given; None if it was not.
@@ -86,18 +80,23 @@ def add_options(
     *,
     only: Collection[str] | None = None,
     leave_out: Collection[str] = (),
+    names: Mapping[str, str] | None = None,
+    overrides: bool = False,
 ) -> None:
-    """Add a flag for each field of a dataclass; `build` converts and checks the values.
+    """Add a flag for each field of a dataclass; `build` and `given` convert the values.
 
     Args:
         parser: parser of a command, or a group of it.
         type_: the dataclass. Fields that are dataclasses themselves need a call of their own.
         only: names of fields to add; None for all.
         leave_out: names of fields to leave out.
+        names: names of options that differ from those of fields.
+        overrides: whether the options override values that are chosen elsewhere: none is required
+            then, and the help names no defaults.
     """
-    for option in options_of(type_):
+    for option in options_of(type_, names):
         if option.field not in leave_out and (only is None or option.field in only):
-            _add(parser, option)
+            _add(parser, dataclasses.replace(option, default=None) if overrides else option)
 
 
 def build(type_: type[T], *sources: Source, **given: Any) -> T:
@@ -114,11 +113,24 @@ def build(type_: type[T], *sources: Source, **given: Any) -> T:
     for name, hint in get_type_hints(type_).items():
         if dataclasses.is_dataclass(hint) and name not in given:
             given[name] = build(hint, *sources)  # type: ignore[arg-type]  # it is a class
-    for option in options_of(type_):
-        found = next(filter(None, (source(option) for source in sources)), None)
-        if found is not None and option.field not in given:
-            given[option.field] = _converted(option, *found)
-    return type_(**given)
+    return type_(**given_values(type_, *sources, leave_out=given) | given)
+
+
+def given_values(
+    type_: type[Any],
+    *sources: Source,
+    only: Collection[str] | None = None,
+    leave_out: Collection[str] = (),
+    names: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the fields of a dataclass that sources have values for; see `add_options`, `build`."""
+    values = {}
+    for option in options_of(type_, names):
+        if option.field not in leave_out and (only is None or option.field in only):
+            found = next(filter(None, (source(option) for source in sources)), None)
+            if found is not None:
+                values[option.field] = _converted(option, *found)
+    return values
 
 
 def from_arguments(arguments: argparse.Namespace) -> Source:
@@ -171,14 +183,19 @@ def from_file(path: Path, *types: type[Any]) -> Source:
     return find
 
 
-def options_of(type_: type[Any]) -> Iterator[Option]:
-    """Yield the fields of a dataclass that hold values rather than other dataclasses."""
+def options_of(type_: type[Any], names: Mapping[str, str] | None = None) -> Iterator[Option]:
+    """Yield the fields of a dataclass that hold values rather than other dataclasses.
+
+    The help is that of the class that the field's value is documented in, which may be a base.
+    """
+    names = NAMES | dict(names or {})
     hints, said = get_type_hints(type_), _attributes(type_)
     for field in dataclasses.fields(type_):
         if not dataclasses.is_dataclass(hints[field.name]):
             default = field.default if field.default_factory is dataclasses.MISSING else None
             text = _HELP.get(field.name, said.get(field.name, ""))
-            yield Option(field.name, hints[field.name], default, text)
+            name = names.get(field.name, field.name)
+            yield Option(field.name, name, hints[field.name], default, text)
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -192,8 +209,8 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _attributes(type_: type[Any]) -> dict[str, str]:
     """Read the "Attributes" section of a docstring; return the text for each name."""
-    section = (inspect.getdoc(type_) or "").partition("\nAttributes:")[2]
-    found: dict[str, str] = {}
+    found = _attributes(type_.__base__) if type_.__base__ not in (None, object) else {}
+    section = inspect.cleandoc(type_.__doc__ or "").partition("\nAttributes:")[2]
     for entry in re.split(r"\n {4}(?=\S)", re.split(r"\n(?=\S)", section)[0])[1:]:
         names, _, text = entry.partition(": ")
         for name in names.split(", "):
@@ -218,18 +235,32 @@ def _add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, option: Opti
             metavar = "SECONDS"
         action = "append" if kind.several else "store"
         needed = option.default is dataclasses.MISSING
-        parser.add_argument(option.flag, action=action, metavar=metavar, required=needed, **common)
+        common |= {"type": partial(_checked, kind), "metavar": metavar, "required": needed}
+        parser.add_argument(option.flag, action=action, **common)
+
+
+def _checked(kind: Kind, text: str) -> str:
+    """Return the text as it is, if a value can be made from it."""
+    try:
+        kind.convert(text)
+    except (TypeError, ValueError) as error:
+        near = suggestion(text, kind.choices)
+        message = f"must be {kind.expected}, got {text!r}\n{near}"
+        raise argparse.ArgumentTypeError(message) from error
+    return text
 
 
 def _help(option: Option) -> str:
     """Reword the docstring's text, which is written for Python, for the command line."""
-    text = option.help.replace("`", "")
+    text = re.sub(r" \(see `[^)]*\)", "", option.help).replace("`", "")
     text = re.sub(r"(^|\. )None for", r"\1Leave it out for", text)
     text = text.replace("None for", "leave it out for")
     text = text.replace("True for", f"{option.flag} for")
     text = text.replace("False for", f"--no-{option.flag[2:]} for")
-    if kind_of(option.hint).several:
-        text += " (again for more)"
+    if (kind := kind_of(option.hint)).several:
+        text += " (several joined by commas)" if kind.choices else " (again for more)"
+    if isinstance(option.default, tuple) and option.default:
+        text += f" (default {','.join(option.default)})"
     if isinstance(option.default, int | float | str) and not isinstance(option.default, bool):
         text += f" (default {option.default:{'g' if isinstance(option.default, float) else ''}})"
     return text.replace("%", "%%")

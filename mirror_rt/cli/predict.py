@@ -15,8 +15,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.common import progress
 from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
@@ -45,10 +46,9 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "predict",
-        description="Apply a task head of a bundle (of 'mirror-rt multitask' or 'mirror-rt burt') "
-        "to texts\nor pairs of texts. Writes a JSON line a row: its label and what it comes from; "
-        "with\n--label-field, also how many are right, beside always saying the most frequent "
-        "label.",
+        description="Apply a task head of a bundle (see 'mirror-rt train multitask' and 'burt') to "
+        "texts or pairs of\ntexts. Writes a JSON line a row: its label and what it comes from;\n"
+        "with --label-field also how many are right, beside always saying the most frequent label.",
         examples="""
 mirror-rt predict bundle --head sentiment --input reviews.txt
 mirror-rt predict bundle --head paraphrase --input pairs.tsv --fields question1,question2
@@ -56,7 +56,7 @@ mirror-rt predict bundle --head similarity --input sts-dev.csv --label-field sim
 printf 'A fine film.\\n' | mirror-rt predict bundle --head sentiment --input -
 """,
     )
-    parser.add_argument("bundle", metavar="BUNDLE", help="folder or hub name")
+    add_model(parser)
     parser.add_argument("--head", metavar="NAME", help="needed where the bundle has several")
     parser.add_argument(
         "--input",
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output != "-":
         check_free(Path(arguments.output), overwrite=arguments.overwrite)
     load = build(LoadOptions, from_arguments(arguments))
-    predictor = Predictor.load(arguments.bundle, **load.keywords())
+    predictor = Predictor.load(arguments.model, **load.keywords())
     head = predictor.heads.get(arguments.head)
     rows = _rows(arguments, head)
     with _output(arguments) as file:
@@ -113,7 +113,7 @@ def _predict_windows(
     options = {name: options[name] for name in OF_PREDICT}
     targets: list[float | None] = []
     parts: list[Predictions] = []
-    bar = progress_bar(0, progress(arguments), unit="row", desc="predict")
+    bar = progress_bar(None, progress(arguments), unit="row", desc="predict")
     with contextlib.closing(bar):
         while window := list(itertools.islice(rows, _WINDOW)):
             found = predictor.predict(head.name, [row for row, _ in window], **options)

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from mirror_rt.bundle.pull import pull
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, hub_progress
+from mirror_rt.cli.common import add_hub_options, hub_progress
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 
 __all__ = ["add_parser"]
 
@@ -29,7 +30,7 @@ mirror-rt pull owner/name --out bundle --revision v2
 mirror-rt pull owner/name --out bundle --offline
 """,
     )
-    parser.add_argument("name", metavar="OWNER/NAME", help="repository on the hub")
+    add_model(parser, help="repository on the hub", metavar="OWNER/NAME")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
     parser.add_argument(
         "--variant",
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     with hub_progress(arguments):
         pulled = pull(
-            arguments.name,
+            arguments.model,
             arguments.out,
             revision=arguments.revision,
             variants=arguments.variant,
@@ -55,6 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
             overwrite=arguments.overwrite,
         )
     print(
-        f"{arguments.out}: {arguments.name} at commit {pulled.commit}, {pulled.files} files, "
+        f"{arguments.out}: {arguments.model} at commit {pulled.commit}, {pulled.files} files, "
         f"{pulled.bytes / 1e6:.1f} MB, every SHA-256 verified"
     )

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from mirror_rt.bundle.push import push
-from mirror_rt.cli.common import Subparsers, add_subparser, hub_progress
+from mirror_rt.cli.common import hub_progress
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 
 __all__ = ["add_parser"]
 
@@ -28,7 +29,7 @@ mirror-rt push bundle owner/name --private --message "Tuned on 20,000 words"
 mirror-rt push bundle owner/name --revision v2
 """,
     )
-    parser.add_argument("folder", type=Path, metavar="BUNDLE", help="bundle or language pack")
+    add_model(parser, help="folder of a bundle or a language pack")
     parser.add_argument("name", metavar="OWNER/NAME", help="repository on the hub")
     parser.add_argument("--private", action="store_true", help="make the repository a private one")
     parser.add_argument("--revision", metavar="BRANCH", help="branch to commit to (default: main)")
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     with hub_progress(arguments):
         pushed = push(
-            arguments.folder,
+            Path(arguments.model),
             arguments.name,
             private=arguments.private,
             revision=arguments.revision,

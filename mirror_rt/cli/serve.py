@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_rt.cli.common import Subparsers, add_subparser
 from mirror_rt.cli.options import (
     add_options,
     build,
@@ -15,6 +14,7 @@ from mirror_rt.cli.options import (
     from_environment,
     from_file,
 )
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.server.config import ListenConfig, ServerConfig
@@ -57,7 +57,13 @@ mirror-rt serve --config serve.toml
 curl localhost:8080/v1/embeddings -d '{"input": "one text"}'
 """,
     )
-    parser.add_argument("source", nargs="?", metavar="BUNDLE|PACK", help="folder or hub name")
+    add_model(
+        parser,
+        help="folder or hub name of a bundle or a pack",
+        metavar="BUNDLE|PACK",
+        dest="source",
+        required=False,
+    )
     parser.add_argument("--config", metavar="FILE.toml", help="options, by the names of their "
                         f"flags (default: {_PREFIX}CONFIG)")  # fmt: skip
     add_options(parser, _Command, leave_out=["source"])

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from mirror_rt.bundle.hub import resolve_bundle
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser
+from mirror_rt.cli.common import add_hub_options
 from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.triton.repository import RepositoryConfig, write_repository
 
 __all__ = ["add_parser"]
@@ -27,7 +28,7 @@ mirror-rt triton bundle --out repository --name embed --variant fp16-cuda --max-
 tritonserver --model-repository repository
 """,
     )
-    parser.add_argument("source", metavar="BUNDLE|PACK", help="folder or hub name")
+    add_model(parser, help="folder or hub name of a bundle or a pack", metavar="BUNDLE|PACK")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
     add_options(parser, RepositoryConfig)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing folder")
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     config = build(RepositoryConfig, from_arguments(arguments))
     source = resolve_bundle(
-        arguments.source,
+        arguments.model,
         revision=arguments.revision,
         offline=arguments.offline,
         variants=[config.variant],

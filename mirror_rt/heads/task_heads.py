@@ -186,7 +186,7 @@ class Heads:
         path = folder / Layout.heads
         if not cls.present(folder):
             raise BundleError(
-                f"{folder} has no task heads: mirror-rt multitask and mirror-rt burt tune some, "
+                f"{folder} has no task heads: mirror-rt train multitask and train burt tune some, "
                 "and mirror-rt export keeps them"
             )
         values = read_document(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypedDict, get_args
 
 import numpy.typing as npt
@@ -22,7 +22,7 @@ __all__ = [
     "OnTooLong",
 ]
 
-OnError = Literal["raise", "nan"]
+OnError = Literal["raise", "nan", "zero"]
 _ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)
 
 # `batch_size` counts texts of this many tokens, so the default 32 is a budget of 2,048 tokens
@@ -62,7 +62,7 @@ class EncodeOptions:
             (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted by
             length (`"chunk"`).
         errors: `"raise"` refuses the call for an unusable text; `"nan"` gives that text a row of
-            NaN and encodes the others.
+            NaN and encodes the others; `"zero"` gives it zeros, whose similarity to anything is 0.
     """
 
     batch_size: int = 32
@@ -129,9 +129,12 @@ class EncodePlan(NamedTuple):
         if options.normalize_embeddings is not None:
             normalize = options.normalize_embeddings
         quantizer = Quantizer.make(options.precision, dimension, options.ranges, unit=normalize)
+        if options.errors == "zero":
+            quantizer = replace(quantizer, nan_as_zero=True)
         if options.errors == "nan" and quantizer.dtype.kind != "f":
             raise ConfigError(
-                f"errors='nan' needs precision float32 or float16: {options.precision} has no NaN"
+                f"errors='nan' needs precision float32 or float16: {options.precision} has no NaN; "
+                "errors='zero' goes with every precision"
             )
         return cls(
             token_budget=_TOKENS_PER_TEXT * operator.index(options.batch_size),

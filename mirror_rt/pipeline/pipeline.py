@@ -263,6 +263,9 @@ class Pipeline:
         """Raise an error for texts that cannot be encoded, and log what happened to long ones."""
         if rows.invalid and plan.errors == "raise":
             raise InvalidTextError(list(rows.invalid))
+        if rows.invalid and plan.errors == "zero":
+            message = "%d of %d texts cannot be encoded, and get vectors of zeros (said once)"
+            self._say_once(logging.WARNING, message, len(rows.invalid), rows.n)
         too_long = "%d of %d texts are longer than %d tokens and were"
         if rows.cut:
             message = f"{too_long} cut there (said once)"

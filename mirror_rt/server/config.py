@@ -13,10 +13,11 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import OnTooLong
 
-__all__ = ["ListenConfig", "LogFormat", "LogLevel", "ServerConfig"]
+__all__ = ["ListenConfig", "LogFormat", "LogLevel", "ServerConfig", "UnknownFields"]
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
+UnknownFields = Literal["refuse", "ignore"]
 
 
 @accept_flat(load=LoadOptions)
@@ -28,6 +29,8 @@ class ServerConfig:
         model_name: what clients call the model; None for the folder's own name. Of a pack, what
             comes before the name of a bundle: `mirror` (so that French is `mirror-fr`) unless
             given.
+        model_aliases: other names that clients may call the model by (of a pack, its default), for
+            those that always send one, such as `text-embedding-3-small`.
         languages: names of the bundles of a pack to serve; all unless given.
         max_items: most texts of one request.
         max_body_bytes: most bytes of one request.
@@ -35,6 +38,8 @@ class ServerConfig:
             refused (429).
         max_wait: seconds; where what waits would take longer, a request is refused (429).
         token_budget: most padded tokens of a run.
+        unknown_fields: what becomes of a request with a field that its protocol does not have: it
+            is refused (`refuse`, 422), or the field has no effect (`ignore`).
         on_too_long: what becomes of a text of more tokens than the model takes, unless the request
             says: it is refused (`error`, 413), cut (`truncate`), or encoded in chunks whose
             vectors are averaged (`chunk`).
@@ -55,12 +60,14 @@ class ServerConfig:
     """
 
     model_name: str | None = None
+    model_aliases: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
     max_items: int = 2048
     max_body_bytes: int = 16 << 20
     max_waiting_texts: int = 8192
     max_wait: float = 1.0
     token_budget: int = 2048
+    unknown_fields: UnknownFields = "refuse"
     on_too_long: OnTooLong = "error"
     timeout: float = 60.0
     body_timeout: float = 30.0
@@ -80,10 +87,9 @@ class ServerConfig:
                     "reload_interval and cuda_graphs exclude each other: graphs are captured while "
                     "nothing else uses the card, so restart the server for another model"
                 )
-        if self.on_too_long not in get_args(OnTooLong):
-            raise ConfigError(
-                f"on_too_long must be one of {get_args(OnTooLong)}, got {self.on_too_long!r}"
-            )
+        for name, known in (("on_too_long", OnTooLong), ("unknown_fields", UnknownFields)):
+            if (value := getattr(self, name)) not in get_args(known):
+                raise ConfigError(f"{name} must be one of {get_args(known)}, got {value!r}")
         if self.max_waiting_texts < self.max_items:
             raise ConfigError(
                 f"max_waiting_texts {self.max_waiting_texts} is less than max_items "

@@ -69,10 +69,12 @@ class Quantizer:
     Attributes:
         precision: precision of the result.
         ranges: float32 [2, D] for `int8` and `uint8`, else None.
+        nan_as_zero: whether NaN becomes 0 first, so that such rows have a code.
     """
 
     precision: EmbeddingPrecision
     ranges: Ranges | None = None
+    nan_as_zero: bool = False
 
     @classmethod
     def make(
@@ -122,6 +124,8 @@ class Quantizer:
         Raises:
             ConfigError: a row holds NaN, for which there is no code.
         """
+        if self.nan_as_zero:
+            vectors = np.where(np.isnan(vectors), np.float32(0), vectors)
         if self.precision == "float32":
             return vectors
         if self.precision == "float16":

@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from mirror_rt import (
     ProcessGroupError,
 )
 from mirror_rt.bulk import BulkConfig, encode_file
-from mirror_rt.bulk.records import count_records
+from mirror_rt.bulk.records import count_records, windows
 from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
 
@@ -417,7 +418,30 @@ def test_what_goes_with_streams(cli, bundle, tmp_path, monkeypatch):
     assert "expected a name in .npy, .jsonl, .parquet, .arrow, .feather, or -" in result.err
 
 
-def test_progress(bundle, tmp_path, capfd):
+def test_a_large_model_has_short_windows():
+    rows = [("a" * 1000,)] * 3000
+    small, large = ([len(one.texts) for one in windows(rows, 8192, size)]
+                    for size in (1 << 20, 900 << 20))  # fmt: skip
+    assert small == [2000, 1000]
+    assert large == [200] * 15
+
+
+def test_zeros(bundle, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("a\n\nb\n")
+    options = {"options": {"errors": "zero"}}
+    encode_file(config(bundle, path, tmp_path / "v.npy", **options))
+    assert [bool(row.any()) for row in np.load(tmp_path / "v.npy")] == [True, False, True]
+
+
+def test_progress_without_a_terminal(bundle, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("mirror_rt.progress.SECONDS_BETWEEN_LINES", 0.001)
+    encode_file(config(bundle, many(tmp_path, 400), tmp_path / "v.npy", show_progress_bar=True))
+    assert re.search(r"^encode: \d+ of 400 texts", capfd.readouterr().err, re.MULTILINE)
+
+
+def test_progress(bundle, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     encode_file(config(bundle, many(tmp_path, 400), tmp_path / "v.npy", show_progress_bar=True))
     last = capfd.readouterr().err.split("\r")[-1]
     assert "400/400" in last

@@ -16,7 +16,17 @@ import pytest
 from mirror_rt import Client, Encoder, Predictor
 from mirror_rt.adapters.lazy import LazyEncoder
 from mirror_rt.bulk import BulkConfig, encode_file
-from mirror_rt.cli import benchmark, doctor, encode, evaluate, main, predict, serve
+from mirror_rt.cli import (
+    benchmark,
+    common,
+    doctor,
+    encode,
+    evaluate,
+    evaluate_file,
+    main,
+    predict,
+    serve,
+)
 from mirror_rt.cli.options import options_of
 from mirror_rt.client.request import RemoteOptions
 from mirror_rt.errors import ConfigError
@@ -64,6 +74,8 @@ LEFT_OUT = {
     # An evaluation encodes as the paper does, so that figures can be compared.
     evaluate: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
                "prompt_name", "prompt", "on_too_long", "errors"},
+    evaluate_file: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+                    "prompt_name", "prompt", "on_too_long", "errors"},
     # The heads were trained on the model's own vectors.
     predict: {"normalize_embeddings", "truncate_dim", "precision", "ranges", "prompt_name",
               "prompt"},
@@ -87,9 +99,6 @@ def parser_of(module):
 def taken(module):
     """The fields that a command has options for."""
     parser = parser_of(module)
-    if module is evaluate:  # similarity and geometry are commands of their own
-        kinds = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-        parser = kinds.choices["similarity"]
     flags = set(parser._option_string_actions)
     return {o.field for type_ in (LoadOptions, EncodeOptions) for o in options_of(type_)
             if o.flag in flags}  # fmt: skip
@@ -131,7 +140,7 @@ def test_commands(module):
     assert not taken(module) & LEFT_OUT[module], "it is taken, so take it from the table"
     known = {"help", *(o.name for type_ in (LoadOptions, EncodeOptions) for o in options_of(type_))}
     for group in parser_of(module)._action_groups:
-        if group.title in ("vectors", "model", "how to load --model"):
+        if group.title in ("vectors", "model"):
             added = {action.dest for action in group._group_actions} - known
             assert not added, "an option of one command alone: make it a field"
 
@@ -152,7 +161,8 @@ def test_a_new_field_is_an_option_or_is_missed(module, monkeypatch):
 
     assert gap(module, LOAD | {"brand_new"}) == {"brand_new"}
     assert gap(module, ENCODE | {"brand_new"}) == {"brand_new"}
-    monkeypatch.setattr(module, "LoadOptions", Extended)
+    in_common = module in (evaluate, evaluate_file)  # which share the options of `load_named`
+    monkeypatch.setattr(common if in_common else module, "LoadOptions", Extended)
     parser = parser_of(module)
     assert "--brand-new" in parser._option_string_actions
 
@@ -208,7 +218,7 @@ def test_encode_command(monkeypatch, tmp_path):
     (config,) = configs
     assert config.load == GIVEN_LOAD
     assert same(config.options, EncodeOptions(**{name: GIVEN[name][0] for name in ENCODE}))
-    plain = BulkConfig("m", "a.txt", "b.npy", "t", "i", True, True, 2, 7)
+    plain = BulkConfig("m", "a.txt", "b.npy", "t", "i", True, True, 2, 7, True)
     assert replace(config, load=plain.load, options=plain.options) == plain
 
 

@@ -16,6 +16,7 @@ from mirror_rt import (
     calibration_ranges,
     quantize_embeddings,
 )
+from mirror_rt.vectors.quantization import unit_ranges
 
 TEXTS = [
     "the river",
@@ -159,12 +160,23 @@ def test_many_bad_items_are_counted(encoder):
         ({"precision": "int4"}, "precision must be one of float32, .*, got 'int4'"),
         ({"precision": "int8", "errors": "nan"}, "needs precision float32 or float16: int8 has no"),
         ({"ranges": np.zeros((2, 32))}, "ranges are for int8 and uint8, not for float32"),
-        ({"errors": "ignore"}, "errors must be 'raise' or 'nan', got 'ignore'"),
+        ({"errors": "ignore"}, "errors must be 'raise', 'nan' or 'zero', got 'ignore'"),
     ],
 )
 def test_bad_options(encoder, options, message):
     with pytest.raises(ConfigError, match=message):
         encoder.encode(["a"], **options)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "binary"])
+def test_zeros_for_what_cannot_be_encoded(bundle, caplog, precision):
+    encoder = Encoder.load(bundle)
+    vectors = encoder.encode(["a", None, "b", " "], errors="zero", precision=precision)
+    ranges = unit_ranges(32) if precision == "int8" else None
+    zeros = quantize_embeddings(np.zeros((1, 32), np.float32), precision, ranges)
+    np.testing.assert_array_equal(vectors[[1, 3]], np.repeat(zeros, 2, axis=0))
+    np.testing.assert_array_equal(vectors[0], encoder.encode("a", precision=precision))
+    assert "2 of 4 texts cannot be encoded, and get vectors of zeros" in caplog.text
 
 
 def test_a_long_text_is_cut_with_a_warning_said_once(bundle, caplog):

@@ -25,7 +25,7 @@ from command_errors import one_line_error
 from mirror_export import ExportConfig, export_bundle, export_pack, find_models
 from mirror_export.pack.memory import available_memory, jobs_that_fit
 from mirror_export.pack.sources import fingerprint, name_models, weight_bytes
-from mirror_export.pack.worker import Outcome
+from mirror_export.pack.worker import ModelResult
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, MirrorError, OutputExistsError
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.io.atomic import write_json
@@ -61,7 +61,8 @@ def run_here(exported):
             except (MirrorError, OSError) as problem:
                 error = str(problem)
             exported.append(name)
-            yield Outcome(name, 0.1, error)
+            status = "failed" if error else "exported"
+            yield ModelResult(name, one.model, status, 0.1, error=error)
 
     return run
 
@@ -407,22 +408,24 @@ def test_jobs_that_fit(models, monkeypatch):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_memory_that_is_left(tmp_path, version):
-    meminfo, membership = tmp_path / "meminfo", tmp_path / "cgroup"
-    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:    4000 kB\n")
-    root = tmp_path / "memory" if version == 1 else tmp_path
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    4000 kB\n")
     controllers = "4:memory" if version == 1 else "0:"
-    membership.write_text(f"9:cpu:/else\n{controllers}:/outer/inner\n")
-    arguments = (meminfo, membership, tmp_path)
-    assert available_memory(*arguments) == 4_096_000
+    (proc / "self" / "cgroup").write_text(f"9:cpu:/else\n{controllers}:/outer/inner\n")
+    kind, root = ("cgroup", "/groups/memory") if version == 1 else ("cgroup2", "/groups")
+    mount = f"9 1 0:9 / {root} rw - {kind} {kind} rw,memory\n"
+    (proc / "self" / "mountinfo").write_text(mount)
+    assert available_memory(tmp_path) == 4_096_000
     limit, usage, stat = {
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         2: ("memory.max", "memory.current", "inactive_file"),
     }[version]
-    inner = root / "outer" / "inner"
+    inner = tmp_path / root[1:] / "outer" / "inner"
     inner.mkdir(parents=True)
     for folder, value in ((inner, "max" if version == 2 else str(2**62)), (inner.parent, "3000")):
         (folder / limit).write_text(value)
         (folder / usage).write_text("1000\n")
         (folder / "memory.stat").write_text(f"cache 1\n{stat} 200\n")
-    assert available_memory(*arguments) == 2200
+    assert available_memory(tmp_path) == 2200
     assert available_memory(tmp_path / "absent") == 0

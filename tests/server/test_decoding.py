@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from mirror_rt import _core
+from mirror_rt.server import ServerConfig
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http import decoding, openai, tei
 
@@ -75,6 +76,9 @@ def outcome(decode):
         return problem.status
 
 
+MANY = ServerConfig(max_items=100_000, max_waiting_texts=100_000)
+
+
 @pytest.mark.parametrize(("decode", "field"), PATHS, ids=[field for _, field in PATHS])
 def test_parts_are_decoded_as_the_whole(decode, field, monkeypatch):
     """Any body of some dozens of bytes, in parts of a few: what msgspec makes of it at once."""
@@ -86,8 +90,8 @@ def test_parts_are_decoded_as_the_whole(decode, field, monkeypatch):
         monkeypatch.setattr(decoding, "_PART", part := rng.choice([20, 30, 60, 100]))
         if _core.find_large_json_value(body, part)[1] == 0:
             continue
-        found = outcome(lambda: decode._decode_large(body, 1 << 16))  # noqa: B023
-        whole = outcome(lambda: decode._whole.decode(body))  # noqa: B023
+        found = outcome(lambda: decode._decode_large(body, MANY))  # noqa: B023
+        whole = outcome(lambda: decode._decoders["refuse"].decode(body))  # noqa: B023
         if found == 413:
             seen["refused"] += 1
             continue
@@ -129,16 +133,16 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_large_bodies_of_no_use(name):
     with pytest.raises(Problem, match="413"):
-        asyncio.run(tei._embed(REFUSED[name], 2048))
+        asyncio.run(tei._embed(REFUSED[name], ServerConfig()))
 
 
 def test_other_fields_that_are_large():
     """One with a limit is refused by that, one without as too large."""
     large = b"a" * 200_000
     with pytest.raises(msgspec.ValidationError, match=r"length <= 256 - at `\$\.lang`"):
-        asyncio.run(tei._embed(b'{"inputs": "a", "lang": "%s"}' % large, 2048))
+        asyncio.run(tei._embed(b'{"inputs": "a", "lang": "%s"}' % large, ServerConfig()))
     with pytest.raises(Problem, match="413"):
-        asyncio.run(openai._decode(b'{"input": "a", "user": "%s"}' % large, 2048))
+        asyncio.run(openai._decode(b'{"input": "a", "user": "%s"}' % large, ServerConfig()))
 
 
 def test_an_error_in_a_part_names_the_field():
@@ -146,4 +150,16 @@ def test_an_error_in_a_part_names_the_field():
     with pytest.raises(
         msgspec.ValidationError, match=r"Expected `str`, got `int` - at `\$\.inputs\["
     ):
-        asyncio.run(tei._tokenize(body, 100_000))
+        asyncio.run(tei._tokenize(body, MANY))
+
+
+@pytest.mark.parametrize("texts", [["a"], ["a" * 1000] * 200])
+def test_unknown_fields_are_refused_or_ignored(texts):
+    """In a small body, which is decoded at once, and in one that is decoded in parts."""
+    body = json.dumps({"input": texts, "extra_body": {"x": 1}, "model": "m"}).encode()
+    with pytest.raises(msgspec.ValidationError, match="unknown field `extra_body`"):
+        asyncio.run(openai._decode(body, ServerConfig()))
+    request = asyncio.run(openai._decode(body, ServerConfig(unknown_fields="ignore")))
+    assert (request.input, request.model) == (texts, "m")
+    with pytest.raises(msgspec.ValidationError, match="Expected"):  # other faults stay faults
+        asyncio.run(openai._decode(b'{"x": 1, "input": 1}', ServerConfig(unknown_fields="ignore")))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mirror_rt.errors import ConfigError
 from mirror_rt.server import Models, NamedEncoder
 from mirror_rt.server.admission.problems import Problem
 
@@ -40,3 +41,14 @@ def test_no_model_for_a_language_is_refused(models, lang):
 def test_a_model_that_is_of_another_language_is_refused(models):
     with pytest.raises(Problem, match="m-pt is not of that language"):
         models.find("m-pt", "iw")
+
+
+def test_aliases_are_names_of_the_default():
+    encoders = [NamedEncoder(name, None, name, 0) for name in ("fr", "de")]
+    models = Models(encoders, "de", aliases=["text-embedding-3-small"])
+    assert models.find("text-embedding-3-small", None).name == "de"
+    assert models.find("text-embedding-3-small", "fr").name == "fr"
+    with pytest.raises(Problem, match="this server has text-embedding-3-small, fr, de"):
+        models.find("text-embedding-3-large", None)
+    with pytest.raises(ConfigError, match="fr is the name of a model already"):
+        Models(encoders, "de", aliases=["fr"])

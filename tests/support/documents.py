@@ -17,7 +17,7 @@ TUNING = ["docs/reference/loss.md", *(f"docs/guides/{name}.md" for name in (
 # Commands with which several documents begin run only once; later, their results are copied.
 SHARED = {
     "mirror-rt export all-MiniLM-L6-v2 --out bundle\n": "bundle",
-    "mirror-rt tune --recipe word --langs fr,en --base all-MiniLM-L6-v2 --top 250 --epochs 1 "
+    "mirror-rt tune --recipe word --lang fr,en --model all-MiniLM-L6-v2 --top 250 --epochs 1 "
     "--out tuned\n": "tuned",
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "isa_list.h"
+
 namespace mirror_rt::infonce {
 
 extern const Isa k_portable;
@@ -13,18 +15,11 @@ const Isa* const kIsas[] = {&k_portable, nullptr};
 #endif
 
 const Isa* find_isa(const char* name) {
-  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    if (std::strcmp((*isa)->name, name) == 0 && (*isa)->supported()) return *isa;
-  }
-  return nullptr;
+  return last_supported(kIsas, [&](const Isa& isa) { return std::strcmp(isa.name, name) == 0; });
 }
 
 const Isa* best_isa(bool pairs) {
-  const Isa* best = nullptr;
-  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    if (((*isa)->pair == 2) == pairs && (*isa)->supported()) best = *isa;
-  }
-  return best;
+  return last_supported(kIsas, [&](const Isa& isa) { return (isa.pair == 2) == pairs; });
 }
 
 }  // namespace mirror_rt::infonce

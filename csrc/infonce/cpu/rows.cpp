@@ -54,31 +54,23 @@ std::uint16_t to_bfloat16(float f) {
 
 void widen(const void* source, Dtype dtype, std::int64_t n, float* out) {
   const auto* half = static_cast<const std::uint16_t*>(source);
-  switch (dtype) {
-    case Dtype::float32:
-      std::copy_n(static_cast<const float*>(source), n, out);
-      break;
-    case Dtype::float16:
-      std::transform(half, half + n, out, from_half);
-      break;
-    case Dtype::bfloat16:
-      std::transform(half, half + n, out, from_bfloat16);
-      break;
+  if (dtype == Dtype::float32) {
+    std::copy_n(static_cast<const float*>(source), n, out);
+  } else if (dtype == Dtype::float16) {
+    std::transform(half, half + n, out, from_half);
+  } else {
+    std::transform(half, half + n, out, from_bfloat16);
   }
 }
 
 void narrow(const float* source, Dtype dtype, std::int64_t n, void* out) {
   auto* half = static_cast<std::uint16_t*>(out);
-  switch (dtype) {
-    case Dtype::float32:
-      std::copy_n(source, n, static_cast<float*>(out));
-      break;
-    case Dtype::float16:
-      std::transform(source, source + n, half, to_half);
-      break;
-    case Dtype::bfloat16:
-      std::transform(source, source + n, half, to_bfloat16);
-      break;
+  if (dtype == Dtype::float32) {
+    std::copy_n(source, n, static_cast<float*>(out));
+  } else if (dtype == Dtype::float16) {
+    std::transform(source, source + n, half, to_half);
+  } else {
+    std::transform(source, source + n, half, to_bfloat16);
   }
 }
 

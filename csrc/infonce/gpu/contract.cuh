@@ -159,30 +159,16 @@ __device__ void store_sums(const Accumulator& values, float* out, std::int64_t p
   }
 }
 
-/// Adds W across to the sums: tile row `share.slot` of the wave, times the wave's columns.
-template <typename Core, bool kSplit>
-__device__ void add_across(typename Core::Accumulator& sums, const ContractParams& p,
-                           const Share& share, std::int64_t dimension, typename Core::Ring& ring) {
-  if (share.across.begin >= share.across.end) return;
-  const std::int64_t begin = std::int64_t{share.across.begin} * kTile;
-  const std::int64_t column = std::int64_t{p.wave.column_tile} * kTile + begin;
-  const std::int64_t depth = std::int64_t{share.across.end - share.across.begin} * kTile;
-  multiply<Core, Major::kDepth, Major::kTile, kSplit>(
-      sums, panel_operand(p, std::int64_t{share.slot} * kTile, begin),
-      unit_operand(p.scores.columns, column, dimension), depth, ring);
-}
-
-/// Adds W down to the sums: tile column `share.slot` of the wave, transposed, times its rows.
-template <typename Core, bool kSplit>
-__device__ void add_down(typename Core::Accumulator& sums, const ContractParams& p,
-                         const Share& share, std::int64_t dimension, typename Core::Ring& ring) {
-  if (share.down.begin >= share.down.end) return;
-  const std::int64_t begin = std::int64_t{share.down.begin} * kTile;
-  const std::int64_t row = std::int64_t{p.wave.row_tile} * kTile + begin;
-  const std::int64_t depth = std::int64_t{share.down.end - share.down.begin} * kTile;
-  multiply<Core, Major::kTile, Major::kTile, kSplit>(
-      sums, panel_operand(p, begin, std::int64_t{share.slot} * kTile),
-      unit_operand(p.scores.rows, row, dimension), depth, ring);
+/// Adds the product of tiles `range` of the wave, from their first tile's row or column on, to the
+/// sums: of `weights`, whose depth kLeft says, and of the unit rows from tile `tile` on.
+template <typename Core, Major kLeft, bool kSplit>
+__device__ void add_range(typename Core::Accumulator& sums, const Operand& weights,
+                          const Rows& rows, std::int64_t tile, const Range& range,
+                          std::int64_t dimension, typename Core::Ring& ring) {
+  if (range.begin >= range.end) return;
+  const std::int64_t depth = std::int64_t{range.end - range.begin} * kTile;
+  multiply<Core, kLeft, Major::kTile, kSplit>(
+      sums, weights, unit_operand(rows, (tile + range.begin) * kTile, dimension), depth, ring);
 }
 
 /// Adds a wave's share to the sums of output tile blockIdx.y, in the dimensions of tile blockIdx.x.
@@ -194,8 +180,15 @@ __global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void accumulate_tiles
   const Share share = share_of(p.wave, static_cast<int>(blockIdx.y));
   const std::int64_t dimension = static_cast<std::int64_t>(blockIdx.x) * kTile;
   typename Core::Accumulator sums;
-  add_across<Core, kSplit>(sums, p, share, dimension, ring);
-  add_down<Core, kSplit>(sums, p, share, dimension, ring);
+  const std::int64_t slot = std::int64_t{share.slot} * kTile;
+  // W across: tile row `slot` of the wave, times the wave's columns.
+  add_range<Core, Major::kDepth, kSplit>(
+      sums, panel_operand(p, slot, std::int64_t{share.across.begin} * kTile), p.scores.columns,
+      p.wave.column_tile, share.across, dimension, ring);
+  // W down: tile column `slot` of the wave, transposed, times its rows.
+  add_range<Core, Major::kTile, kSplit>(
+      sums, panel_operand(p, std::int64_t{share.down.begin} * kTile, slot), p.scores.rows,
+      p.wave.row_tile, share.down, dimension, ring);
   const std::int64_t stride = p.scores.rows.stride;
   float* out = share.of_columns ? p.column_sums : p.row_sums;
   store_sums(sums, out + share.tile * kTile * stride + dimension, stride, share.first);

@@ -8,7 +8,9 @@ namespace mirror_train {
 struct LogsumexpParams {
   Scores scores;
   Wave wave;
-  LogsumexpWork work;
+  Partial* row_partials;
+  Partial* column_partials;
+  Partial* state;
   int all_column_tiles;
   float* n;
 };
@@ -105,10 +107,10 @@ __device__ void write_partials(const LogsumexpShared<Accumulator>& shared, const
   const std::int64_t row_slot = tile.row_slot, column_slot = tile.column_slot;
   if (threadIdx.x < kTile) {
     const std::int64_t line = column_slot * p.wave.row_tiles + row_slot;
-    p.work.row_partials[line * kTile + i] = merge_warps(shared.rows, i);
+    p.row_partials[line * kTile + i] = merge_warps(shared.rows, i);
   } else if (p.wave.symmetric) {
     const std::int64_t line = row_slot * p.wave.column_tiles + column_slot;
-    p.work.column_partials[line * kTile + i] = merge_warps(shared.columns, i);
+    p.column_partials[line * kTile + i] = merge_warps(shared.columns, i);
   }
 }
 

@@ -109,10 +109,16 @@ void normalize(const Blocks& blocks, const Rows& rows, void* stream) {
 }
 
 void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives, double scale,
-               const LogsumexpWork& work, float* n, void* stream) {
+               WaveSize wave_size, Partial* row_partials, Partial* column_partials, Partial* state,
+               float* n, void* stream) {
   const bool symmetric = rows.unit == columns.unit;
-  LogsumexpParams p{
-      {rows, columns, negatives, accumulator_scale(scale)}, {}, work, columns.tiles(), n};
+  LogsumexpParams p{{rows, columns, negatives, accumulator_scale(scale)},
+                    {},
+                    row_partials,
+                    column_partials,
+                    state,
+                    columns.tiles(),
+                    n};
   const TileKernels kernels = choose_kernels(rows.split);
   const auto run = [&](const Wave& wave) {
     p.wave = wave;
@@ -122,14 +128,15 @@ void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives
     launch("merge_partials", merge_partials, dim3(static_cast<unsigned>(outputs)), kTile, 0, stream,
            p);
   };
-  for_each_wave(tiles(negatives.n_rows), columns.tiles(), work.wave, symmetric, run);
+  for_each_wave(tiles(negatives.n_rows), columns.tiles(), wave_size, symmetric, run);
 }
 
 void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const float* n,
-               double scale, bool decoupled, double factor, const ObjectiveResult& result,
-               void* stream) {
-  const ObjectiveParams p{rows,      partners, pairs, n, static_cast<float>(scale),
-                          decoupled, factor,   result};
+               double scale, bool decoupled, double factor, float* loss, float* weights,
+               float* log_weights, double* work, void* stream) {
+  const ObjectiveParams p{rows,      partners, pairs, n,       static_cast<float>(scale),
+                          decoupled, factor,   loss,  weights, log_weights,
+                          work};
   constexpr std::size_t kShared = kRowsPerBlock * sizeof(double);
   launch("objective_rows", objective_rows, row_blocks(pairs.count), kRowThreads, kShared, stream,
          p);
@@ -138,14 +145,15 @@ void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const
 
 void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
               const float* row_log_weights, const float* column_log_weights, double scale,
-              const ContractWork& work, float* row_sums, float* column_sums, void* stream) {
+              WaveSize wave_size, std::uint16_t* panel, float* row_sums, float* column_sums,
+              void* stream) {
   const bool symmetric = rows.unit == columns.unit;
-  const std::int64_t pitch = std::int64_t{work.wave.column_tiles} * kTile;
+  const std::int64_t pitch = std::int64_t{wave_size.column_tiles} * kTile;
   ContractParams p{{rows, columns, negatives, accumulator_scale(scale)},
                    {},
-                   work.panel,
+                   panel,
                    pitch,
-                   std::int64_t{work.wave.row_tiles} * kTile * pitch,
+                   std::int64_t{wave_size.row_tiles} * kTile * pitch,
                    row_log_weights,
                    column_log_weights,
                    row_sums,
@@ -163,7 +171,7 @@ void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
   // Rows without a loss have no weights of their own; in a symmetric problem their sums come from
   // their tiles as columns.
   const int row_tiles = symmetric ? tiles(negatives.n_rows) : rows.tiles();
-  for_each_wave(row_tiles, columns.tiles(), work.wave, symmetric, run);
+  for_each_wave(row_tiles, columns.tiles(), wave_size, symmetric, run);
 }
 
 void finish(const float* sums, const Rows& rows, const Rows& partners, const Pairs& pairs,

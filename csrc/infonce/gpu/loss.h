@@ -33,7 +33,6 @@ struct Rows {
   std::int64_t stride;  ///< dim rounded up to kTile
   bool split;
 
-  std::int64_t parts() const { return split ? 2 : 1; }
   int tiles() const { return static_cast<int>((count + kTile - 1) / kTile); }
 };
 
@@ -65,25 +64,6 @@ struct WaveSize {
   int column_tiles;
 };
 
-struct LogsumexpWork {
-  WaveSize wave;
-  Partial* row_partials;     ///< [column_tiles, row_tiles * kTile]
-  Partial* column_partials;  ///< [row_tiles, column_tiles * kTile], symmetric problems only
-  Partial* state;            ///< [n_rows]
-};
-
-struct ContractWork {
-  WaveSize wave;
-  std::uint16_t* panel;  ///< [parts, row_tiles * kTile, column_tiles * kTile]
-};
-
-struct ObjectiveResult {
-  float* loss;         ///< scalar
-  float* weights;      ///< [count]
-  float* log_weights;  ///< [count]
-  double* work;        ///< [count / kRowsPerBlock rounded up]
-};
-
 /// The number of rows that a block of the O(rows * dim) kernels processes.
 constexpr int kRowsPerBlock = 8;
 
@@ -95,18 +75,25 @@ void set_device(int device);
 void normalize(const Blocks& blocks, const Rows& rows, void* stream);
 
 /// Writes n [negatives.n_rows]. The problem is symmetric if rows and columns are the same buffer.
+/// Works in row_partials [column_tiles, row_tiles * kTile], in a symmetric problem column_partials
+/// [row_tiles, column_tiles * kTile], and state [n_rows].
 void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives, double scale,
-               const LogsumexpWork& work, float* n, void* stream);
+               WaveSize wave, Partial* row_partials, Partial* column_partials, Partial* state,
+               float* n, void* stream);
 
+/// Writes the scalar loss, and weights and log_weights [count]. Works in `work` [count /
+/// kRowsPerBlock rounded up].
 void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const float* n,
-               double scale, bool decoupled, double factor, const ObjectiveResult& result,
-               void* stream);
+               double scale, bool decoupled, double factor, float* loss, float* weights,
+               float* log_weights, double* work, void* stream);
 
 /// Writes row_sums [rows rounded up to kTile, stride] and, unless it is null, column_sums of the
-/// corresponding shape. Null log weights stand for -inf.
+/// corresponding shape. Null log weights stand for -inf. Works in `panel` [rows.split ? 2 : 1,
+/// row_tiles * kTile, column_tiles * kTile].
 void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
               const float* row_log_weights, const float* column_log_weights, double scale,
-              const ContractWork& work, float* row_sums, float* column_sums, void* stream);
+              WaveSize wave, std::uint16_t* panel, float* row_sums, float* column_sums,
+              void* stream);
 
 /// Writes the gradients of the blocks that `rows` was made from. `grad_output` is read on the
 /// device.

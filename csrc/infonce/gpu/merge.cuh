@@ -12,13 +12,13 @@ __global__ __launch_bounds__(kTile) void merge_partials(LogsumexpParams p) {
   const int i = static_cast<int>(threadIdx.x);
   const std::int64_t row = share.tile * kTile + i;
   if (row >= p.scores.negatives.n_rows) return;
-  Partial total = share.first ? Partial{-INFINITY, 0.0f} : p.work.state[row];
+  Partial total = share.first ? Partial{-INFINITY, 0.0f} : p.state[row];
   const std::int64_t slot = share.slot;
   for (std::int64_t c = share.across.begin; c < share.across.end; ++c) {
-    total = merge(total, p.work.row_partials[(c * p.wave.row_tiles + slot) * kTile + i]);
+    total = merge(total, p.row_partials[(c * p.wave.row_tiles + slot) * kTile + i]);
   }
   for (std::int64_t r = share.down.begin; r < share.down.end; ++r) {
-    total = merge(total, p.work.column_partials[(r * p.wave.column_tiles + slot) * kTile + i]);
+    total = merge(total, p.column_partials[(r * p.wave.column_tiles + slot) * kTile + i]);
   }
   const bool last =
       !share.of_columns && p.wave.column_tile + p.wave.column_tiles == p.all_column_tiles;
@@ -26,7 +26,7 @@ __global__ __launch_bounds__(kTile) void merge_partials(LogsumexpParams p) {
     // The sum tells whether there were scores; the maximum of a row of NaN may be -inf.
     p.n[row] = total.sum == 0 ? -INFINITY : finite_reference(total.max) + logf(total.sum);
   } else {
-    p.work.state[row] = total;
+    p.state[row] = total;
   }
 }
 

@@ -99,7 +99,10 @@ struct ObjectiveParams {
   float scale;
   bool decoupled;
   double factor;
-  ObjectiveResult result;
+  float* loss;
+  float* weights;
+  float* log_weights;
+  double* work;
 };
 
 __device__ inline float positive_score(const ObjectiveParams& p, std::int64_t row) {
@@ -119,8 +122,8 @@ __device__ inline float write_row_objective(const ObjectiveParams& p, std::int64
   const bool alone = n == -INFINITY;
   const float tail = log1pf(expf(-fabsf(u)));  // softplus(u) = max(u, 0) + tail
   const float log_weight = p.decoupled ? 0.0f : fminf(u, 0.0f) - tail;
-  p.result.weights[row] = alone ? 0.0f : expf(log_weight);
-  p.result.log_weights[row] = alone ? -INFINITY : log_weight - n;
+  p.weights[row] = alone ? 0.0f : expf(log_weight);
+  p.log_weights[row] = alone ? -INFINITY : log_weight - n;
   return p.decoupled ? u : fmaxf(u, 0.0f) + tail;
 }
 
@@ -138,20 +141,20 @@ __global__ __launch_bounds__(kRowThreads) void objective_rows(ObjectiveParams p)
   __syncthreads();
   if (threadIdx.x != 0) return;
   for (int w = 1; w < kRowsPerBlock; ++w) loss += losses[w];
-  p.result.work[blockIdx.x] = loss;
+  p.work[blockIdx.x] = loss;
 }
 
 __global__ __launch_bounds__(kRowThreads) void sum_losses(ObjectiveParams p) {
   double* sums = shared_memory<double[kRowsPerBlock]>();
   const std::int64_t blocks = (p.pairs.count + kRowsPerBlock - 1) / kRowsPerBlock;
   double sum = 0;
-  for (std::int64_t b = threadIdx.x; b < blocks; b += kRowThreads) sum += p.result.work[b];
+  for (std::int64_t b = threadIdx.x; b < blocks; b += kRowThreads) sum += p.work[b];
   sum = sum_of_warp(sum);
   if (lane_of_thread() == 0) sums[threadIdx.x / kWarp] = sum;
   __syncthreads();
   if (threadIdx.x != 0) return;
   for (int w = 1; w < kRowsPerBlock; ++w) sum += sums[w];
-  *p.result.loss = static_cast<float>(p.factor * sum);
+  *p.loss = static_cast<float>(p.factor * sum);
 }
 
 struct FinishParams {

@@ -1,22 +1,21 @@
 """List the exporting commands; `mirror-rt` finds the list by an entry point."""
 
-from mirror_rt.cli.commands import commands_of
+from mirror_rt.cli.commands import command_of
 
 __all__ = ["COMMANDS"]
 
+_DEMO = (("matplotlib", "demo"), ("wordfreq", "demo"))
 _EXPORT = tuple((name, "export") for name in ("torch", "transformers", "onnx", "onnxscript"))
+_HELP = "turn a tuned folder into a bundle, checked against PyTorch"
 
 COMMANDS = (
-    *commands_of(
+    command_of(
         "mirror_export.cli",
-        {"export": "turn a tuned folder into a bundle, checked against PyTorch"},
+        "demo",
+        "make a model",
+        "tune, export, encode and compare, on real words",
+        *_DEMO,
         *_EXPORT,
     ),
-    *commands_of(
-        "mirror_export.cli",
-        {"demo": "the whole main job: tune, export, encode, compare"},
-        ("matplotlib", "demo"),
-        ("wordfreq", "demo"),
-        *_EXPORT,
-    ),
+    command_of("mirror_export.cli", "export", "make a model", _HELP, *_EXPORT),
 )

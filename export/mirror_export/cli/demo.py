@@ -13,8 +13,9 @@ import numpy as np
 
 import mirror_export
 import mirror_train
-from mirror_rt.cli.common import Subparsers, add_subparser, progress
+from mirror_rt.cli.common import progress
 from mirror_rt.cli.info import describe_parity
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
 from mirror_rt.evaluation.plots import plot_cosine_distributions, plot_grades

@@ -57,7 +57,7 @@ def lowest_cosine(manifest: Manifest) -> float | None:
 
 
 def _models(arguments: argparse.Namespace) -> list[str]:
-    models: list[str] = list(arguments.models)
+    models: list[str] = list(arguments.models or [])
     if arguments.all is None:
         return models
     if models:

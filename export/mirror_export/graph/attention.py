@@ -61,15 +61,9 @@ def _replaced(module: type[torch.nn.Module], forward: Callable[..., Any]) -> Ite
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, bias: Tensor | None
 ) -> Tensor:
-    """Compute the attention as one node; return [B, L, H * d].
+    """Compute the attention of queries, keys and values [B, H, L, d] as one node: [B, L, H * d].
 
-    Args:
-        query: queries [B, H, L, d].
-        key: keys [B, H, L, d].
-        value: values [B, H, L, d].
-        mask: [B, L], 0 or False for padding.
-        scale: factor of the scores.
-        bias: [B, H, L, L], added to the scaled scores.
+    The mask [B, L] is 0 or False for padding; the bias [B, H, L, L] is added to the scaled scores.
     """
     batch, heads, length, size = query.shape
     joined = [x.transpose(1, 2).reshape(batch, length, heads * size) for x in (query, key, value)]

@@ -16,26 +16,27 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRule, rewrite
 
-__all__ = ["fuse", "fused_counts"]
+from mirror_export.graph.graph_edit import ORT, array
 
-_ORT = "com.microsoft"
+__all__ = ["describe_graph", "fuse"]
 
 
-def fuse(model: ir.Model) -> dict[str, int]:
-    """Replace patterns in place by onnxruntime's fused operators; return `fused_counts`."""
+def fuse(model: ir.Model) -> None:
+    """Replace patterns in place by onnxruntime's fused operators."""
     for stage in _STAGES:
         rewrite(model, stage)
         common.IdentityEliminationPass()(model)
     _share_equal_initializers(model)
     # The metadata says where in the source each node came from, with paths of this machine.
     common.ClearMetadataAndDocStringPass()(model)
-    return fused_counts(model)
 
 
-def fused_counts(model: ir.Model) -> dict[str, int]:
-    """Count the nodes of each of onnxruntime's own operators in the graph."""
-    counts = Counter(node.op_type for node in model.graph if node.domain == _ORT)
-    return dict(sorted(counts.items()))
+def describe_graph(model: ir.Model) -> dict[str, Any]:
+    """Return the number of nodes, those of onnxruntime's own operators by name, and the opset."""
+    graph = model.graph
+    fused = Counter(node.op_type for node in graph if node.domain == ORT)
+    opset = graph.opset_imports[""]
+    return {"nodes": len(graph), "fused": dict(sorted(fused.items())), "opset": opset}
 
 
 def _share_equal_initializers(model: ir.Model) -> None:
@@ -45,7 +46,7 @@ def _share_equal_initializers(model: ir.Model) -> None:
     """
     first: dict[tuple[str, bytes], ir.Value] = {}
     for value in list(model.graph.initializers.values()):
-        content = hashlib.sha256(np.ascontiguousarray(_array(value)).data).digest()
+        content = hashlib.sha256(np.ascontiguousarray(array(value)).data).digest()
         key = f"{value.dtype} {value.shape}", content
         if (kept := first.setdefault(key, value)) is not value and not value.is_graph_output():
             value.replace_all_uses_with(kept)
@@ -77,7 +78,7 @@ def _projected_attention(biased: bool) -> RewriteRule:
         projected = [op.Add(op.MatMul(x, w), b) for w, b in ((wq, bq), (wk, bk), (wv, bv))]
         extra = (bias,) if biased else ()
         return op.MultiHeadAttention(
-            *projected, None, mask, *extra, _domain=_ORT, _outputs=["attended"]
+            *projected, None, mask, *extra, _domain=ORT, _outputs=["attended"]
         )
 
     return RewriteRule(pattern, _attention, _has_constant_projections)
@@ -92,8 +93,8 @@ def _has_constant_projections(_: Any, **values: ir.Value) -> bool:
 
 
 def _attention(op: Any, x: ir.Value, mask: ir.Value, attended: ir.Value, **values: Any) -> Any:
-    weight = np.concatenate([_array(values[name]) for name in ("wq", "wk", "wv")], axis=1)
-    bias = np.concatenate([_array(values[name]) for name in ("bq", "bk", "bv")])
+    weight = np.concatenate([array(values[name]) for name in ("wq", "wk", "wv")], axis=1)
+    bias = np.concatenate([array(values[name]) for name in ("bq", "bk", "bv")])
     name = attended.name
     attributes = _node(attended).attributes
     position_bias = values.get("bias")
@@ -106,7 +107,7 @@ def _attention(op: Any, x: ir.Value, mask: ir.Value, attended: ir.Value, **value
         *extra,
         num_heads=attributes["num_heads"].as_int(),
         scale=attributes["scale"].as_float(),
-        _domain=_ORT,
+        _domain=ORT,
     )
 
 
@@ -124,7 +125,7 @@ def _has_bias(_: Any, bias: ir.Value, **__: Any) -> bool:
 def _bias_gelu(op: Any, x: ir.Value, bias: ir.Value, gelu: ir.Value, **_: Any) -> Any:
     tanh = _node(gelu).attributes.get_string("approximate", "none") == "tanh"
     fused = op.FastGelu if tanh else op.BiasGelu
-    return fused(x, bias, _domain=_ORT)
+    return fused(x, bias, _domain=ORT)
 
 
 # --- SkipLayerNormalization: the sum of a layer's output, its bias and the residual, normalised
@@ -139,27 +140,13 @@ def _normalised_sum(op: Any, x: Any, bias: Any, skip: Any, gamma: Any, beta: Any
 def _is_residual(
     _: Any, x: ir.Value, bias: ir.Value, skip: ir.Value, normalised: ir.Value, **__: Any
 ) -> bool:
-    return (
-        _is_constant(bias, 1)
-        and _same_shape(x, skip)
-        and _same_shape(x, normalised)
-        and x.shape is not None
-        and len(x.shape) == 3
-    )
+    same = _same_shape(x, skip) and _same_shape(x, normalised)
+    return _is_constant(bias, 1) and same and x.shape is not None and len(x.shape) == 3
 
 
-def _skip_layer_norm(
-    op: Any,
-    x: ir.Value,
-    bias: ir.Value,
-    skip: ir.Value,
-    gamma: ir.Value,
-    beta: ir.Value,
-    normalised: ir.Value,
-    **_: Any,
-) -> Any:
-    epsilon = _epsilon(normalised)
-    return op.SkipLayerNormalization(x, skip, gamma, beta, bias, epsilon=epsilon, _domain=_ORT)
+def _skip_layer_norm(op: Any, normalised: ir.Value, **values: Any) -> Any:
+    inputs = [values[name] for name in ("x", "skip", "gamma", "beta", "bias")]
+    return op.SkipLayerNormalization(*inputs, epsilon=_epsilon(normalised), _domain=ORT)
 
 
 # --- EmbedLayerNormalization: word, position and, in some families, type embeddings
@@ -194,26 +181,16 @@ def _embeds_input(
     return ids.name == "input_ids" and by_token and known
 
 
-def _embed_layer_norm(
-    op: Any,
-    ids: ir.Value,
-    words: ir.Value,
-    positions: ir.Value,
-    places: ir.Value,
-    gamma: ir.Value,
-    beta: ir.Value,
-    normalised: ir.Value,
-    types: ir.Value | None = None,
-    kinds: ir.Value | None = None,
-    **_: Any,
-) -> Any:
+def _embed_layer_norm(op: Any, normalised: ir.Value, **values: Any) -> Any:
     def narrow(indices: ir.Value | None) -> Any:  # the operator takes only int32
         return None if indices is None else op.Cast(indices, to=ir.DataType.INT32)
 
+    ids, types, positions = (narrow(values.get(x)) for x in ("ids", "types", "positions"))
+    weights = [values.get(name) for name in ("words", "places", "kinds", "gamma", "beta")]
+    epsilon = _epsilon(normalised)
     embedded, _lengths = op.EmbedLayerNormalization(
-        narrow(ids), narrow(types), words, places, kinds, gamma, beta, None, narrow(positions),
-        epsilon=_epsilon(normalised), _domain=_ORT, _outputs=2,
-    )  # fmt: skip
+        ids, types, *weights, None, positions, epsilon=epsilon, _domain=ORT, _outputs=2
+    )
     return embedded
 
 
@@ -230,11 +207,6 @@ def _same_shape(a: ir.Value, b: ir.Value) -> bool:
 
 def _is_constant(value: ir.Value, rank: int) -> bool:
     return value.const_value is not None and len(value.const_value.shape) == rank
-
-
-def _array(value: ir.Value) -> np.ndarray[Any, Any]:
-    assert value.const_value is not None  # the checks made sure
-    return value.const_value.numpy()
 
 
 def _node(value: ir.Value) -> ir.Node:

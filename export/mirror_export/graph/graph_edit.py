@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from mirror_export.graph.onnx_file import source
-
 __all__ = [
     "ORT",
     "array",
+    "attention_parts",
     "by_rows",
     "constant",
     "is_dense",
@@ -26,6 +25,7 @@ __all__ = [
     "remove_unused",
     "replace",
     "share_weights",
+    "source",
     "split_embeddings",
 ]
 
@@ -33,6 +33,11 @@ __all__ = [
 ORT = "com.microsoft"
 # How many numbers of a weight `by_rows` processes at once.
 _CHUNK = 2**22
+
+
+def source(path: Path) -> Path:
+    """Return where `write_onnx` puts a copy of the graph `path` that reads its large weights."""
+    return path.with_suffix(".source")
 
 
 def read_graph(path: Path) -> ir.Model:
@@ -105,6 +110,15 @@ def _added(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
         value = ir.Value(name=name, const_value=tensor, shape=shape, type=kind)
         graph.register_initializer(value)
     return graph.initializers[name]
+
+
+def attention_parts(
+    node: ir.Node,
+) -> tuple[list[ir.Value | None], ir.Value | None, dict[str, ir.Attr]]:
+    """Return an Attention's hidden states, weight, bias and mask; position bias; and attributes."""
+    position_bias = node.inputs[5] if len(node.inputs) > 5 else None
+    attributes = {name: node.attributes[name] for name in ("num_heads", "scale")}
+    return list(node.inputs[:4]), position_bias, attributes
 
 
 def replace(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape, result: ir.Value) -> None:

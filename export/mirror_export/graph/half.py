@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from mirror_export.graph.graph_edit import (
@@ -51,13 +50,14 @@ def to_half(model: ir.Model, keep: Collection[str] = ()) -> None:
             _compute_in_half(graph, node, only=(0,))
         elif node.op_type in _COMPUTES and layer_name(node) not in keep:
             _compute_in_half(graph, node)
-        elif node.op_type in _MOVES and _dtype(node.inputs[0]) == _HALF:
+        elif node.op_type in _MOVES and getattr(node.inputs[0], "dtype", None) == _HALF:
             _compute_in_half(graph, node, only=(0,))
         else:
             _compute_in_single(graph, node)
     for i, output in enumerate(graph.outputs):
         if output.dtype == _HALF:
-            graph.outputs[i] = _single_output(graph, output)
+            graph.outputs[i] = _cast(graph, output, _SINGLE)
+            output.name, graph.outputs[i].name = f"{output.name}.fp16", output.name
     remove_unused(graph)
 
 
@@ -85,10 +85,6 @@ def single_layers(model: ir.Model, probe: Probe) -> list[str]:
     for found in probe.run(model, outputs):
         kept |= {owner for owner, x in zip(owners, found, strict=True) if not x <= _LIMIT}
     return sorted(kept)
-
-
-def _dtype(value: ir.Value | None) -> ir.DataType | None:
-    return None if value is None else value.dtype
 
 
 def _projections(node: ir.Node, tape: ir.tape.Tape) -> list[ir.Value]:
@@ -152,17 +148,5 @@ def _halved(graph: ir.Graph, value: ir.Value) -> ir.Value:
     """Return the weight in float16; it is converted when it is written."""
     shape = array(value).shape
     return lazy_constant(
-        graph, f"{value.name}.fp16", lambda: by_rows(value, _rounded, np.float16), _HALF, shape
+        graph, f"{value.name}.fp16", lambda: by_rows(value, np.asarray, np.float16), _HALF, shape
     )
-
-
-def _single_output(graph: ir.Graph, output: ir.Value) -> ir.Value:
-    """Return a graph output in float32 under its original name."""
-    single = _cast(graph, output, _SINGLE)
-    name, output.name = output.name, f"{output.name}.fp16"
-    single.name = name
-    return single
-
-
-def _rounded(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    return numbers.astype(np.float16)

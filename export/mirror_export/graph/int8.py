@@ -10,7 +10,9 @@ The table of word embeddings has a scale for every row.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,7 @@ import onnx_ir as ir
 from mirror_export.graph.graph_edit import (
     ORT,
     array,
+    attention_parts,
     by_rows,
     constant,
     is_dense,
@@ -40,6 +43,7 @@ _ROW_MAX = 127
 # Activations are uint8 around 128, a form for which every processor has a fast product.
 _ZERO = 128
 _TINY = np.float32(1e-30)
+Floats = npt.NDArray[np.float32]
 
 
 def quantize(model: ir.Model, keep: Collection[str] = (), *, switches: bool = False) -> list[str]:
@@ -62,7 +66,11 @@ def quantize(model: ir.Model, keep: Collection[str] = (), *, switches: bool = Fa
     nodes = [node for node in graph if is_dense(node) or _is_word_table(node)]
     names = {node: str(node.metadata_props.get("layer") or layer_name(node)) for node in nodes}
     layers = [name for name in dict.fromkeys(names.values()) if name not in keep]
-    switch = _add_switch(graph, len(layers)) if switches else None
+    switch = None
+    if switches:
+        kind, shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([len(layers)])
+        switch = ir.Value(name=SWITCH, type=kind, shape=shape)
+        graph.inputs.append(switch)
     for node, name in names.items():
         if name in layers:
             tape = ir.tape.Tape()
@@ -89,13 +97,11 @@ def _is_word_table(node: ir.Node) -> bool:
 
 def _split_attention(graph: ir.Graph, node: ir.Node) -> None:
     """Split a fused attention into its projections and the attention proper."""
-    hidden, weight, bias, mask, *more = node.inputs
-    position_bias = more[1] if len(more) > 1 else None
+    (hidden, weight, bias, mask), position_bias, attributes = attention_parts(node)
     tape = ir.tape.Tape()
     projected = tape.op("MatMul", [hidden, weight], metadata_props={"layer": layer_name(node)})
     projected.dtype = ir.DataType.FLOAT
     parts = tape.op_multi_out("Split", [projected], {"axis": -1, "num_outputs": 3}, num_outputs=3)
-    attributes = {name: node.attributes[name] for name in ("num_heads", "scale")}
     inputs = [*parts, bias, mask, position_bias]
     replace(graph, node, tape, tape.op("MultiHeadAttention", inputs, attributes, domain=ORT))
 
@@ -104,14 +110,8 @@ def _rounded_dense(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape) -> ir.Val
     hidden, weight = node.inputs
     assert hidden is not None
     assert weight is not None
-    scale = _column_scale(array(weight))
-    integers = lazy_constant(
-        graph,
-        f"{weight.name}.int8",
-        lambda: by_rows(weight, lambda rows: np.rint(rows / scale), np.int8),
-        ir.DataType.INT8,
-        array(weight).shape,
-    )
+    scale = _scale(array(weight), 0, _WEIGHT_MAX)
+    integers = _integers(graph, weight, lambda rows: np.rint(rows / scale))
     scales = constant(graph, f"{weight.name}.scale", scale)
     rounded, largest = _rounded_rows(graph, hidden, tape)
     step, zero = _step(graph), _zero(graph)
@@ -138,13 +138,7 @@ def _rounded_rows(
 def _rounded_table(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape) -> ir.Value:
     table, ids = node.inputs
     assert table is not None
-    integers = lazy_constant(
-        graph,
-        f"{table.name}.int8",
-        lambda: by_rows(table, lambda rows: np.rint(rows / _row_scale(rows)), np.int8),
-        ir.DataType.INT8,
-        array(table).shape,
-    )
+    integers = _integers(graph, table, lambda rows: np.rint(rows / _row_scale(rows)))
     scale = by_rows(table, _row_scale, np.float32, columns=1)
     scales = constant(graph, f"{table.name}.scale", scale)
     rows = tape.op("Cast", [tape.op("Gather", [integers, ids])], {"to": ir.DataType.FLOAT})
@@ -169,13 +163,6 @@ def _choose(
         user.replace_input_with(i, chosen)
 
 
-def _add_switch(graph: ir.Graph, count: int) -> ir.Value:
-    kind, shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([count])
-    switch = ir.Value(name=SWITCH, type=kind, shape=shape)
-    graph.inputs.append(switch)
-    return switch
-
-
 def _step(graph: ir.Graph) -> ir.Value:
     return constant(graph, "int8.step", np.array(1 / _ROW_MAX, np.float32))
 
@@ -184,11 +171,18 @@ def _zero(graph: ir.Graph) -> ir.Value:
     return constant(graph, "int8.zero", np.array(_ZERO, np.uint8))
 
 
-def _column_scale(weight: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    largest = np.maximum(weight.max(0), -weight.min(0))
-    return np.asarray(np.maximum(largest / _WEIGHT_MAX, _TINY))
+def _integers(
+    graph: ir.Graph, weight: ir.Value, rounded: Callable[[Floats], npt.NDArray[Any]]
+) -> ir.Value:
+    shape = array(weight).shape
+    make = functools.partial(by_rows, weight, rounded, np.int8)
+    return lazy_constant(graph, f"{weight.name}.int8", make, ir.DataType.INT8, shape)
 
 
-def _row_scale(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    largest = np.maximum(rows.max(1, keepdims=True), -rows.min(1, keepdims=True))
-    return np.asarray(np.maximum(largest / _ROW_MAX, _TINY))
+def _row_scale(rows: Floats) -> Floats:
+    return _scale(rows, 1, _ROW_MAX)[:, None]
+
+
+def _scale(weight: Floats, axis: int, most: int) -> Floats:
+    largest = np.maximum(weight.max(axis), -weight.min(axis))
+    return np.asarray(np.maximum(largest / most, _TINY))

@@ -20,9 +20,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from mirror_export.graph.graph_edit import replace, source
 from mirror_rt.bundle.manifest import Layout
 
-__all__ = ["remove_sources", "source", "write_onnx"]
+__all__ = ["remove_sources", "write_onnx"]
 
 # Field number and wire type (2: a length follows) of ModelProto.graph, GraphProto.initializer,
 # TensorProto.doc_string and .raw_data in onnx.proto.
@@ -56,13 +57,9 @@ def write_onnx(model: ir.Model, path: Path) -> None:
     for value, offset in zip(weights, offsets, strict=True):
         proto.graph.initializer.append(_mapped(value, path.name, offset))
     source(path).write_bytes(proto.SerializeToString())
-    _split_skip_norms(proto.graph)
-    Path(Layout.mapped(str(path))).write_bytes(proto.SerializeToString())
-
-
-def source(path: Path) -> Path:
-    """Return where `write_onnx` puts a copy of the graph `path` that reads its large weights."""
-    return path.with_suffix(".source")
+    mapped = ir.from_proto(proto)
+    _split_skip_norms(mapped.graph)
+    ir.save(mapped, Layout.mapped(str(path)))
 
 
 def remove_sources(folder: Path) -> None:
@@ -71,34 +68,16 @@ def remove_sources(folder: Path) -> None:
         path.unlink()
 
 
-def _split_skip_norms(graph: onnx.GraphProto) -> None:
+def _split_skip_norms(graph: ir.Graph) -> None:
     """Replace SkipLayerNormalization by Add and LayerNormalization, except on a GPU."""
-    nodes = list(graph.node)
-    if any(node.op_type.startswith("Packed") for node in nodes):
+    if any(node.op_type.startswith("Packed") for node in graph):
         return  # these run on a GPU
-    del graph.node[:]
-    for node in nodes:
-        parts = _parts(node) if node.op_type == "SkipLayerNormalization" else [node]
-        graph.node.extend(parts)
-
-
-def _parts(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return the nodes for one SkipLayerNormalization.
-
-    Its inputs are hidden, skip, gamma and perhaps beta and bias; output 3, if named, is the sum.
-    """
-    hidden, skip, gamma, *more = node.input
-    beta, bias = (*more, "", "")[:2]
-    name, parts = node.output[0], []
-    if bias:
-        parts.append(onnx.helper.make_node("Add", [hidden, bias], [f"{name}.biased"]))
-        hidden = f"{name}.biased"
-    total = node.output[3] if len(node.output) > 3 and node.output[3] else f"{name}.sum"
-    parts.append(onnx.helper.make_node("Add", [hidden, skip], [total]))
-    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-12)
-    inputs = [gamma, beta] if beta else [gamma]
-    norm = onnx.helper.make_node("LayerNormalization", [total, *inputs], [name], epsilon=epsilon)
-    return [*parts, norm]
+    for node in [node for node in graph if node.op_type == "SkipLayerNormalization"]:
+        hidden, skip, gamma, beta, bias = node.inputs  # by graph/fusion.py, which gives all
+        tape = ir.tape.Tape()
+        total = tape.op("Add", [tape.op("Add", [hidden, bias]), skip])
+        options = {"axis": -1, "epsilon": node.attributes.get_float("epsilon")}
+        replace(graph, node, tape, tape.op("LayerNormalization", [total, gamma, beta], options))
 
 
 def _write(file: BinaryIO, proto: onnx.ModelProto, weights: list[ir.Value]) -> list[int]:

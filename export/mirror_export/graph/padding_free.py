@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 
-from mirror_export.graph.graph_edit import ORT, constant, replace
+from mirror_export.graph.graph_edit import ORT, attention_parts, constant, replace
 from mirror_rt.errors import ModelError
 
 __all__ = ["can_pack", "check_packed", "pack"]
@@ -78,9 +78,7 @@ def _remove_padding(graph: ir.Graph, first: ir.Node) -> tuple[ir.Value, ir.Value
 
 
 def _pack_attention(graph: ir.Graph, node: ir.Node, offsets: ir.Value, starts: ir.Value) -> None:
-    hidden, weight, bias, _mask, *more = node.inputs
-    position_bias = more[1] if len(more) > 1 else None
-    attributes = {name: node.attributes[name] for name in ("num_heads", "scale")}
+    (hidden, weight, bias, _), position_bias, attributes = attention_parts(node)
     tape = ir.tape.Tape()
     inputs = [hidden, weight, bias, offsets, starts, position_bias]
     replace(graph, node, tape, tape.op("PackedAttention", inputs, attributes, domain=ORT))

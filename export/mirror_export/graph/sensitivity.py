@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -40,36 +39,27 @@ def sensitive_layers(
         expected: PyTorch's unit vectors of those texts, float32 [n, D].
         gate: the limits to satisfy; only its cosines count.
     """
-    loss = _Loss(probe.session(model), probe, expected, gate, len(layers))
+    session = probe.session(model)
+    exact = expected.astype(np.float64)
+
+    def loss(kept: Collection[int], every: int = 1) -> float:
+        """Measure how far cosines are from 1, as a fraction of what the gate allows.
+
+        The layers `kept` are in float32; one batch in `every` is run.
+        """
+        switch = np.ones(len(layers), bool)
+        switch[list(kept)] = False
+        cosines = []
+        for batch, rows in list(zip(probe.batches, probe.rows, strict=True))[::every]:
+            (found,) = run_batch(session, batch, ["sentence_embedding"], {SWITCH: switch})
+            cosines.append(np.einsum("nd,nd->n", exact[rows], found))
+        cosine = np.concatenate(cosines)
+        mean = (1 - cosine.mean()) / (1 - (gate.mean_cosine or 0))
+        worst = (1 - cosine.min()) / (1 - (gate.min_cosine or 0))
+        return float(np.nan_to_num(max(mean, worst), nan=np.inf))
+
     logger.info("int8: loss %.2f of what is allowed; looking for sensitive layers", loss(()))
     alone = [loss((i,), _EVERY) for i in range(len(layers))]
     order = sorted(range(len(layers)), key=alone.__getitem__)
     count = bisect.bisect_left(range(len(order)), True, key=lambda n: loss(order[:n]) <= 1)
     return [layers[i] for i in sorted(order[:count])]
-
-
-class _Loss:
-    """Measures how far cosines are from 1, as a fraction of what a gate allows."""
-
-    def __init__(
-        self, session: Any, probe: Probe, expected: Vectors, gate: Gate, layers: int
-    ) -> None:
-        self._session = session
-        self._batches = probe.batches
-        self._rows = probe.rows
-        self._expected = expected.astype(np.float64)
-        self._gate = gate
-        self._layers = layers
-
-    def __call__(self, kept: Collection[int], every: int = 1) -> float:
-        """Return the loss with the layers `kept` in float32, over one batch in `every`."""
-        switch = np.ones(self._layers, bool)
-        switch[list(kept)] = False
-        cosines = []
-        for batch, rows in list(zip(self._batches, self._rows, strict=True))[::every]:
-            (found,) = run_batch(self._session, batch, ["sentence_embedding"], {SWITCH: switch})
-            cosines.append(np.einsum("nd,nd->n", self._expected[rows], found))
-        cosine = np.concatenate(cosines)
-        mean = (1 - cosine.mean()) / (1 - (self._gate.mean_cosine or 0))
-        worst = (1 - cosine.min()) / (1 - (self._gate.min_cosine or 0))
-        return float(np.nan_to_num(max(mean, worst), nan=np.inf))

@@ -7,7 +7,6 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from mirror_export.graph.attention import fused_attention
-from mirror_export.graph.fusion import fuse
+from mirror_export.graph.fusion import describe_graph, fuse
 from mirror_export.graph.onnx_file import write_onnx
 from mirror_rt.errors import ModelError
 from mirror_train.model.pooling_head import Head
 
-__all__ = ["GraphReport", "PooledEncoder", "export_graph"]
+__all__ = ["PooledEncoder", "export_graph"]
 
 # The exporter's default opset since torch 2.9; onnxruntime has supported it since 1.17.
 OPSET = 20
@@ -53,25 +52,6 @@ class PooledEncoder(torch.nn.Module):
         return functional.normalize(pooled, dim=1), pooled, hidden
 
 
-@dataclass(frozen=True, slots=True)
-class GraphReport:
-    """What a graph consists of.
-
-    Attributes:
-        nodes: number of nodes.
-        fused: name of an operator of onnxruntime's own -> number of its nodes.
-        opset: version of ONNX's operator set.
-    """
-
-    nodes: int
-    fused: dict[str, int]
-    opset: int = OPSET
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for mirror.json."""
-        return asdict(self)
-
-
 def export_graph(
     encoder: torch.nn.Module,
     path: Path,
@@ -79,7 +59,7 @@ def export_graph(
     head: Head,
     input_names: tuple[str, ...],
     max_length: int,
-) -> GraphReport:
+) -> dict[str, Any]:
     """Write `encoder` with its head and normalisation as ONNX, with onnxruntime's fused operators.
 
     Args:
@@ -89,6 +69,9 @@ def export_graph(
         input_names: input_ids, attention_mask and, if the model has types, token_type_ids.
         max_length: most tokens of a text.
 
+    Returns:
+        What the graph consists of, see `describe_graph`.
+
     Raises:
         ModelError: torch cannot trace the model or translate one of its operations.
     """
@@ -97,11 +80,11 @@ def export_graph(
             model = _trace(PooledEncoder(encoder, head).eval(), input_names, max_length)
     except torch.onnx.errors.OnnxExporterError as error:
         raise ModelError(f"torch cannot export this architecture: {_root(error)}") from error
-    fused = fuse(model)
+    fuse(model)
     write_onnx(model, path)
     for value in model.graph.initializers.values():
         value.const_value = None  # frees it: onnxscript's rules keep the last graph they saw
-    return GraphReport(nodes=len(model.graph), fused=fused)
+    return describe_graph(model)
 
 
 def _trace(module: PooledEncoder, input_names: tuple[str, ...], max_length: int) -> onnx_ir.Model:

@@ -15,7 +15,7 @@ from mirror_export.pack.memory import available_memory, expected_peak, jobs_that
 from mirror_export.pack.sharing import link_identical
 from mirror_export.pack.sources import fingerprint, name_models, weight_bytes
 from mirror_export.pack.staging import Staging, partial_folder, staging
-from mirror_export.pack.worker import Outcome, run_workers
+from mirror_export.pack.worker import ModelResult, run_workers
 from mirror_rt import Manifest
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.errors import ConfigError, MirrorError, require
@@ -24,36 +24,6 @@ from mirror_train.model.model_folder import resolve_model
 __all__ = ["ModelResult", "PackReport", "export_pack"]
 
 logger = logging.getLogger("mirror_export")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelResult:
-    """The result of one model.
-
-    Attributes:
-        name: name of its bundle in the pack.
-        model: folder or hub name of the model.
-        status: `kept`: an earlier run made the bundle from the same files with the same options.
-        seconds: duration of the export.
-        manifest: manifest of the bundle; None if the export failed.
-        error: why it failed, in one line; None if it did not.
-        log: warnings, line by line.
-        peak_bytes: most memory that the export held; None if the system does not tell.
-    """
-
-    name: str
-    model: str
-    status: Literal["exported", "kept", "failed"]
-    seconds: float = 0.0
-    manifest: Manifest | None = None
-    error: str | None = None
-    log: tuple[str, ...] = ()
-    peak_bytes: int | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Size of the bundle's files if it is copied out of the pack alone."""
-        return sum(r.bytes for r in self.manifest.files.values()) if self.manifest else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +110,6 @@ def _check_apart(out: Path, model: Path) -> None:
         raise ConfigError(f"--out {out} would replace the model {model}: choose another folder")
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A bundle to make: its name, options, fingerprint, and bytes of the model's weights."""
-
-    name: str
-    config: ExportConfig
-    source: dict[str, Any]
-    weights: int
-
-
 def _export_all(
     named: dict[str, str],
     config: ExportConfig,
@@ -161,55 +121,36 @@ def _export_all(
     results: dict[str, ModelResult] = {}
 
     def add(result: ModelResult) -> None:
+        if result.status == "failed":
+            place.drop(result.name)
         results[result.name] = result
         on_result(result)
 
-    tasks: dict[str, _Task] = {}
+    configs: dict[str, ExportConfig] = {}
+    sources: dict[str, dict[str, Any]] = {}
+    weights = []
     for name, model in named.items():
-        planned = _plan(name, dataclasses.replace(config, model=model, overwrite=False), place)
-        if isinstance(planned, _Task):
-            tasks[name] = planned
-        else:
-            add(planned)
-    count = _jobs(jobs, [task.weights for task in tasks.values()])
-    configs = {name: task.config for name, task in tasks.items()}
-    with contextlib.closing(run_workers(configs, count)) as outcomes:
-        for outcome in outcomes:
-            add(_finish(outcome, tasks[outcome.name], place))
-    return [results[name] for name in named]
-
-
-def _plan(name: str, config: ExportConfig, place: Staging) -> _Task | ModelResult:
-    """Return the task for a model, or its result if nothing is left to do."""
-    config = dataclasses.replace(config, out=place.folder / name)
-    try:
-        folder, _ = resolve_model(config.model, revision=config.revision, offline=config.offline)
-        task = _Task(name, config, fingerprint(folder, config), weight_bytes(folder))
-    except (MirrorError, OSError) as error:
+        one = dataclasses.replace(config, model=model, overwrite=False, out=place.folder / name)
+        try:
+            folder, _ = resolve_model(model, revision=config.revision, offline=config.offline)
+            sources[name], size = fingerprint(folder, one), weight_bytes(folder)
+        except (MirrorError, OSError) as error:
+            add(ModelResult(name, model, "failed", error=" ".join(str(error).split())))
+            continue
+        if name in place.bundles and place.bundles[name].source == sources[name]:
+            add(ModelResult(name, model, "kept", manifest=Manifest.read(one.out)))
+            continue
         place.drop(name)
-        return ModelResult(name, config.model, "failed", error=" ".join(str(error).split()))
-    if name in place.bundles and place.bundles[name].source == task.source:
-        return ModelResult(name, config.model, "kept", manifest=Manifest.read(config.out))
-    place.drop(name)
-    return task
-
-
-def _finish(outcome: Outcome, task: _Task, place: Staging) -> ModelResult:
-    """Add a bundle to the index of the complete ones, or remove what a failed export left."""
-    result = ModelResult(
-        task.name,
-        task.config.model,
-        "failed" if outcome.error else "exported",
-        seconds=outcome.seconds,
-        error=outcome.error,
-        log=outcome.log,
-        peak_bytes=outcome.peak_bytes,
-    )
-    if outcome.error:
-        place.drop(task.name)
-        return result
-    place.add(task.name, task.source)
-    return dataclasses.replace(result, manifest=Manifest.read(task.config.out))
+        configs[name] = one
+        weights.append(size)
+    with contextlib.closing(run_workers(configs, _jobs(jobs, weights))) as outcomes:
+        for result in outcomes:
+            if result.status == "exported":
+                place.add(result.name, sources[result.name])
+                manifest = Manifest.read(configs[result.name].out)
+                result = dataclasses.replace(result, manifest=manifest)
+            add(result)
+    return [results[name] for name in named]
 
 
 def _jobs(jobs: int | Literal["auto"], weights: list[int]) -> int:

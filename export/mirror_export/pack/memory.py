@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from mirror_rt.cpus import available_cpus
+from mirror_rt.cpus import available_cpus, cgroup_folders
 
 __all__ = ["available_memory", "expected_peak", "jobs_that_fit"]
 
@@ -14,7 +13,6 @@ __all__ = ["available_memory", "expected_peak", "jobs_that_fit"]
 # times: in the model, in the file being written and in the session that checks it. A float32 export
 # takes less: 1.34 GB for 470 MB of weights (peak_bytes of mirror-rt export --json, 2026-11-21).
 _TIMES_WEIGHTS, _BASE = 3, 700_000_000
-_CGROUPS = Path("/sys/fs/cgroup")
 # Names of the limit, the usage and (in memory.stat) its reclaimable part, in cgroup v2 and v1.
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -38,44 +36,22 @@ def jobs_that_fit(weights: Sequence[int], available: int | None = None) -> int:
     return max(fitting, default=1)
 
 
-def available_memory(
-    meminfo: Path = Path("/proc/meminfo"),
-    membership: Path = Path("/proc/self/cgroup"),
-    cgroups: Path = _CGROUPS,
-) -> int:
+def available_memory(root: Path = Path("/")) -> int:
     """Return the bytes that this process may still use, by the machine and by its cgroups' limits.
 
     Return 0 if the system does not tell (it is not Linux).
+
+    Args:
+        root: folder that contains /proc and the cgroup file systems.
     """
     try:
-        lines = meminfo.read_text().splitlines()
+        lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
         return 0
     free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return min([*free, *_left_in_cgroups(membership, cgroups)], default=0)
-
-
-def _left_in_cgroups(membership: Path, cgroups: Path) -> list[int]:
-    """Return the bytes left in every cgroup of this process, up to the root, that has a limit."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return []
-    left = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, names = cgroups, _V2
-        elif "memory" in controllers.split(","):
-            root, names = cgroups / "memory", _V1
-        else:
-            continue
-        own = root / path.lstrip("/")
-        for folder in itertools.chain([own], own.parents):
-            left += _left(folder, *names)
-            if folder == root:
-                break
-    return left
+    for folder in cgroup_folders(root, "memory"):
+        free += [*_left(folder, *_V2), *_left(folder, *_V1)]
+    return min(free, default=0)
 
 
 def _left(folder: Path, limit_name: str, usage_name: str, reclaimable: str) -> list[int]:
@@ -84,7 +60,7 @@ def _left(folder: Path, limit_name: str, usage_name: str, reclaimable: str) -> l
         usage = int((folder / usage_name).read_text())
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except OSError:
-        return []  # the root has no limit; a container does not see the groups above its own
+        return []  # the other version's names; and the root has no limit
     if limit == "max":
         return []
     return [max(0, int(limit) - usage + int(stat.get(reclaimable, 0)))]

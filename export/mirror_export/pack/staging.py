@@ -116,11 +116,7 @@ class Staging:
             name: PackedBundle.describe(self.folder, name, self.bundles[name].source)
             for name in names
         }
-        index = PackIndex(
-            entries,
-            default=names[0],
-            **made_now(),
-        )
+        index = PackIndex(entries, default=names[0], **made_now())
         index.write(self.folder)
         (self.folder / _PROGRESS).unlink()
         replace_folder(self.folder, self._out)

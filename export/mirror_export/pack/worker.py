@@ -16,40 +16,55 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from mirror_export.config import ExportConfig
+from mirror_rt import Manifest
 from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
 from mirror_rt.cpus import available_cpus
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
 from mirror_rt.errors import MirrorError
 
-__all__ = ["Outcome", "run_workers"]
+__all__ = ["ModelResult", "run_workers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of one export.
+class ModelResult:
+    """The result of one model.
 
     Attributes:
-        name: name of the bundle.
+        name: name of its bundle in the pack.
+        model: folder or hub name of the model.
+        status: `kept`: an earlier run made the bundle from the same files with the same options.
         seconds: duration of the export.
-        error: why there is no bundle; None if there is one.
-        log: lines it wrote to standard error: warnings, or the traceback of a crash.
-        peak_bytes: most memory that it held; None if the system does not tell.
+        manifest: manifest of the bundle; None if the export failed.
+        error: why it failed, in one line; None if it did not.
+        log: warnings, line by line.
+        peak_bytes: most memory that the export held; None if the system does not tell.
     """
 
     name: str
-    seconds: float
+    model: str
+    status: Literal["exported", "kept", "failed"]
+    seconds: float = 0.0
+    manifest: Manifest | None = None
     error: str | None = None
     log: tuple[str, ...] = ()
     peak_bytes: int | None = None
 
+    @property
+    def bytes(self) -> int:
+        """Size of the bundle's files if it is copied out of the pack alone."""
+        return sum(r.bytes for r in self.manifest.files.values()) if self.manifest else 0
 
-def run_workers(configs: Mapping[str, ExportConfig], jobs: int) -> Generator[Outcome, None, None]:
-    """Export every model in a process of its own, `jobs` at a time; yield outcomes as they end.
 
-    If the iterator is closed or raises, the processes that still run are killed.
+def run_workers(
+    configs: Mapping[str, ExportConfig], jobs: int
+) -> Generator[ModelResult, None, None]:
+    """Export every model in a process of its own, `jobs` at a time; yield results as they end.
+
+    The results have no manifest. If the iterator is closed or raises, the processes that still run
+    are killed.
     """
     threads = max(1, available_cpus() // jobs)
     running = _Running()
@@ -97,7 +112,7 @@ class _Running:
                 process.kill()
 
 
-def _run(name: str, config: ExportConfig, threads: int, running: _Running) -> Outcome:
+def _run(name: str, config: ExportConfig, threads: int, running: _Running) -> ModelResult:
     start = time.monotonic()
     with tempfile.TemporaryFile() as log:
         with running.start(log, threads) as process:
@@ -109,11 +124,12 @@ def _run(name: str, config: ExportConfig, threads: int, running: _Running) -> Ou
     if reply is None:
         said = next((line for line in reversed(lines) if line.strip()), "nothing said")
         reply = {"error": how_it_ended(process, advice=": try fewer --jobs", said=said)}
-    return Outcome(name, round(time.monotonic() - start, 1), log=tuple(lines), **reply)
+    seconds, status = round(time.monotonic() - start, 1), "failed" if reply["error"] else "exported"
+    return ModelResult(name, config.model, status, seconds, log=tuple(lines), **reply)
 
 
 def export_here(config: ExportConfig) -> dict[str, Any]:
-    """Export a model in this process; return the error and the memory for its `Outcome`."""
+    """Export a model in this process; return the error and the memory for its result."""
     from mirror_export.export import export_bundle
 
     error = None

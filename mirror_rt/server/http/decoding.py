@@ -16,6 +16,7 @@ import msgspec
 
 from mirror_rt import _core
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.config import ServerConfig
 from mirror_rt.tokens.chunking import MOST_CHARACTERS
 
 __all__ = ["BodyDecoder"]
@@ -41,12 +42,14 @@ class BodyDecoder(Generic[T]):
     """
 
     def __init__(self, type: type[T], field: str, items: Any) -> None:
-        self._whole = msgspec.json.Decoder(type)
+        lenient = msgspec.defstruct(type.__name__, [], bases=(type,), forbid_unknown_fields=False)
+        self._decoders: dict[str, msgspec.json.Decoder[T]] = {"refuse": msgspec.json.Decoder(type),
+                          "ignore": msgspec.json.Decoder(lenient)}  # fmt: skip
         self._items = msgspec.json.Decoder(items)
         self._field = field
 
-    async def __call__(self, body: bytes, most_items: int) -> T:
-        """Decode a body that may have so many items.
+    async def __call__(self, body: bytes, config: ServerConfig) -> T:
+        """Decode a body, with as many items and such fields as the server takes.
 
         Raises:
             msgspec.DecodeError: the body is not JSON or not of this type.
@@ -54,16 +57,17 @@ class BodyDecoder(Generic[T]):
                 large value.
         """
         if len(body) <= _SMALL:
-            return self._whole.decode(body)
-        return await asyncio.to_thread(self._decode_large, body, most_items)
+            return self._decoders[config.unknown_fields].decode(body)
+        return await asyncio.to_thread(self._decode_large, body, config)
 
-    def _decode_large(self, body: bytes, most_items: int) -> T:
+    def _decode_large(self, body: bytes, config: ServerConfig) -> T:
         start, stop, cuts = _core.find_large_json_value(body, _PART)
         if len(body) - (stop - start) > _SMALL:
             raise self._too_large()
         is_list = body[start : start + 1] == b"["
         stand_in = msgspec.json.encode([_STAND_IN] if is_list else _STAND_IN)
-        request = self._whole.decode(body[:start] + stand_in + body[stop:])
+        decoder = self._decoders[config.unknown_fields]
+        request = decoder.decode(body[:start] + stand_in + body[stop:])
         if is_list and body[stop - 1 : stop] != b"]":
             raise msgspec.DecodeError(f"JSON is malformed: expected ']' (byte {stop - 1})")
         *path, name = self._field.split(".")
@@ -73,7 +77,7 @@ class BodyDecoder(Generic[T]):
         if getattr(holder, name) != ([_STAND_IN] if is_list else _STAND_IN):
             raise self._too_large()
         # No list of token ids has so many items; the rest of a longer list is not read.
-        most = max(most_items, _PART)
+        most = max(config.max_items, _PART)
         parts = _parts(body, start + 1, stop - 1, cuts, is_text=not is_list)
         values = self._join(parts, most)
         setattr(holder, name, values if is_list else values[0])

@@ -25,7 +25,7 @@ _decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
 
 async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v1/embeddings."""
-    request = await _decode(body, registry.config.max_items)
+    request = await _decode(body, registry.config)
     service = registry.service(exchange, request.model, request.lang)
     options = _options(request, registry, service.encoder.prompts)
     encoded = await encode(request.input, "input", service, exchange, options)
@@ -38,15 +38,14 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
     """Answer GET /v1/models."""
     data = [_describe(registry, name) for name in registry.models.by_name]
-    if registry.models.family is not None:
-        data.append(_describe(registry, registry.models.family))
+    data += [_describe(registry, name) for name in sorted(registry.models.names_of_default)]
     return Answer(orjson.dumps({"object": "list", "data": data}))
 
 
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v1/models/{name}."""
     name = exchange.scope["path_params"]["name"]
-    if name not in registry.models.by_name and name != registry.models.family:
+    if name not in registry.models.by_name and name not in registry.models.names_of_default:
         raise Problem(404, "no such model: /v1/models lists them", "model_not_found", "model")
     return Answer(orjson.dumps(_describe(registry, name)))
 

@@ -48,7 +48,7 @@ _HELD = 6 << 20
 
 async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /embed, and POST / in the same way."""
-    request = await _embed(body, registry.config.max_items)
+    request = await _embed(body, registry.config)
     service = registry.service(exchange, request.model, request.lang)
     options = _options(registry, request) | {
         "normalize_embeddings": request.normalize,
@@ -60,7 +60,7 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
 
 async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /embed_all: a vector for each token, before pooling."""
-    request = await _embed_all(body, registry.config.max_items)
+    request = await _embed_all(body, registry.config)
     service = registry.service(exchange, request.model, request.lang)
     if not service.encoder.has_token_vectors:
         raise Problem(501, "this graph gives no token vectors", "not_supported")
@@ -72,7 +72,7 @@ async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answ
 
 async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /similarity: the cosines of one text with others."""
-    request = await _similarity(body, registry.config.max_items)
+    request = await _similarity(body, registry.config)
     service = registry.service(exchange, request.model, request.lang)
     if not request.inputs.sentences:
         raise Problem(400, "inputs.sentences: it is empty", "empty", "inputs")
@@ -86,7 +86,7 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 
 async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /tokenize: the tokens of texts and their positions."""
-    request = await _tokenize(body, registry.config.max_items)
+    request = await _tokenize(body, registry.config)
     service = registry.service(exchange, request.model, request.lang)
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
     items_of(texts, "inputs", service, exchange)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Models:
         encoders: models in order; their names differ.
         default: name of the model for requests that name none.
         family: common name of all models, of which `lang` chooses one; None for no such name.
+        aliases: more names like that of the family; ConfigError for the name of a model.
         digest: digest of the manifest that they were loaded from (see `manifest_digest`).
     """
 
@@ -56,10 +58,14 @@ class Models:
         default: str,
         family: str | None = None,
         digest: str | None = None,
+        aliases: Sequence[str] = (),
     ) -> None:
         self.by_name = {model.name: model for model in encoders}
         self.default = self.by_name[default]
         self.family = family
+        self.names_of_default = {*aliases, *([family] if family else [])}
+        if taken := self.names_of_default & self.by_name.keys():
+            raise ConfigError(f"model_aliases: {min(taken)} is the name of a model already")
         self.digest = digest
         self._by_language: dict[str, NamedEncoder] = {}
         for model in encoders:
@@ -73,11 +79,11 @@ class Models:
             Problem: 404 for an unknown model; 422 for a language that no model has, or that the
                 named model does not have.
         """
-        if model is None or model == self.family:
+        if model is None or model in self.names_of_default:
             return self.default if lang is None else self._of_language(lang)
         found = self.by_name.get(model)
         if found is None:
-            names = ", ".join([*([self.family] if self.family else []), *self.by_name])
+            names = ", ".join([*sorted(self.names_of_default), *self.by_name])
             raise Problem(404, f"no such model: this server has {names}", "model_not_found",
                           "model")  # fmt: skip
         if lang is not None and found is not self._of_language(lang):
@@ -157,7 +163,8 @@ def load_folder(folder: Path, config: ServerConfig) -> Models:
         raise ConfigError(f"{folder} is one bundle, not a pack to choose languages of")
     encoder = _load(folder, config)
     name = config.model_name or folder.resolve().name
-    return Models([NamedEncoder(name, encoder, encoder.manifest.language)], name, digest=digest)
+    models = [NamedEncoder(name, encoder, encoder.manifest.language)]
+    return Models(models, name, digest=digest, aliases=config.model_aliases)
 
 
 def _load_pack(folder: Path, config: ServerConfig, digest: str) -> Models:
@@ -175,7 +182,7 @@ def _load_pack(folder: Path, config: ServerConfig, digest: str) -> Models:
         encoder = _load(folder / entry.path, config)
         models.append(NamedEncoder(f"{family}-{name}", encoder, entry.language or name))
     default = index.default if index.default in chosen else chosen[0]
-    return Models(models, f"{family}-{default}", family, digest)
+    return Models(models, f"{family}-{default}", family, digest, config.model_aliases)
 
 
 def _load(folder: Path, config: ServerConfig) -> Encoder:

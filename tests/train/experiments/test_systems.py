@@ -241,9 +241,9 @@ def test_systems_are_evaluated_as_they_are_used(configure, tiny_bert, bundle, mo
         (["--strings", "x.txt"], 2, "--strings does not go with the study 'systems'"),
         (["--small"], 2, "--small does not go with the study 'systems'"),
         (["--top", 1], 2, "top must be at least 2, got 1"),
-        (["--max-steps", 0], 2, "max_steps must be at least 1, got 0"),
-        (["--learning-rate", 0], 2, "learning_rate must be above 0, got 0.0"),
-        (["--learning-rate", "nan"], 2, "learning_rate must be above 0, got nan"),
+        (["--max-steps", 0], 2, "--max-steps must be at least 1, got 0"),
+        (["--learning-rate", 0], 2, "--learning-rate must be above 0, got 0.0"),
+        (["--learning-rate", "nan"], 2, "--learning-rate must be above 0, got nan"),
         (["--lang", "xx"], 1, "has no set in 'xx' to evaluate on"),
     ],
 )

@@ -282,7 +282,7 @@ def test_overwriting_forgets_the_first_step(interrupted, tiny_bert):
 def test_from_the_command_line_to_a_bundle(cli, tiny_bert, tmp_path):
     lines, out, bundle = tmp_path / "lines.txt", tmp_path / "out", tmp_path / "bundle"
     lines.write_text("\n".join(STRINGS) + "\n")
-    done = cli("cf", "--model", tiny_bert, "--data", lines, "--out", out, "--steps", 12,
+    done = cli("train", "cf", "--model", tiny_bert, "--data", lines, "--out", out, "--steps", 12,
                "--batch-size", 8, "--mirror-batch-size", 10, "--views", "simcse")  # fmt: skip
     assert done.code == 0, done.err
     assert "12 steps of the flow" in done.out
@@ -304,7 +304,7 @@ def test_from_the_command_line_to_a_bundle(cli, tiny_bert, tmp_path):
 def test_flow_from_the_command_line(cli, tiny_bert, tmp_path):
     lines, out = tmp_path / "lines.txt", tmp_path / "out"
     lines.write_text("\n".join(STRINGS) + "\n")
-    line = ["flow", "--model", tiny_bert, "--data", lines, "--out", out, "--steps", 5,
+    line = ["train", "flow", "--model", tiny_bert, "--data", lines, "--out", out, "--steps", 5,
             "--batch-size", 8, "--blocks", 2, "--hidden-size", 4]  # fmt: skip
     done = cli(*line)
     assert done.code == 0, done.err
@@ -334,7 +334,7 @@ def odd_bert(tiny_bert, tmp_path_factory):
 def test_an_odd_dimension_is_refused_before_the_work(cli, odd_bert, tmp_path, command):
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(STRINGS) + "\n")
-    done = cli(command, "--model", odd_bert, "--data", lines, "--out", tmp_path / "out")
+    done = cli("train", command, "--model", odd_bert, "--data", lines, "--out", tmp_path / "out")
     assert done.code == 2
     assert "a flow needs vectors of an even number of dimensions, got 33" in done.err
     assert [path.name for path in tmp_path.iterdir()] == ["lines.txt"]
@@ -346,12 +346,12 @@ def test_an_odd_dimension_is_refused_before_the_work(cli, odd_bert, tmp_path, co
     (["flow", "--data", "DATA", "--batch-size", 100], 1, "pass --batch-size 40 or less"),
     (["cf", "--data", "DATA", "--mirror-batch-size", 100], 1, "pass --mirror-batch-size 40 or"),
     (["flow", "--data", "DATA", "--steps", 0], 2, "steps must be at least 1, got 0"),
-    (["flow", "--data", "DATA", "--learning-rate", -1], 2, "learning_rate must be greater than 0"),
-    (["flow", "--data", "DATA", "--weight-decay", -1], 2, "weight_decay must be at least 0"),
+    (["flow", "--data", "DATA", "--learning-rate", -1], 2, "learning-rate must be greater than 0"),
+    (["flow", "--data", "DATA", "--weight-decay", -1], 2, "weight-decay must be at least 0"),
     (["flow", "--data", "DATA", "--blocks", 0], 2, "blocks must be at least 1, got 0"),
     (["flow", "--data", "DATA", "--seed", -1], 2, "seed must be at least 0, got -1"),
     (["cf", "--data", "DATA", "--batch-size", 1], 2, "at least 2: InfoNCE needs negatives"),
-    (["cf", "--data", "DATA", "--mirror-weight", -1], 2, "mirror_weight must be at least 0"),
+    (["cf", "--data", "DATA", "--mirror-weight", -1], 2, "mirror-weight must be at least 0"),
     (["cf", "--data", "DATA", "--no-regulariser", "--mirror-weight", 1], 2, "leave out"),
     (["cf", "--data", "DATA", "--no-regulariser", "--joint"], 2, "joint needs the regulariser"),
     (["cf", "--data", "DATA", "--joint", "--resume"], 2, "which joint leaves out"),
@@ -362,7 +362,7 @@ def test_wrong_options(cli, tiny_bert, tmp_path, options, code, message):
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(STRINGS) + "\n")
     options = [lines if option == "DATA" else option for option in options]
-    done = cli(*options, "--model", tiny_bert, "--out", tmp_path / "out")
+    done = cli("train", *options, "--model", tiny_bert, "--out", tmp_path / "out")
     assert done.code == code
     assert message in done.err
     assert [path.name for path in tmp_path.iterdir()] == ["lines.txt"]
@@ -370,9 +370,13 @@ def test_wrong_options(cli, tiny_bert, tmp_path, options, code, message):
 
 def test_several_processes_are_refused(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="mirror-rt flow runs in one process, torchrun started 2"):
+    with pytest.raises(
+        ConfigError, match="mirror-rt train flow runs in one process, torchrun started 2"
+    ):
         tune_flow(DATA, flow_config(tiny_bert, tmp_path / "out"))
-    with pytest.raises(ConfigError, match="mirror-rt cf runs in one process, torchrun started 2"):
+    with pytest.raises(
+        ConfigError, match="mirror-rt train cf runs in one process, torchrun started 2"
+    ):
         tune_cf(DATA, cf_config(tiny_bert, tmp_path / "out"))
 
 

@@ -1,4 +1,4 @@
-"""tune --langs: one run for many languages."""
+"""tune --lang: one run for many languages."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ def folders(tmp_path_factory):
 @pytest.fixture
 def tune(cli, tiny_bert, folders, tmp_path):
     def run(*options, langs="en,fr,ru", words=folders / "words", out="tuned"):
-        return cli("tune", "--recipe", "word", "--langs", langs, "--base", tiny_bert,
+        return cli("tune", "--recipe", "word", "--lang", langs, "--model", tiny_bert,
                    *(("--words", words) if words else ()), "--batch-size", 20, "--learning-rate",
                    1e-3, "--precision", "fp32", "--out", tmp_path / out, *options)  # fmt: skip
 
@@ -169,17 +169,17 @@ def test_words_in_another_script(tune, folders, tmp_path, caplog):
     ("options", "contains"),
     [
         ({"langs": "en,frnch"}, "no language 'frnch' (did you mean 'fr', French?)"),
-        ({"langs": "en,EN"}, "--langs has en more than once"),
-        ({"langs": ","}, "--langs names no language"),
+        ({"langs": "en,EN"}, "--lang has en more than once"),
+        ({"langs": ","}, "--lang names no language"),
         ({"langs": "en,zh"}, "has no zh.txt"),
         ({"langs": "et", "words": None}, "no word list for language 'et'; there are ar, bg"),
         ({"options": ["--recipes", "none.toml"]}, "none.toml: No such file"),
-        ({"options": ["--data", "nowhere"]}, "--data nowhere: with --langs, a folder is expected"),
+        ({"options": ["--data", "nowhere"]}, "--lang en,fr,ru: the file nowhere has one language"),
         ({"options": ["--data", "."]}, "--data . has no scored pairs: expected multisimlex/TAG"),
-        ({"options": ["--language", "en"]}, "do not go with --langs"),
+        ({"options": ["--language", "en"]}, "--lang has en more than once"),
         ({"options": ["--top", 5]}, "--top goes with the words of wordfreq"),
         ({"options": ["--recipe", "sentence"], "words": None}, "recipe sentence needs strings"),
-        ({"words": "nowhere"}, "--words nowhere: with --langs, a folder is expected"),
+        ({"words": "nowhere"}, "--words nowhere: with --lang TAG alone, a folder is expected"),
     ],
     ids=str,
 )  # fmt: skip
@@ -199,11 +199,11 @@ def test_a_language_near_to_one_with_words(tune, tmp_path):
 
 def test_not_with_torchrun(tune, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    one_line_error(tune(), code=2, contains="--langs runs in one process")
+    one_line_error(tune(), code=2, contains="--lang TAG,... runs in one process")
 
 
 def test_options_that_go_with_langs(cli, words_file, tmp_path):
     result = cli(
         "tune", "--recipe", "word", "--data", words_file, "--out", tmp_path / "x", "--json"
     )
-    one_line_error(result, code=2, contains="--json and --recipes go with --langs")
+    one_line_error(result, code=2, contains="--json and --recipes go with --lang alone")

@@ -194,7 +194,17 @@ def files(tasks, tmp_path):
 
 
 def test_the_command_line(files, tiny_bert, cli):
-    options = ["burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 2, "--out"]
+    options = [
+        "train",
+        "burt",
+        "--nli",
+        files / "nli.tsv",
+        "--model",
+        tiny_bert,
+        "--steps",
+        2,
+        "--out",
+    ]
     done = cli(*options, files / "tuned", "--ppdb", files / "ppdb", "--concatenation", "|u-v|")
     assert done.code == 0, done.err
     assert "ptc: 30 pairs (ppdb; 0 lines left out)" in done.out
@@ -215,8 +225,9 @@ def test_the_command_line(files, tiny_bert, cli):
 def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monkeypatch):
     (files / "words.tsv").write_text("word1\tword2\tscore\nthe\tof\t1\nday\ttime\t4\nin\ton\t3\n")
     out = files / "ablation"
-    options = ["burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 1, "--out", out,
-               "--evaluate", f"words={files / 'words.tsv'}", "--ablation"]  # fmt: skip
+    options = ["train", "burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 1,
+               "--evaluate", f"words={files / 'words.tsv'}", "--out", out,
+               "--ablation"]  # fmt: skip
     with_phrases = ["--ppdb", files / "ppdb", "--ppdb-test", files / "ppdb"]
     done = cli(*options, "pooling", *with_phrases)
     assert done.code == 0, done.err

@@ -262,8 +262,9 @@ def test_bad_input(folder, configure, tmp_path):
 
 def test_the_command_line(folder, tiny_bert, tmp_path, cli):
     out = tmp_path / "tuned"
-    options = ["multitask", "--data", folder, "--model", tiny_bert, "--out", out, "--steps", 2,
-               "--projection", 8, "--batch-sizes", "8,8,8", "--hinges", ".5,0"]  # fmt: skip
+    options = ["train", "multitask", "--data", folder, "--model", tiny_bert, "--out", out,
+               "--steps", 2, "--projection", 8, "--batch-sizes", "8,8,8", "--hinges",
+               ".5,0"]  # fmt: skip
     done = cli(*options)
     assert done.code == 0, done.err
     assert "paraphrase: 108 rows to train on (quora-dev.csv without 12 held out; 0" in done.out
@@ -324,7 +325,7 @@ def test_predict_refuses(exported, bundle, folder, tuned, tmp_path, cli):
     empty.touch()
     quora = folder / "quora-dev.csv"
     for arguments, code, message in [
-        ([bundle, "--input", lines], 1, "has no task heads: mirror-rt multitask"),
+        ([bundle, "--input", lines], 1, "has no task heads: mirror-rt train multitask"),
         ([tuned.out, "--input", lines], 1, "export it first: mirror-rt export"),
         ([exported, "--input", lines], 2, "name the head: there are sentiment, paraphrase"),
         ([exported, "--head", "x", "--input", lines], 2, "no head 'x'"),
@@ -410,8 +411,8 @@ def test_ctrl_c_leaves_nothing(folder, tiny_bert, tmp_path, cli, monkeypatch):
         return original(self, number, *rest)
 
     monkeypatch.setattr(TaskTrainer, "_step", step)
-    done = cli("multitask", "--data", folder, "--model", tiny_bert, "--out", tmp_path / "tuned",
-               "--batch-sizes", "4,4,4")  # fmt: skip
+    done = cli("train", "multitask", "--data", folder, "--model", tiny_bert, "--out",
+               tmp_path / "tuned", "--batch-sizes", "4,4,4")  # fmt: skip
     assert done.code == 130
     assert "interrupted" in done.err
     assert not list(tmp_path.iterdir())

@@ -242,8 +242,8 @@ def test_from_the_command_line(cli, tiny_bert, words_file, tmp_path):
     line = ["tune", "--recipe", "word", "--model", tiny_bert, "--data", words_file,
             "--batch-size", 20, "--epochs", 1, "--out", tmp_path / "out"]  # fmt: skip
     for number, code, message in [
-        (10, 2, "loss_batch must be at least batch_size, 20, got 10"),
-        (0, 2, "loss_batch must be at least batch_size"),
+        (10, 2, "--loss-batch must be at least --batch-size, 20, got 10"),
+        (0, 2, "--loss-batch must be at least --batch-size"),
         (401, 1, "400 different strings, fewer than one batch of 401: pass --loss-batch 400"),
     ]:
         result = cli(*line, "--loss-batch", number)

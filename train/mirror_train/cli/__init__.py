@@ -1,25 +1,25 @@
 """The list of the commands that tune, which `mirror-rt` finds by an entry point."""
 
-from mirror_rt.cli.commands import commands_of
+from mirror_rt.cli.commands import command_of
 
 __all__ = ["COMMANDS"]
 
+_TORCH = (("torch", "train"), ("transformers", "train"))
+_MAKE = {
+    "tune": "tune a masked language model on raw strings (Mirror-BERT)",
+    "train flow": "fit a normalising flow behind an encoder that stays as it is (BERT-flow)",
+    "train cf": "tune with masked tokens, then fit a flow that keeps the loss (BERT-CF)",
+    "train burt": "train one encoder for texts of all lengths on labelled pairs (BURT)",
+    "train multitask": "fine-tune on labels of sentiment, paraphrase and similarity at once",
+}
+_RECIPES = "show which base model and hyper-parameters a language is tuned with"
+_STUDY = "repeat the paper's analyses on your model and data, with tables and plots"
+
 COMMANDS = (
-    *commands_of(
-        "mirror_train.cli",
-        {
-            "tune": "tune a masked language model on raw strings (Mirror-BERT)",
-            "flow": "fit a normalising flow behind an encoder that stays as it is (BERT-flow)",
-            "cf": "Mirror-BERT with masked tokens, then a flow that keeps its loss (BERT-CF)",
-            "burt": "one encoder for words, phrases and sentences, from labelled pairs (BURT)",
-            "multitask": "fine-tune with labels: sentiment, paraphrase and similarity at once",
-            "study": "the paper's analyses, on your model and data: tables and plots over seeds",
-        },
-        ("torch", "train"),
-        ("transformers", "train"),
+    *(
+        command_of("mirror_train.cli", name, "make a model", text, *_TORCH)
+        for name, text in _MAKE.items()
     ),
-    *commands_of(
-        "mirror_train.cli",
-        {"recipes": "which base model and hyper-parameters a language is tuned with"},
-    ),
+    command_of("mirror_train.cli", "recipes", "make a model", _RECIPES),
+    command_of("mirror_train.cli", "study", "measure", _STUDY, *_TORCH),
 )

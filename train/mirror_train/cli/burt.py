@@ -1,39 +1,18 @@
-"""The command `mirror-rt burt`."""
+"""The command `mirror-rt train burt`."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
-from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
-from mirror_train.cli.training_options import (
-    add_base_options,
-    add_fields,
-    add_run_options,
-    defaults_of,
-    given,
-    given_config,
-)
-from mirror_train.cli.tune import PRECISION
+from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
 from mirror_train.pairs.burt_data import BurtTasks
-from mirror_train.pairs.recipe import CONCATENATIONS, OBJECTIVES, BurtConfig, BurtRecipe
+from mirror_train.pairs.recipe import OBJECTIVES, BurtConfig, BurtRecipe
 
 __all__ = ["add_parser"]
-
-_RECIPE: Mapping[str, str] = {
-    "pooling": "from token vectors to the vector of a text",
-    "concatenation": "of the two vectors, in quotes: " + " ".join(map(repr, CONCATENATIONS)),
-    "negatives": "k, random pairs for each pair of paraphrases",
-    "batch_size": "pairs in a batch",
-    "learning_rate": "of Adam, at its highest",
-    "warm_up": "share of the steps over which it rises",
-    "dropout": "rate of every dropout of the encoder",
-    "epochs": "passes over the sentence pairs, else over the largest task",
-    "steps": "optimiser steps, instead of --epochs",
-    "max_length": "most tokens of a text in training",
-}
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -49,16 +28,15 @@ def add_parser(commands: Subparsers) -> None:
         "(see 'mirror-rt predict'). Ctrl-C leaves nothing;\nwith --ablation, it leaves the runs "
         "that are finished.",
         examples="""
-mirror-rt burt --nli snli_1.0_train.jsonl multinli_1.0_train.jsonl --ppdb ppdb-2.0-s-phrasal.gz \\
-    --model bert-base-uncased --out tuned
-mirror-rt burt --nli snli-dev.tsv --paraphrases quora-dev.csv --out tuned --steps 500
-mirror-rt burt --nli train.tsv --ppdb train.gz --ablation pooling --evaluate sts=stsb-en-test.tsv \\
+mirror-rt train burt --nli snli_1.0_train.jsonl --ppdb ppdb-2.0-s-phrasal.gz --out tuned
+mirror-rt train burt --nli snli-dev.tsv --paraphrases quora-dev.csv --out tuned --steps 500
+mirror-rt train burt --nli train.tsv --ppdb train.gz --ablation pooling --evaluate sts=test.tsv \\
     --ppdb-test test.gz --out ablation --steps 2000
 """,
     )
     _add_data_options(parser)
     add_base_options(parser)
-    add_run_options(parser, BurtConfig, {"precision": PRECISION})
+    add_run_options(parser, BurtConfig)
     _add_recipe_options(parser)
     _add_ablation_options(parser)
     parser.set_defaults(run=run)
@@ -105,7 +83,7 @@ def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help=f"of {', '.join(OBJECTIVES)} (default: those that there are data for)",
     )
-    add_fields(group, BurtRecipe, _RECIPE, defaults=defaults_of(BurtRecipe))
+    add_options(group, BurtRecipe, leave_out=["objectives"])
 
 
 def _add_ablation_options(parser: argparse.ArgumentParser) -> None:
@@ -137,7 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     names = arguments.objectives.split(",") if arguments.objectives else []
     objectives = tuple(name.strip() for name in names)
-    recipe = BurtRecipe(objectives=objectives, **given(arguments, _RECIPE))
+    recipe = build(BurtRecipe, from_arguments(arguments), objectives=objectives)
     config = given_config(arguments, BurtConfig, recipe=recipe)
     tasks = BurtTasks.load(
         nli=arguments.nli,

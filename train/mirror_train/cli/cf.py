@@ -1,45 +1,24 @@
-"""The command `mirror-rt cf`."""
+"""The command `mirror-rt train cf`."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from collections.abc import Mapping
 
-from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.options import add_options, build, from_arguments, given_values
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
-from mirror_train.cli.flow import add_flow_options, flow_recipe, report
-from mirror_train.cli.training_options import (
-    add_base_options,
-    add_fields,
-    add_run_options,
-    defaults_of,
-    given,
-    given_config,
-)
-from mirror_train.cli.tune import POOLING, PRECISION, add_data_options, training_data
-from mirror_train.flow.recipe import CfConfig, CfRecipe
+from mirror_train.cli.flow import report
+from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
+from mirror_train.cli.tune import add_data_options, training_data
+from mirror_train.flow.recipe import CfConfig, CfRecipe, FlowRecipe
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
 __all__ = ["add_parser"]
 
 _RECIPE = "cf"
-# The options for fields of the first step's recipe, with their help.
-_MIRROR: Mapping[str, str] = {
-    "epochs": "passes over the strings",
-    "batch_size": "strings of a step",
-    "learning_rate": "of AdamW",
-    "temperature": "tau, in both steps",
-    "dropout": "in both steps",
-    "max_length": "most tokens of a training string",
-}
-_FLAGS = {"batch_size": "--mirror-batch-size", "learning_rate": "--mirror-learning-rate"}
-_RUN: Mapping[str, str] = {
-    "pooling": POOLING,
-    "precision": f"of the encoder; {PRECISION}",
-    "resume": "go on where step 1 was left",
-    "overwrite": "replace --out, start afresh",
-}
+# The fields of the first step's recipe with an option; a flow has options of some of their names.
+_MIRROR = ("epochs", "batch_size", "learning_rate", "temperature", "dropout", "max_length")
+_NAMES = {"batch_size": "mirror_batch_size", "learning_rate": "mirror_learning_rate"}
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -55,11 +34,11 @@ def add_parser(commands: Subparsers) -> None:
         "sentence-transformers refuses it, for it has no such module. Ctrl-C in step 1 writes a\n"
         "checkpoint, in step 2 it keeps the tuned encoder in OUT.mirror; --resume goes on there.",
         examples="""
-mirror-rt cf --data lines.txt --out cf
-mirror-rt cf --model bert-base-uncased --data lines.txt --steps 2000 --out cf
-mirror-rt cf --data lines.txt --out cf-simcse --views simcse
-mirror-rt cf --data lines.txt --out cf-joint --joint
-mirror-rt cf --data lines.txt --out mirror-flow --no-regulariser
+mirror-rt train cf --data lines.txt --out cf
+mirror-rt train cf --model bert-base-uncased --data lines.txt --steps 2000 --out cf
+mirror-rt train cf --data lines.txt --out cf-simcse --views simcse
+mirror-rt train cf --data lines.txt --out cf-joint --joint
+mirror-rt train cf --data lines.txt --out mirror-flow --no-regulariser
 """,
     )
     add_base_options(parser)
@@ -72,10 +51,9 @@ mirror-rt cf --data lines.txt --out mirror-flow --no-regulariser
         metavar="NAME|FILE.toml",
         help=f"its recipe (default {_RECIPE})",
     )
-    defaults = dataclasses.asdict(load_recipe(_RECIPE))
-    add_fields(group, Recipe, _MIRROR, defaults=defaults, prefix="mirror_", flags=_FLAGS)
-    add_flow_options(parser)
-    add_run_options(parser, CfConfig, _RUN)
+    add_options(group, Recipe, only=_MIRROR, names=_NAMES, overrides=True)
+    add_options(parser.add_argument_group("flow"), FlowRecipe)
+    add_run_options(parser, CfConfig)
     parser.set_defaults(run=run, wrong_usage=parser.error)
 
 
@@ -93,11 +71,7 @@ def _add_ablations(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="step 2 with Mirror-BERT's loss, or by likelihood alone (default: with it)",
     )
-    own = {
-        "joint": "no step 1: in step 2 Mirror-BERT's loss trains the encoder, too",
-        "mirror_weight": "weight of Mirror-BERT's loss in step 2 (LAMBDA)",
-    }
-    add_fields(group, CfRecipe, own, defaults=defaults_of(CfRecipe))
+    add_options(group, CfRecipe)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -111,13 +85,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _recipe(arguments: argparse.Namespace) -> CfRecipe:
-    own = given(arguments, ["joint", "mirror_weight"])
+    source, own = from_arguments(arguments), {}
     if not arguments.regulariser:
-        if "mirror_weight" in own:
+        if arguments.mirror_weight is not None:
             raise ConfigError("--mirror-weight is the regulariser's: leave out --no-regulariser")
         own["mirror_weight"] = 0.0
-    changes = given(arguments, _MIRROR, "mirror_")
+    changes = given_values(Recipe, source, only=_MIRROR, names=_NAMES)
     if arguments.views == "simcse":
         changes["span_length"] = 0
     mirror = load_recipe(arguments.recipe).replace(**changes)
-    return CfRecipe(mirror=mirror, flow=flow_recipe(arguments), **own)
+    return build(CfRecipe, source, mirror=mirror, **own)

@@ -1,36 +1,20 @@
-"""The command `mirror-rt flow`."""
+"""The command `mirror-rt train flow`."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import Subparsers, add_subparser
-from mirror_train.cli.training_options import (
-    add_base_options,
-    add_fields,
-    add_run_options,
-    defaults_of,
-    given,
-    given_config,
-)
+from mirror_rt.cli.options import add_options
+from mirror_rt.cli.parser import Subparsers, add_subparser
+from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
 from mirror_train.cli.tune import add_data_options, training_data
 from mirror_train.flow.recipe import FlowConfig, FlowRecipe
 
 if TYPE_CHECKING:
     from mirror_train.training.tune import TuneReport
 
-__all__ = ["add_flow_options", "add_parser", "flow_recipe", "report"]
-
-_RECIPE: Mapping[str, str] = {
-    "steps": "steps of the flow",
-    "batch_size": "strings of a step",
-    "learning_rate": "of AdamW, for the flow",
-    "weight_decay": "of AdamW, for the flow",
-    "blocks": "blocks of ActNorm, invertible matrix and additive coupling",
-    "hidden_size": "of the network in each coupling",
-}
+__all__ = ["add_parser", "report"]
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -44,28 +28,17 @@ def add_parser(commands: Subparsers) -> None:
         "The folder is exported and evaluated like a tuned one, the flow inside the graph;\n"
         "sentence-transformers refuses it, for it has no such module. Ctrl-C leaves nothing.",
         examples="""
-mirror-rt flow --data lines.txt --out flowed
-mirror-rt flow --model bert-base-uncased --data lines.txt --steps 2000 --out flowed
-mirror-rt flow --model tuned --words en --out flowed
+mirror-rt train flow --data lines.txt --out flowed
+mirror-rt train flow --model bert-base-uncased --data lines.txt --steps 2000 --out flowed
+mirror-rt train flow --model tuned --words en --out flowed
 mirror-rt export flowed --out bundle
 """,
     )
     add_base_options(parser, what="encoder")
     add_data_options(parser)
-    add_flow_options(parser)
-    add_run_options(parser, FlowConfig, {"pooling": "auto: what the model declares, else mean"})
+    add_options(parser.add_argument_group("flow"), FlowRecipe)
+    add_run_options(parser, FlowConfig)
     parser.set_defaults(run=run, wrong_usage=parser.error)
-
-
-def add_flow_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `flow_recipe` reads."""
-    group = parser.add_argument_group("flow")
-    add_fields(group, FlowRecipe, _RECIPE, defaults=defaults_of(FlowRecipe))
-
-
-def flow_recipe(arguments: argparse.Namespace) -> FlowRecipe:
-    """Return the recipe of the flow with the options that were given."""
-    return FlowRecipe(**given(arguments, _RECIPE))
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -74,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     if (arguments.data is None) == (arguments.words is None):
         arguments.wrong_usage("pass one of --data FILE and --words LANG")
-    config = given_config(arguments, FlowConfig, recipe=flow_recipe(arguments))
+    config = given_config(arguments, FlowConfig)
     report(tune_flow(training_data(arguments), config))
 
 

@@ -1,4 +1,4 @@
-"""The command `mirror-rt multitask`."""
+"""The command `mirror-rt train multitask`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.cli.common import Subparsers, add_subparser, format_table
+from mirror_rt.cli.common import format_table
+from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
-from mirror_train.cli.training_options import (
-    add_base_options,
-    add_fields,
-    add_run_options,
-    defaults_of,
-    given,
-    given_config,
-)
-from mirror_train.cli.tune import PRECISION
+from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
 from mirror_train.pairs.multitask_data import load_multitask_data
 from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
 
 __all__ = ["add_parser"]
 
-_RECIPE: Mapping[str, str] = {
-    "pooling": "auto: what the base model declares, else mean",
-    "steps": "optimiser steps, each with a batch of every task",
-    "evaluate_every": "steps between evaluations; the best weights are kept",
-    "learning_rate": "of AdamW, constant",
-    "weight_decay": "of AdamW",
-    "dropout": "rate of every dropout of the encoder",
-    "max_length": "most tokens of a text in training",
-    "projection": "length of the projected vectors of pairs",
-}
 # The options for fields with a number for each task, with their help.
 _BY_TASK: Mapping[str, str] = {
     "weights": "factors of the losses",
@@ -52,10 +36,10 @@ def add_parser(commands: Subparsers) -> None:
         "for each task.\nThe folder is exported like any other, and the heads go with it: see "
         "'mirror-rt predict'.\nCtrl-C leaves nothing.",
         examples="""
-mirror-rt multitask --data pairs --out tuned
-mirror-rt multitask --data pairs --out tuned --steps 150 --learning-rate 5e-5
-mirror-rt multitask --data pairs --tasks sentiment,similarity --model bert-base-uncased --out tuned
-mirror-rt multitask --paraphrase train.csv dev.csv --tasks paraphrase --out tuned
+mirror-rt train multitask --data pairs --out tuned
+mirror-rt train multitask --data pairs --out tuned --steps 150 --learning-rate 5e-5
+mirror-rt train multitask --data pairs --tasks sentiment,similarity --out tuned
+mirror-rt train multitask --paraphrase train.csv dev.csv --tasks paraphrase --out tuned
 """,
     )
     data = parser.add_argument_group("data")
@@ -79,14 +63,14 @@ mirror-rt multitask --paraphrase train.csv dev.csv --tasks paraphrase --out tune
     )
     data.add_argument("--top", type=int, metavar="N", help="the first N rows of every file alone")
     add_base_options(parser)
-    add_run_options(parser, MultitaskConfig, {"precision": PRECISION})
+    add_run_options(parser, MultitaskConfig)
     _add_recipe_options(parser)
     parser.set_defaults(run=run)
 
 
 def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("hyper-parameters (defaults: those of BERT-CF)")
-    add_fields(group, MultitaskRecipe, _RECIPE, defaults=defaults_of(MultitaskRecipe))
+    add_options(group, MultitaskRecipe, leave_out=_BY_TASK)
     for name, text in _BY_TASK.items():
         numbers = getattr(MultitaskRecipe(), name)
         group.add_argument(
@@ -140,10 +124,12 @@ def _number(value: float | None) -> str:
 
 
 def _recipe(arguments: argparse.Namespace) -> MultitaskRecipe:
-    changes = given(arguments, _RECIPE)
-    for name, text in given(arguments, _BY_TASK).items():
-        changes[name] = _by_task(name, text, getattr(MultitaskRecipe(), name))
-    return MultitaskRecipe(**changes)
+    given = {name: text for name in _BY_TASK if (text := getattr(arguments, name)) is not None}
+    numbers = {
+        name: _by_task(name, text, getattr(MultitaskRecipe(), name)) for name, text in given.items()
+    }
+    left = {name: getattr(MultitaskRecipe(), name) for name in _BY_TASK if name not in numbers}
+    return build(MultitaskRecipe, from_arguments(arguments), **numbers, **left)
 
 
 def _by_task(name: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

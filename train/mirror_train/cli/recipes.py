@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from mirror_rt.cli.common import Subparsers, add_subparser, format_table
+from mirror_rt.cli.common import format_table
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
 
@@ -22,7 +23,7 @@ def add_parser(commands: Subparsers) -> None:
     parser = add_subparser(
         commands,
         "recipes",
-        description="Show the table that 'mirror-rt tune --langs' takes base models and "
+        description="Show the table that 'mirror-rt tune --lang' takes base models and "
         "hyper-parameters\nfrom: every language, or one with all base models for it, the default "
         "first.",
         examples="""
@@ -32,7 +33,7 @@ mirror-rt recipes fr --level word --json
 mirror-rt recipes pt-BR --recipes mine.toml
 """,
     )
-    parser.add_argument("lang", nargs="?", metavar="LANG", help="a language tag")
+    add_model(parser, help="a language tag", metavar="LANG", flag="--lang", required=False)
     parser.add_argument("--level", help=f"{', '.join(_LEVELS)} (default: all of one language)")
     add_recipes_option(parser)
     parser.add_argument("--json", action="store_true", help="every field, as JSON")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import Subparsers, add_hub_options, add_subparser, fill_table
+from mirror_rt.cli.common import add_hub_options, fill_table
+from mirror_rt.cli.options import add_options
+from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free
+from mirror_rt.progress import describe_seconds
 from mirror_train.cli.study_systems import (
     NAME,
     TITLE,
@@ -19,8 +21,7 @@ from mirror_train.cli.study_systems import (
     check_systems_options,
     run_systems,
 )
-from mirror_train.cli.training_options import add_fields, defaults_of, given_config
-from mirror_train.cli.tune import POOLING, PRECISION
+from mirror_train.cli.training_options import given_config
 from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.studies import STUDIES, Study, StudyConfig, find_study
@@ -33,12 +34,7 @@ __all__ = ["add_parser"]
 
 _TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()}
 _NAMES = _TITLES | {NAME: TITLE}
-_OPTIONS: Mapping[str, str] = {
-    "pooling": POOLING,
-    "seeds": "runs of every setup",
-    "precision": PRECISION,
-    "device": "auto, cpu, cuda or cuda:N",
-}
+_OPTIONS = ("pooling", "seeds", "precision", "device")
 
 # The files below --data for each level: strings to tune on, pairs to evaluate on.
 _FILES = {
@@ -70,6 +66,12 @@ mirror-rt study systems --data data --systems mirror,simcse,flow --top 2000 --ou
 """,
     )
     parser.add_argument("name", metavar="NAME", choices=list(_NAMES), help="one of those above")
+    add_model(
+        parser,
+        help="base model: folder or hub name (default: all-MiniLM-L6-v2)",
+        metavar="MODEL",
+        required=False,
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="STUDY", help="folder to write")
     _add_data_options(parser)
     _add_run_options(parser)
@@ -106,9 +108,6 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
-    group.add_argument(
-        "--model", metavar="PATH|NAME", help="base model (default: all-MiniLM-L6-v2)"
-    )
     add_hub_options(parser)
     group.add_argument(
         "--recipe",
@@ -120,7 +119,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given",
     )
-    add_fields(group, StudyConfig, _OPTIONS, defaults=defaults_of(StudyConfig))
+    add_options(group, StudyConfig, only=_OPTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int | None:
@@ -167,13 +166,9 @@ def run(arguments: argparse.Namespace) -> int | None:
 
 def _print_run(run: Run, done: int, total: int, left: float) -> None:
     seed = "" if run.seed is None else f", seed {run.seed}"
-    rest = "" if done == total or math.isnan(left) else f"; about {_duration(left)} left"
+    rest = "" if done == total or math.isnan(left) else f"; about {describe_seconds(left)} left"
     line = f"[{done}/{total}] {run.label}{seed}: rho {run.spearman:.4f} ({run.seconds:.1f} s){rest}"
     print(line, flush=True)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _strings(arguments: argparse.Namespace, study: Study, recipe: Recipe) -> TrainingData:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import fill_table
+from mirror_rt.cli.options import add_options
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free
 from mirror_rt.plugins import load_plugin
-from mirror_train.cli.training_options import add_fields, defaults_of, given_config
+from mirror_train.cli.training_options import given_config
 from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.table import SYSTEMS
 
@@ -31,14 +31,7 @@ TITLE = "every system of the papers from one base model, on the same sets (docs/
 # The options of the other studies, with their values where they are not given.
 _OF_OTHERS = {"strings": None, "words": None, "pairs": None, "recipe": None, "seeds": None,
               "pooling": None, "small": False}  # fmt: skip
-_OPTIONS: Mapping[str, str] = {
-    "seed": "of every run",
-    "max_steps": "most optimiser steps of flow, cf, burt and multitask (default: their papers', "
-    "hours without a GPU)",
-    "learning_rate": "of everything that moves the encoder (default: each paper's, made for models "
-    "of BERT-base's size; a small one takes a higher rate)",
-    "samples": "of the bootstrap",
-}
+_OPTIONS = ("seed", "max_steps", "learning_rate", "samples")
 _OWN = dict.fromkeys(["systems", *_OPTIONS]) | {"export": True}
 
 
@@ -53,7 +46,7 @@ def add_systems_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--systems", metavar="NAME,...", help="these alone (default: all that --data is enough for)"
     )
-    add_fields(group, SystemsConfig, _OPTIONS, defaults=defaults_of(SystemsConfig))
+    add_options(group, SystemsConfig, only=_OPTIONS)
     group.add_argument(
         "--no-export",
         dest="export",

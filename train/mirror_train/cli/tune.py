@@ -3,66 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from mirror_rt.cli.common import Subparsers, add_subparser
+from mirror_rt.cli.options import add_options, from_arguments, given_values
+from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
+from mirror_train.cli.default_recipe import default_recipe
 from mirror_train.cli.recipes import add_recipes_option
-from mirror_train.cli.training_options import (
-    add_base_options,
-    add_fields,
-    add_run_options,
-    given,
-    given_config,
-)
-from mirror_train.cli.tune_languages import run_languages
+from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
+from mirror_train.cli.tune_languages import first_strings, run_languages
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
 from mirror_train.training.run_config import TuneConfig
 
-__all__ = ["POOLING", "PRECISION", "add_data_options", "add_parser", "training_data"]
+__all__ = ["add_data_options", "add_parser", "training_data"]
 
 _TOP = 10_000
-PRECISION = "auto: what the processor is good at"
-POOLING = (
-    "auto: what the base model declares, else the recipe's (mean-without-special of a recipe goes "
-    "first)"
-)
-# The options for fields of the recipe, which checks choices and ranges itself.
-_RECIPE: Mapping[str, str] = {
-    "level": "what the strings are",
-    "temperature": "tau of the InfoNCE loss (none with multi_similarity)",
-    "span_length": "characters masked in one of the two copies (k); 0 for none",
-    "span_mask": "mask-token is the tokenizer's own, reference as in the authors' code, tokens at "
-    "most --span-length whole tokens, as BERT-CF",
-    "span_probability": "with --span-mask tokens: of the geometric distribution of a span's length",
-    "dropout": "rate of every dropout of the model",
-    "loss": "a form of InfoNCE; or multi_similarity, on hard triplets",
-    "max_length": "most tokens of a training string",
-    "epochs": "passes over the strings",
-    "batch_size": "strings in a batch; with --loss-batch, strings encoded at a time",
-    "learning_rate": "of AdamW",
-    "weight_decay": "of AdamW",
-    "drophead": "rate at which whole attention heads are dropped",
-    "whitening": "power of a whitening layer behind the pooling, 0 to 1",
-    "ms_alpha": "of multi_similarity: weight of positives",
-    "ms_beta": "of multi_similarity: weight of negatives",
-    "ms_base": "of multi_similarity: cosine that both are compared with",
-    "triplet_margin": "of multi_similarity: margin of a hard triplet's distances",
-    "same_dropout": "give a string and its copy the same dropout (a probe)",
-}
-_RUN: Mapping[str, str] = {
-    "pooling": POOLING,
-    "precision": PRECISION,
-    "loss_batch": "contrast N strings in a step, more than fit in memory: --batch-size of them are "
-    "encoded at a time, for one more forward pass (default: the batch size)",
-    "checkpoint_every": "steps between checkpoints; Ctrl-C also writes one",
-    "resume": "continue after the last checkpoint",
-    "overwrite": "replace --out, start afresh",
-}
+_NO_OVERRIDES = ("pooling",)  # of the recipe; --pooling is an option of the run
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -71,35 +30,47 @@ def add_parser(commands: Subparsers) -> None:
         commands,
         "tune",
         description="Tune a masked language model on raw strings, without labels, by Mirror-BERT.\n"
-        "Writes an ordinary Hugging Face folder plus mirror.json; with --langs, one for each "
-        "language.",
+        "Writes an ordinary Hugging Face folder plus mirror.json; one for each language of\n"
+        "--lang en,fr.",
         examples="""
-mirror-rt tune --recipe word --words en --out tuned
-mirror-rt tune --model bert-base-uncased --recipe sentence --data lines.txt --out tuned
-mirror-rt tune --recipe word --words en --out tuned --checkpoint-every 20
-mirror-rt tune --recipe word --words en --out tuned --resume
-mirror-rt tune --recipe word --words en --out tuned --loss-batch 2000
+mirror-rt tune --words en --out tuned
+mirror-rt tune bert-base-uncased --data lines.txt --out tuned
+mirror-rt tune --words en --out tuned --checkpoint-every 20
+mirror-rt tune --words en --out tuned --resume
+mirror-rt tune --words en --out tuned --loss-batch 2000
 mirror-rt tune --recipe simcse --data lines.txt --out tuned
 mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
 mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
-mirror-rt tune --recipe word --langs en,fr,ru --out TUNED
-mirror-rt tune --recipe sentence --langs en,ru --words sentences --data DIR --base mbert --out TUNED
-torchrun --nproc-per-node 4 -m mirror_rt.cli tune --recipe word --words en --out tuned
+mirror-rt tune --lang en,fr,ru --out TUNED
+mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
+torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
 """,
     )
     parser.add_argument(
         "--recipe",
-        required=True,
         metavar="NAME|FILE.toml",
         help=f"{', '.join(recipe_names())}, which docs/guides/tuning.md and docs/guides/systems.md "
-        "describe; or a TOML file",
+        "describe; or a TOML file (default: word for words and phrases, sentence for sentences)",
     )
-    add_base_options(parser, note="; with --langs: that of each language, see 'mirror-rt recipes'")
+    add_base_options(
+        parser, note="; with --lang alone: that of each language, see 'mirror-rt recipes'"
+    )
     add_data_options(parser)
     _add_language_options(parser)
-    add_run_options(parser, TuneConfig, _RUN)
-    add_fields(parser.add_argument_group("overrides of the recipe"), Recipe, _RECIPE)
+    add_run_options(parser, TuneConfig)
+    overrides = parser.add_argument_group("overrides of the recipe")
+    add_options(overrides, Recipe, leave_out=_NO_OVERRIDES, overrides=True)
     parser.set_defaults(run=run, wrong_usage=parser.error)
+
+
+class _Joined(argparse.Action):
+    """Joins by commas what an option is given several times."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -121,18 +92,21 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "with columns anchor, positive, negative; nli: SNLI or MultiNLI, JSONL or TSV, made into "
         "triplets; synonyms: concept id TAB name",
     )
-    group.add_argument("--language", metavar="TAG", help="with --data: language, for mirror.json")
+    group.add_argument(
+        "--lang",
+        action=_Joined,
+        metavar="TAG[,TAG]",
+        help="with a file as --data: its language, for mirror.json; otherwise tune for each of "
+        "these languages, into OUT/TAG (see below)",
+    )
 
 
 def _add_language_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("many languages")
-    group.add_argument(
-        "--langs",
-        metavar="TAG,...",
-        help="tune for each of these, into OUT/TAG. Then --words is a folder of TAG.txt to tune on "
-        "(default: the most frequent words), --data a folder of multisimlex/TAG.tsv, "
-        "sts/stsb-TAG-test.tsv or TAG.tsv to score before and after, and --resume keeps what is "
-        "finished",
+    group = parser.add_argument_group(
+        "many languages",
+        "With --lang alone, each language is tuned on its most frequent words, or on TAG.txt in\n"
+        "the folder --words. A folder as --data has multisimlex/TAG.tsv, sts/stsb-TAG-test.tsv or\n"
+        "TAG.tsv to score before and after. --resume keeps what is finished.",
     )
     add_recipes_option(group)
     group.add_argument("--json", action="store_true", help="the table at the end as JSON")
@@ -143,15 +117,20 @@ def run(arguments: argparse.Namespace) -> None:
     from mirror_train.compute.processes import is_first_process
     from mirror_train.training.tune import tune
 
-    changes = given(arguments, _RECIPE)
+    changes = given_values(Recipe, from_arguments(arguments), leave_out=_NO_OVERRIDES)
+    many = arguments.lang is not None and (arguments.data is None or arguments.data.is_dir())
+    data = None
+    if not many:
+        _check_one_language(arguments)
+    if arguments.recipe is None:
+        data = first_strings(arguments) if many else training_data(arguments)
+        arguments.recipe = _chosen_recipe(data, arguments)
     recipe = load_recipe(arguments.recipe).replace(**changes)
     config = given_config(arguments, TuneConfig, recipe=recipe)
-    if arguments.langs is not None:
+    if many:
         run_languages(arguments, config, changes)
         return
-    _check_one_language(arguments)
-    data = training_data(arguments)
-    report = tune(data, config)
+    report = tune(data or training_data(arguments), config)
     training = report.manifest.training or {}
     if not is_first_process():
         return
@@ -164,11 +143,25 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"next: mirror-rt export {report.out} --out BUNDLE")
 
 
+def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> str:
+    """Return the recipe for the strings, and say which it is and why."""
+    from mirror_train.compute.processes import is_first_process
+
+    name, reason = ("word", "for words")
+    if data is not None:
+        name, reason = default_recipe(data, arguments.data_format)
+    if is_first_process():
+        print(f"recipe {name}, {reason} (--recipe names another)")
+    return name
+
+
 def _check_one_language(arguments: argparse.Namespace) -> None:
     if (arguments.data is None) == (arguments.words is None):
-        arguments.wrong_usage("pass one of --data FILE and --words LANG, or --langs TAG,...")
+        arguments.wrong_usage("pass one of --data FILE and --words LANG, or --lang TAG,... alone")
+    if arguments.lang is not None and "," in arguments.lang:
+        raise ConfigError(f"--lang {arguments.lang}: the file {arguments.data} has one language")
     if arguments.json or arguments.recipes is not None:
-        raise ConfigError("--json and --recipes go with --langs")
+        raise ConfigError("--json and --recipes go with --lang alone")
 
 
 def training_data(arguments: argparse.Namespace) -> TrainingData:
@@ -176,15 +169,15 @@ def training_data(arguments: argparse.Namespace) -> TrainingData:
     from mirror_train.compute.processes import is_first_process
 
     if arguments.words is not None:
-        if arguments.data_format or arguments.language:
-            raise ConfigError("--data-format and --language go with --data, not with --words")
+        if arguments.data_format or arguments.lang:
+            raise ConfigError("--data-format and --lang go with --data, not with --words LANG")
         return word_list(arguments.words, top=_TOP if arguments.top is None else arguments.top)
     if arguments.top is not None:
         raise ConfigError("--top goes with --words, not with --data")
     data = load_training_data(
         arguments.data,
         data_format=arguments.data_format or "auto",
-        language=arguments.language,
+        language=arguments.lang,
     )
     if is_first_process():
         print(

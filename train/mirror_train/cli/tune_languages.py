@@ -1,4 +1,4 @@
-"""The command `mirror-rt tune --langs`: the jobs of the languages, and the table of results."""
+"""The command `mirror-rt tune --lang`: the jobs of the languages, and the table of results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
-from mirror_train.data.strings import has_word_list, word_list
+from mirror_train.data.strings import has_word_list, load_training_data, word_list
+from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageRecipe, load_languages
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
     from mirror_train.languages.tune_languages import LanguageJob, LanguageResult
 
-__all__ = ["run_languages"]
+__all__ = ["first_strings", "run_languages"]
 
 # The files of a language's scored pairs below --data, by level.
 _PAIRS = {
@@ -61,27 +62,36 @@ def run_languages(
         print(f"next: mirror-rt export --all {arguments.out} --out PACK")
 
 
+def first_strings(arguments: argparse.Namespace) -> TrainingData | None:
+    """Return the strings of the first language; None for frequent words."""
+    if arguments.words is None:
+        return None
+    tag = _tags(arguments.lang, load_languages(arguments.recipes).find)[0]
+    path = _find(Path(arguments.words), ("{}.txt",), tag)
+    return None if path is None else load_training_data(path)
+
+
 def _check_options(arguments: argparse.Namespace) -> None:
     from mirror_train.compute.processes import world_size
 
-    if arguments.language or arguments.data_format:
-        raise ConfigError("--language and --data-format do not go with --langs")
+    if arguments.data_format:
+        raise ConfigError("--data-format goes with a file as --data, not with --lang alone")
     if arguments.revision and not arguments.model:
-        raise ConfigError("--revision goes with --base: languages have base models of their own")
+        raise ConfigError("--revision goes with --model: languages have base models of their own")
     if arguments.top is not None and arguments.words is not None:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
     for option, folder in (("--words", arguments.words), ("--data", arguments.data)):
         if folder is not None and not Path(folder).is_dir():
-            raise ConfigError(f"{option} {folder}: with --langs, a folder is expected")
+            raise ConfigError(f"{option} {folder}: with --lang TAG alone, a folder is expected")
     if (count := world_size()) > 1:
-        raise ConfigError(f"--langs runs in one process, and torchrun started {count}")
+        raise ConfigError(f"--lang TAG,... runs in one process, and torchrun started {count}")
 
 
 def _jobs(
     arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
     table = load_languages(arguments.recipes)
-    tags = _tags(arguments.langs, table.find)
+    tags = _tags(arguments.lang, table.find)
     rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
     if arguments.recipe != template.recipe.level:  # --recipe overrides the table
         rows = [dataclasses.replace(row, recipe=template.recipe) for row in rows]
@@ -128,12 +138,12 @@ def _tags(text: str, find: Callable[[str], str]) -> list[str]:
     """Return the languages of the command line; refuse unknown ones and repetitions."""
     given = [tag.strip() for tag in text.split(",") if tag.strip()]
     if not given:
-        raise ConfigError("--langs names no language: expected en,fr for example")
+        raise ConfigError("--lang names no language: expected en,fr for example")
     for tag in given:
         find(tag)
     tags = [normalize_tag(tag) for tag in given]
     if repeated := [tag for tag in tags if tags.count(tag) > 1]:
-        raise ConfigError(f"--langs has {repeated[0]} more than once")
+        raise ConfigError(f"--lang has {repeated[0]} more than once")
     return tags
 
 

@@ -76,10 +76,11 @@ class Recipe:
             strings (see `mirror_train.training.whitening`), 0 .. 1; 0 for none.
         span_probability: with the span_mask `tokens`, of the geometric distribution that the
             length of a span is drawn from, 0 .. 1; characters do not use it.
-        ms_alpha: alpha of `multi_similarity`; other losses do without this and the next three.
-        ms_beta: beta.
-        ms_base: base, a cosine.
-        triplet_margin: margin of its hard triplets.
+        ms_alpha: alpha of `multi_similarity`, the weight of positives; other losses do without this
+            and the next three.
+        ms_beta: beta of `multi_similarity`, the weight of negatives.
+        ms_base: the cosine that `multi_similarity` compares both with.
+        triplet_margin: margin of a hard triplet's distances, for `multi_similarity`.
     """
 
     level: Level

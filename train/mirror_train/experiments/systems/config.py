@@ -65,8 +65,10 @@ class SystemsConfig(RunConfig):
         systems: their names; None for all that `data` has the inputs of.
         language: the language of the inputs and the sets.
         top: the number of first strings, pairs or rows to tune on; None for all.
-        max_steps: see `SystemJob`.
-        learning_rate: see `SystemJob`.
+        max_steps: most optimiser steps of flow, cf, burt and multitask; None for as many as their
+            papers, which take hours without a GPU.
+        learning_rate: of everything that moves the encoder; None for each paper's, made for models
+            of BERT-base's size (a small one takes a higher rate).
         samples: the number of samples of the bootstrap.
         export: whether exported bundles are evaluated, by the opener that `run_systems` is given.
         precision: auto, fp32, bf16 or fp16.

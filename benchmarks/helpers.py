@@ -1,0 +1,42 @@
+"""Helpers that several benchmarks share; they need the standard library alone."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is never found half written."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def median_ratio(
+    rounds: Sequence[dict[str, Any]], figure: Callable[[Any], float], ours: str, *theirs: str
+) -> float | None:
+    """Return the median over the rounds of the ratio of ours to the least of `theirs`.
+
+    Args:
+        rounds: what each round found, by contender.
+        figure: takes the figure to compare from what was found of one contender.
+        ours: name of the first contender.
+        theirs: names of the others.
+
+    Returns:
+        None if no round has all of the contenders.
+    """
+    whole = [found for found in rounds if all(name in found for name in (ours, *theirs))]
+    ratios = [figure(one[ours]) / min(figure(one[name]) for name in theirs) for one in whole]
+    return statistics.median(ratios) if ratios else None

@@ -1,0 +1,150 @@
+"""How the command line is called: names, groups, the model, suggestions, completion."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mirror_rt.cli.commands import GROUPS, installed_commands
+from mirror_rt.cli.parser import Parser, add_model, suggestion
+from mirror_rt.cli.wording import for_the_command_line
+
+
+def test_every_command_is_in_a_group_and_explains_itself(cli):
+    for name, command in installed_commands().items():
+        assert command.group in GROUPS
+        result = cli(*name.split(), "--help")
+        assert result.code == 0, result.err
+        assert result.out.startswith(f"usage: mirror-rt {name}")
+        assert f"mirror-rt {name}" in result.out.partition("examples:")[2]
+
+
+def test_help_imports_neither_torch_nor_onnxruntime():
+    program = (
+        "import sys; from mirror_rt.cli import main; main(['--help']); "
+        "print([name for name in ('torch', 'transformers', 'onnxruntime') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_no_arguments_say_what_to_do_first(cli):
+    result = cli()
+    assert (result.code, result.out) == (2, "")
+    assert "mirror-rt demo" in result.err.splitlines()[0]
+    assert "use a model:" in result.err
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "hint"),
+    [
+        ("encod bundle", "there is no command 'encod'", "did you mean encode?"),
+        ("--versoin", "there is no option '--versoin'", "did you mean --version?"),
+        ("encode b --inptu x", "there is no option --inptu", "did you mean --input?"),
+        ("encode b", "encode needs --input, --output", "for example: mirror-rt encode"),
+        ("info", "info needs BUNDLE|PACK", "for example: mirror-rt info bundle"),
+        ("info a --model b", "not allowed with", "for example: mirror-rt info bundle"),
+        ("info a b", "cannot tell what 'b' is for", "for example: mirror-rt info bundle"),
+        ("train flwo", "needs one of flow, cf, burt, multitask", "did you mean flow?"),
+        ("tune --out o --words en --epochs two", "--epochs must be an integer, got 'two'",
+         "for example: mirror-rt tune"),
+        ("tune --out o --data d --data-format pair", "expected one of auto, text, pairs",
+         "did you mean pairs?"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_takes_three_lines(cli, line, said, hint):
+    result = cli(*line.split())
+    first, second, third = result.err.splitlines()
+    assert result.code == 2
+    assert first.startswith("mirror-rt: error: ")
+    assert said in first
+    assert second.startswith(hint)
+    assert third.startswith("all options: mirror-rt")
+
+
+def test_nothing_is_suggested_where_nothing_is_near():
+    assert suggestion("zzzz", ["encode", "tune"]) == ""
+
+
+def test_former_names_of_commands_work_and_warn(cli):
+    result = cli("flow", "--help")
+    assert (result.code, result.out.splitlines()[0][:26]) == (0, "usage: mirror-rt train flo")
+    warning = "mirror-rt: warning: 'mirror-rt flow' is called 'mirror-rt train flow' now"
+    assert result.err.splitlines() == [warning]
+    assert cli("train", "--help").code == 0
+    assert "train cf" in cli("train", "--help").out
+
+
+def test_former_names_of_options_work():
+    parser = Parser()
+    add_model(parser, required=False)
+    parser.add_argument("--lang")
+    assert parser.parse_args(["--base", "m", "--langs=en,fr"]).__dict__ == {
+        "model": "m", "lang": "en,fr",
+    }  # fmt: skip
+    assert parser.parse_args(["--language", "fr"]).lang == "fr"
+
+
+@pytest.mark.parametrize(
+    "line", ["m --out o", "--out o m", "--out o --model m", "--model=m --out o"]
+)
+def test_a_model_is_a_word_or_an_option(line):
+    for several in (False, True):
+        parser = Parser()
+        add_model(parser, several=several)
+        parser.add_argument("--out")
+        assert parser.parse_args(line.split()).model == (["m"] if several else "m")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("x exists: pass --overwrite (overwrite=True)", "x exists: pass --overwrite"),
+        ("errors='nan' needs float32", "--errors nan needs float32"),
+        ("batch_size must be at least 1", "--batch-size must be at least 1"),
+        ("errors must be raise or nan", "--errors must be raise or nan"),
+        ("these errors must end", "these errors must end"),
+        ("pass provider_options={'trt_cuda_graph_enable': True}",
+         "pass --provider-option trt_cuda_graph_enable=true"),
+        ("devices=[0, 1]: no cards", "--devices 0,1: no cards"),
+        ("normalize_embeddings=False, truncate_dim=None", "--no-normalize, no --truncate-dim"),
+        ("no field 'batch_size' in batch_size.json", "no field 'batch_size' in batch_size.json"),
+        ("text 2: expected str, got NoneType", "text 2: expected a text, got null"),
+    ],
+)  # fmt: skip
+def test_errors_speak_of_options(message, expected):
+    names = ["overwrite", "errors", "batch_size", "provider_option", "devices", "normalize",
+             "truncate_dim"]  # fmt: skip
+    assert for_the_command_line(message, names) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_what_a_shell_needs(cli, shell):
+    pytest.importorskip("argcomplete")
+    result = cli("completion", shell)
+    assert result.code == 0, result.err
+    assert "mirror-rt" in result.out
+    assert "_ARGCOMPLETE" in result.out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("mirror-rt enc", {"encode"}),
+        ("mirror-rt train ", {"flow", "cf", "burt", "multitask"}),
+        ("mirror-rt encode b --trunc", {"--truncate-dim"}),
+        ("mirror-rt train cf --views ", {"mirror", "simcse"}),
+    ],
+)
+def test_the_tab_key(line, expected, tmp_path):
+    pytest.importorskip("argcomplete")
+    answer = tmp_path / "answer"
+    environment = {
+        "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-m", "mirror_rt.cli"], env=environment, check=False)
+    assert expected <= {word.strip() for word in answer.read_text().splitlines()}
