@@ -125,8 +125,8 @@ def _word_test(model: BatchEncoder) -> Grades:
 def _print_score(tests: dict[str, Grades]) -> None:
     n = sum(map(len, tests["before"].values()))
     print(f"\n     A test of {n} pairs of words: doctor goes with physician before hospital, and "
-          "with\n     hospital before an unrelated word. Correlation of the cosines with this order "
-          "(Spearman's rho,\n     higher is better, 1 is perfect):\n")  # fmt: skip
+          "with\n     hospital before an unrelated word. The correlation of the cosines with this "
+          "order\n     (Spearman's rho, higher is better, 1 is perfect):\n")  # fmt: skip
     for when, grades in tests.items():
         values = np.concatenate(list(grades.values()))
         order = np.repeat(np.arange(len(grades)), [len(g) for g in grades.values()])

@@ -27,6 +27,8 @@ from mirror_rt.errors import MirrorError
 
 __all__ = ["ModelResult", "run_workers"]
 
+ModelStatus = Literal["exported", "kept", "failed"]
+
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
@@ -45,7 +47,7 @@ class ModelResult:
 
     name: str
     model: str
-    status: Literal["exported", "kept", "failed"]
+    status: ModelStatus
     seconds: float = 0.0
     manifest: Manifest | None = None
     error: str | None = None
@@ -124,7 +126,8 @@ def _run(name: str, config: ExportConfig, threads: int, running: _Running) -> Mo
     if reply is None:
         said = next((line for line in reversed(lines) if line.strip()), "nothing said")
         reply = {"error": how_it_ended(process, advice=": try fewer --jobs", said=said)}
-    seconds, status = round(time.monotonic() - start, 1), "failed" if reply["error"] else "exported"
+    status: ModelStatus = "failed" if reply["error"] else "exported"
+    seconds = round(time.monotonic() - start, 1)
     return ModelResult(name, config.model, status, seconds, log=tuple(lines), **reply)
 
 
