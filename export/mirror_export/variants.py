@@ -66,11 +66,6 @@ def trace(
     """Write the float32 graph into `folder` and encode the parity texts with PyTorch.
 
     This takes the tokenizer of `pretrained` away, so it cannot be saved afterwards.
-
-    Raises:
-        ModelError: torch cannot trace the model.
-        DataError: the file of pairs cannot be used.
-        ConfigError: the folder of pairs has no file for the model's language.
     """
     pairs = _read_pairs(config.parity_pairs, manifest.language)  # before any work
     path = folder / Layout.model
@@ -112,12 +107,7 @@ def check_wanted(config: ExportConfig) -> list[str]:
 def write_variants(
     folder: Path, manifest: Manifest, reference: Reference, config: ExportConfig
 ) -> dict[str, Variant]:
-    """Derive every variant from the float32 graph in `folder` and compare each with PyTorch.
-
-    Raises:
-        ParityError: a variant fails its gate, and the configuration does not force it.
-        ConfigError: the configuration asks for no variant that exists.
-    """
+    """Derive every variant from the float32 graph in `folder` and compare each with PyTorch."""
     variants = {}
     derived = derive(folder, manifest, reference.texts, reference.graph, check_wanted(config))
     for name, variant in derived.items():
