@@ -1,4 +1,4 @@
-"""Check on real rows whether the heads of a bundle predict the same as PyTorch.
+r"""Check on real rows whether the heads of a bundle predict the same as PyTorch.
 
     mirror-rt train multitask --data ../shared/data/pairs --out tuned --steps 150 \
         --learning-rate 5e-5
