@@ -123,8 +123,8 @@ class BoundEncoder {
 
   void repeat_layer(std::int64_t layer) { encoder_->repeat_layer(layer); }
 
-  Floats run(const Ids& input_ids, const Ids& mask, const std::string& pooling, int threads,
-             int spins) const {
+  Floats run(const Ids& input_ids, const Ids& mask, const std::string& pooling, bool normalize,
+             int threads, int spins) const {
     if (input_ids.ndim() != 2 || mask.ndim() != 2 || mask.shape(0) != input_ids.shape(0) ||
         mask.shape(1) != input_ids.shape(1)) {
       throw py::value_error("input_ids and attention_mask must have the same two dimensions");
@@ -140,9 +140,11 @@ class BoundEncoder {
     const Texts texts{ids.data(), offsets.data(), input_ids.shape(0)};
     py::gil_scoped_release release;
     encoder_->run(texts, pool, threads, spins, data);
+    if (normalize) normalize_rows(data, rows, encoder_->config().hidden);
     return out;
   }
 
+  std::int64_t hidden() const { return encoder_->config().hidden; }
   std::string isa() const { return encoder_->isa(); }
 
  private:
@@ -207,7 +209,8 @@ void bind_engine(py::module_& m) {
       .def("repeat_layer", &BoundEncoder::repeat_layer, py::arg("layer"),
            "Add a layer that shares the weights of an earlier one.")
       .def("run", &BoundEncoder::run, py::arg("input_ids"), py::arg("attention_mask"),
-           py::kw_only(), py::arg("pooling"), py::arg("threads"), py::arg("spins"),
+           py::kw_only(), py::arg("pooling"), py::arg("normalize"), py::arg("threads"), py::arg("spins"),
            "Encode rows that are padded on the right: float32 [rows, H], or [tokens, H].")
+      .def_property_readonly("hidden", &BoundEncoder::hidden)
       .def_property_readonly("instruction_set", &BoundEncoder::isa);
 }

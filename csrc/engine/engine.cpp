@@ -1,7 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 
 #include "engine/workspace.h"
 #include "parallel.h"
@@ -61,9 +61,19 @@ void Encoder::repeat_layer(std::int64_t layer) {
   layers_.push_back(layers_.at(static_cast<std::size_t>(layer)));
 }
 
+void normalize_rows(float* rows, std::int64_t count, std::int64_t n) {
+  for (float* x = rows; x < rows + count * n; x += n) {
+    double squares = 0;
+    for (std::int64_t k = 0; k < n; ++k) squares += double{x[k]} * x[k];
+    const auto factor = static_cast<float>(1 / std::max(std::sqrt(squares), 1e-12));
+    for (std::int64_t k = 0; k < n; ++k) x[k] *= factor;
+  }
+}
+
 std::unique_ptr<Workspace> Encoder::workspace() const {
-  const std::lock_guard<std::mutex> lock(keeping_);
-  if (kept_.empty()) return std::make_unique<Workspace>();
+  // A lock that is not free at once may never be, in a process that was forked meanwhile.
+  const std::unique_lock<std::mutex> lock(keeping_, std::try_to_lock);
+  if (!lock || kept_.empty()) return std::make_unique<Workspace>();
   auto found = std::move(kept_.back());
   kept_.pop_back();
   return found;
@@ -71,8 +81,8 @@ std::unique_ptr<Workspace> Encoder::workspace() const {
 
 void Encoder::give_back(std::unique_ptr<Workspace> workspace) const {
   if (workspace->tokens > kKeptTokens) return;
-  const std::lock_guard<std::mutex> lock(keeping_);
-  if (kept_.size() < kKeptWorkspaces) kept_.push_back(std::move(workspace));
+  const std::unique_lock<std::mutex> lock(keeping_, std::try_to_lock);
+  if (lock && kept_.size() < kKeptWorkspaces) kept_.push_back(std::move(workspace));
 }
 
 }  // namespace mirror_rt::engine

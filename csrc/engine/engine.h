@@ -141,4 +141,7 @@ class Encoder {
   mutable std::vector<std::unique_ptr<Workspace>> kept_;
 };
 
+/// Scales rows of `n` numbers to unit length; a row of zeros stays as it is.
+void normalize_rows(float* rows, std::int64_t count, std::int64_t n);
+
 }  // namespace mirror_rt::engine
