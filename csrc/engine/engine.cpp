@@ -48,6 +48,12 @@ Norm Encoder::norm(const PackedNorm& packed) const {
   return {packed.weight.get(), packed.bias.get(), config_.epsilon};
 }
 
+bool Encoder::attends_in_pairs() const {
+  const bool even = config_.hidden / config_.heads % 2 == 0;
+  return even && (config_.precision == Precision::bfloat16 ||
+                  (config_.precision == Precision::int8 && isa_.pairs));
+}
+
 void Encoder::add_layer(const LayerWeights& w) {
   const Precision p = config_.precision;
   owned_.push_back(std::make_unique<Layer>(

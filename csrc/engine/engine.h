@@ -125,6 +125,7 @@ class Encoder {
   void normalize_rows(Phases::Member& member, const Group& group, const PackedNorm& of) const;
   void convert_rows(Phases::Member& member, const Group& group, const float* from,
                     std::int64_t stride, std::int64_t n, const Operand& to) const;
+  bool attends_in_pairs() const;
   void pool(const Group& group, std::int64_t text) const;
   std::unique_ptr<Workspace> workspace() const;
   void give_back(std::unique_ptr<Workspace> workspace) const;

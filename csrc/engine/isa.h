@@ -54,9 +54,10 @@ struct Norm {
 
 /// One head of one text.
 struct Head {
-  const float* query;  // first row; the rows of keys and values have the same stride
-  const float* key;
-  const float* value;
+  const void* query;  // first row, float32; the rows of keys and values have the same stride
+  const void* key;
+  const void* value;
+  bool pairs;  // whether these are bfloat16, and so are multiplied
   std::int64_t stride;
   std::int64_t tokens;
   std::int64_t size;         // numbers of a head
@@ -70,6 +71,7 @@ struct Head {
 struct Isa {
   const char* name;
   bool (*supported)();
+  bool pairs;  // whether products of bfloat16 are faster than those of float32
 
   /// Computes rows [begin, end) of a w + bias for one panel of columns.
   void (*product)(Precision, const Operand& a, const Matrix& w, std::int64_t panel,

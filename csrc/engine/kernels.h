@@ -13,6 +13,12 @@
 namespace mirror_rt::engine {
 namespace {
 
+#ifdef __AVX512BF16__
+constexpr bool kPairs = true;
+#else
+constexpr bool kPairs = false;
+#endif
+
 bool supported() {
 #ifdef MIRROR_RT_EMULATE
   return true;  // compiled for another processor, to test the tiling
@@ -26,7 +32,7 @@ bool supported() {
 // Two macros are needed, so that the name is expanded before it is pasted.
 #define MIRROR_RT_DEFINE(isa) \
   extern const Isa k_##isa;   \
-  const Isa k_##isa = {#isa, supported, product, normalize, convert, attend};
+  const Isa k_##isa = {#isa, supported, kPairs, product, normalize, convert, attend};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

@@ -136,17 +136,20 @@ void Encoder::products(Phases::Member& member, const Group& g, const Operand& a,
 void Encoder::attention(Phases::Member& member, const Group& g) const {
   const Config& c = config_;
   const std::int64_t size = c.hidden / c.heads, distances = 2 * c.buckets_span - 1;
-  const bool halves = c.precision == Precision::bfloat16;
+  const bool halves = c.precision == Precision::bfloat16, pairs = attends_in_pairs();
   const std::int64_t width = halves ? 2 : 4;
   auto* out = halves ? static_cast<char*>(g.attended.values) : reinterpret_cast<char*>(g.context);
   member.run(g.texts.count * c.heads, [&](std::int64_t task) {
     const std::int64_t text = task / c.heads, number = task % c.heads, start = g.start(text);
-    const float* query = g.wide + start * g.wide_stride + number * size;
+    const std::int64_t step = pairs ? 2 : 4;
+    const char* query = reinterpret_cast<const char*>(g.wide) +
+                        (start * g.wide_stride + number * size) * step;
     const float* relative = relative_.get();
     if (relative != nullptr) relative += number * (distances + kPanel) + c.buckets_span - 1;
     const Head head{query,
-                    query + c.hidden,
-                    query + 2 * c.hidden,
+                    query + c.hidden * step,
+                    query + 2 * c.hidden * step,
+                    pairs,
                     g.wide_stride,
                     g.length(text),
                     size,
@@ -177,7 +180,8 @@ void Encoder::convert_rows(Phases::Member& member, const Group& g, const float* 
 void Encoder::run_layer(Phases::Member& member, const Group& g, const Layer& layer) const {
   const Precision precision = config_.precision;
   const bool converts = precision == Precision::int8;
-  products(member, g, g.input, layer.query_key_value, {g.wide, g.wide_stride});
+  products(member, g, g.input, layer.query_key_value,
+           {g.wide, g.wide_stride, false, attends_in_pairs()});
   attention(member, g);
   if (converts) {
     convert_rows(member, g, g.context, g.hidden_stride, config_.hidden, g.attended);
