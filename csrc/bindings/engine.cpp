@@ -121,7 +121,12 @@ class BoundEncoder {
     encoder_->add_layer(weights);
   }
 
-  void repeat_layer(std::int64_t layer) { encoder_->repeat_layer(layer); }
+  void repeat_layer(std::int64_t layer) {
+    if (layer < 0 || layer >= encoder_->layers()) {
+      throw py::value_error("there is no layer " + std::to_string(layer));
+    }
+    encoder_->repeat_layer(layer);
+  }
 
   Floats run(const Ids& input_ids, const Ids& mask, const std::string& pooling, bool normalize,
              int threads, int spins) const {

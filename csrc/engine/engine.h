@@ -100,6 +100,7 @@ class Encoder {
   void run(const Texts& texts, Pooling pooling, int threads, int spins, float* out) const;
 
   const Config& config() const { return config_; }
+  std::int64_t layers() const { return static_cast<std::int64_t>(layers_.size()); }
   const char* isa() const { return isa_.name; }
 
  private:
