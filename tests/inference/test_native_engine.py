@@ -116,7 +116,7 @@ def test_wrong_shapes_and_ids_are_refused():
         run(encoder, [[1, 60]])
     with pytest.raises(IndexError, match="token id -1 is outside"):
         run(encoder, [[-1]])
-    with pytest.raises(IndexError, match="151 tokens: expected 1 .. 150"):
+    with pytest.raises(IndexError, match=r"151 tokens: expected 1 .. 150"):
         run(encoder, [[1] * 151])
     ids = np.ones((2, 3), np.int64)
     options = {"pooling": "mean", "normalize": True, "threads": 1, "spins": 0}
