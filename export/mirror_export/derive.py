@@ -51,6 +51,8 @@ KINDS = {
     "int8": Kind("int8", "cpu", "onnx/model_int8.onnx"),
     "fp32-cuda": Kind("fp32", "cuda", "onnx/model_packed.onnx"),
     "fp16-cuda": Kind("fp16", "cuda", "onnx/model_fp16_packed.onnx"),
+    "bf16-native": Kind("bf16", "native", Layout.model),
+    "int8-native": Kind("int8", "native", Layout.model),
 }
 # How many texts, the longest, are run to measure the range of the layers for float16.
 _MEASURED = 8
@@ -76,7 +78,10 @@ def derive(
     keep = {"fp16": _single_layers(folder, manifest, texts) if half else []}
     variants, graphs = {}, {"fp32": traced}
     for name in wanted:
-        precision, target, _ = KINDS[name]
+        precision, target, file = KINDS[name]
+        if target == "native":  # the engine takes its weights from the float32 graph
+            variants[name] = Variant(file, precision, target, traced)
+            continue
         written = name if packs else precision
         weights = KINDS[precision].file if written != precision and precision in wanted else None
         if written not in graphs:

@@ -20,6 +20,7 @@ from mirror_rt.inference.shared_libraries import (
 __all__ = [
     "CPU",
     "CUDA",
+    "NATIVE",
     "TENSORRT",
     "Providers",
     "candidates",
@@ -32,8 +33,9 @@ logger = logging.getLogger("mirror_rt")
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
+NATIVE: Literal["native"] = "native"  # the engine of this package, in place of onnxruntime
 
-Providers = Literal["auto", "cpu", "cuda", "tensorrt"] | Sequence[str]
+Providers = Literal["auto", "cpu", "cuda", "tensorrt", "native"] | Sequence[str]
 
 _SHORT = {"cpu": [CPU], "cuda": [CUDA, CPU], "tensorrt": [TENSORRT, CUDA, CPU]}
 

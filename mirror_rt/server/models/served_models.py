@@ -140,7 +140,7 @@ def resolve_source(source: str | Path, config: ServerConfig) -> Path:
     """Return the folder of a bundle or a pack, which is downloaded if `source` is a hub name."""
     load = config.load
     return resolve_bundle(
-        source, revision=load.revision, offline=load.offline, variants=[load.variant]
+        source, revision=load.revision, offline=load.offline, variants=[load.stored_variant]
     )
 
 
