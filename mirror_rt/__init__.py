@@ -40,6 +40,7 @@ from mirror_rt.errors import (
     ProviderError,
     ReentrantCallError,
     ServerError,
+    UnknownOptionError,
 )
 from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.vectors.quantization import calibration_ranges, quantize_embeddings
@@ -83,6 +84,7 @@ __all__ = [
     "Scheduler",
     "SearchResult",
     "ServerError",
+    "UnknownOptionError",
     "__version__",
     "calibration_ranges",
     "quantize_embeddings",

@@ -2,6 +2,7 @@
 
 MirrorError
 |-- ConfigError (ValueError)             an option or recipe field has an unusable value
+|   `-- UnknownOptionError (TypeError)   a function takes no such keyword argument
 |-- DataError (ValueError)               a data file cannot be used
 |-- InvalidTextError (ValueError)        one or more texts cannot be encoded
 |   `-- NonFiniteError                   the model gives them NaN or infinity
@@ -50,6 +51,7 @@ __all__ = [
     "ProviderError",
     "ReentrantCallError",
     "ServerError",
+    "UnknownOptionError",
     "importing",
     "require",
 ]
@@ -61,6 +63,10 @@ class MirrorError(Exception):
 
 class ConfigError(MirrorError, ValueError):
     """An option or a recipe field has a value that cannot be used."""
+
+
+class UnknownOptionError(ConfigError, TypeError):
+    """A function was given a keyword argument that it does not take."""
 
 
 class DataError(MirrorError, ValueError):

@@ -9,7 +9,7 @@ from typing import Any
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords
 
-__all__ = ["device_options", "refuse", "refuse_unknown"]
+__all__ = ["device_options", "refuse"]
 
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
@@ -41,11 +41,3 @@ def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> No
     for name, hint in hints.items():
         if given.get(name):
             raise ConfigError(f"{owner} does not take {name}={given[name]!r} here: {hint}")
-
-
-def refuse_unknown(owner: str, unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Raise ConfigError if there are unknown keyword arguments."""
-    for name in unknown:
-        if name not in known:
-            raise ConfigError(f"{owner} takes no argument {name!r}; beside those of its own it "
-                              f"takes {', '.join(known)}")  # fmt: skip

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.compat.arguments import device_options, refuse, refuse_unknown
+from mirror_rt.compat.arguments import device_options, refuse
 from mirror_rt.compat.similarity import SimilarityName, pairwise_similarity, similarity
 from mirror_rt.compat.tensors import as_tensor, has_tensors
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.prompts import QUERY_NAMES, Prompts
 from mirror_rt.vectors.normalization import normalize_rows

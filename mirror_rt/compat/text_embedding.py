@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.adapters.lazy import LazyEncoder
-from mirror_rt.compat.arguments import refuse, refuse_unknown
+from mirror_rt.compat.arguments import refuse
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords
 
 __all__ = ["TextEmbedding"]

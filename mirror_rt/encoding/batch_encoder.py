@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Protocol, Unpack
+from typing import Any, Never, Protocol, Unpack
 
 import numpy.typing as npt
 
 from mirror_rt.errors import InvalidTextError
+from mirror_rt.keywords import ATTRIBUTES, refuse_unknown, with_visible_options
 from mirror_rt.pipeline.inputs import Inputs, as_list, check_stream
-from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan, OnError, OnTooLong
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, OnError, OnTooLong
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.pipeline.short_text import encode_short
@@ -35,6 +36,7 @@ class EmbeddingModel(Protocol):
         ...
 
 
+@with_visible_options(EncodeOptions)
 class BatchEncoder:
     """The `encode` family of methods over a pipeline, whichever model that pipeline has.
 
@@ -110,6 +112,7 @@ class BatchEncoder:
         prompt: str | None = None,
         on_too_long: OnTooLong = "truncate",
         errors: OnError = "raise",
+        **unknown: Never,
     ) -> Embeddings:
         """Encode texts.
 
@@ -128,6 +131,8 @@ class BatchEncoder:
                 is too long and `on_too_long` is `"error"`.
             ConfigError: an option has an unusable value.
         """
+        if unknown:
+            refuse_unknown("encode", unknown, EncodeKeywords.__annotations__)
         plan = self.pipeline.plan(
             batch_size=batch_size,
             normalize_embeddings=normalize_embeddings,
@@ -232,6 +237,10 @@ class BatchEncoder:
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Vectors:
         """Return the cosines of all rows of `a` [n, D] and `b` [m, D]: float32 [n, m]."""
         return cosine_similarity(a, b)
+
+    def __getattr__(self, name: str) -> Any:
+        hint = f": write {ATTRIBUTES[name]}" if name in ATTRIBUTES else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}", name=name)
 
     def _rows(self, windows: Iterable[TextWindow], plan: EncodePlan) -> Iterator[Embeddings]:
         for part in self.pipeline.encode_windows(windows, plan):

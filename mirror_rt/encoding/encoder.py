@@ -18,7 +18,8 @@ from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
-from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.keywords import refuse_unknown, with_visible_options
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.tokens.chunking import check_prompt
@@ -27,6 +28,7 @@ from mirror_rt.tokens.tokenization import TextTokenizer
 __all__ = ["Encoder"]
 
 
+@with_visible_options(LoadOptions, EncodeOptions)
 class Encoder(BatchEncoder):
     """A loaded bundle: `Encoder.load(path).encode(texts)`.
 
@@ -82,6 +84,7 @@ class Encoder(BatchEncoder):
         )
 
         refuse_pack(Path(path_or_name))
+        refuse_unknown("Encoder.load", keywords, LoadKeywords.__annotations__)
         options = LoadOptions(**keywords)
         folder = resolve_bundle(
             path_or_name,

@@ -14,7 +14,8 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
 from mirror_rt.evaluation.statistics import pearson
 from mirror_rt.heads.task_heads import Heads, Predictions, TaskHead
-from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.options import OnError, OnTooLong
 from mirror_rt.tokens.tokenization import why_invalid
 
@@ -23,6 +24,7 @@ __all__ = ["Predictor", "class_of", "score_predictions"]
 _NO_VECTOR = "it is too long, leaves no token, or the model gives it no finite vector"
 
 
+@with_visible_options(LoadOptions)
 class Predictor:
     """A loaded bundle with task heads: `Predictor.load(path).predict(head, texts)`.
 

@@ -14,6 +14,7 @@ from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.keywords import with_visible_options
 from mirror_rt.languages.detection import Detector
 from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
 from mirror_rt.languages.pack_encoder import PackEncoder
@@ -29,6 +30,7 @@ logger = logging.getLogger("mirror_rt")
 _TOKENIZER_GROWTH = 17
 
 
+@with_visible_options(LoadOptions)
 class LanguagePack(PackEncoder):
     """A loaded language pack: `LanguagePack.load(path).encode(texts, lang="fr")`.
 

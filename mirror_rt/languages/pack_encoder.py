@@ -15,10 +15,11 @@ import numpy.typing as npt
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
+from mirror_rt.keywords import with_visible_options
 from mirror_rt.languages.encoder_cache import EncoderCache
 from mirror_rt.languages.routing import Languages, Router
 from mirror_rt.pipeline.inputs import as_list, check_stream
-from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
 from mirror_rt.pipeline.results import EncodedTexts, empty_texts, place
 from mirror_rt.tokens.tokenization import TokenPiece
@@ -32,6 +33,7 @@ T = TypeVar("T")
 Rows = npt.NDArray[np.int64]
 
 
+@with_visible_options(EncodeOptions)
 class PackEncoder:
     """Encodes like an `Encoder`, each text with the bundle of its language.
 

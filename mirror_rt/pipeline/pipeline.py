@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mirror_rt import _core
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
+from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.pipeline.results import EncodedTexts, join
@@ -70,6 +71,7 @@ class Pipeline:
         try:
             return _plan(self.defaults, **options)  # type: ignore[arg-type]  # or it raises
         except TypeError:  # one of them is an array or a list, which no cache can look up
+            refuse_unknown("encode", options, EncodeKeywords.__annotations__)
             return EncodePlan.make(self.defaults, EncodeOptions(**options))
 
     def prepare(

@@ -12,8 +12,9 @@ from concurrent.futures import Future
 from typing import Self, TypeVar, Unpack
 
 from mirror_rt.errors import DeadlineError
+from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.inputs import Inputs
-from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.admission import Admission
 from mirror_rt.scheduling.calls import (
@@ -36,6 +37,7 @@ logger = logging.getLogger("mirror_rt")
 T = TypeVar("T")
 
 
+@with_visible_options(EncodeOptions)
 class Scheduler:
     """Batches the texts of concurrent callers, threads or asyncio tasks, when a device is free.
 
