@@ -25,7 +25,8 @@ def check_one_process(command: str) -> None:
     """Raise ConfigError where torchrun has started several processes."""
     if (count := world_size()) > 1:
         raise ConfigError(
-            f"mirror-rt train {command} runs in one process, torchrun started {count}: start it without"
+            f"mirror-rt train {command} runs in one process, torchrun started {count}: start it "
+            "without"
         )
 
 
