@@ -1,6 +1,7 @@
 """Check on real rows whether the heads of a bundle predict the same as PyTorch.
 
-    mirror-rt train multitask --data ../shared/data/pairs --out tuned --steps 150 --learning-rate 5e-5
+    mirror-rt train multitask --data ../shared/data/pairs --out tuned --steps 150 \\
+        --learning-rate 5e-5
     mirror-rt export tuned --out bundle
     python benchmarks/heads.py tuned bundle --data ../shared/data/pairs
 

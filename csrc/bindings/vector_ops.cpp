@@ -23,7 +23,7 @@ using namespace mirror_rt::vector_ops;
 template <class T>
 using Array = py::array_t<T, py::array::c_style>;
 
-constexpr std::uint8_t kSignBit = 0x80;
+std::uint8_t flip_of(bool is_signed) { return is_signed ? 0x80 : 0; }
 
 const Isa& isa_named(const std::optional<std::string>& name) {
   const Isa* found = find_isa(name ? name->c_str() : nullptr);
@@ -52,7 +52,7 @@ Array<std::uint8_t> quantize_rows(const Array<float>& x, const Array<float>& sta
   std::int64_t bad;
   {
     py::gil_scoped_release release;
-    bad = quantize(chosen, data, n, dim, start, step, is_signed ? kSignBit : 0, codes);
+    bad = quantize(chosen, data, n, dim, start, step, flip_of(is_signed), codes);
   }
   if (bad >= 0) throw py::value_error("row " + std::to_string(bad) + " holds NaN");
   return out;
@@ -63,18 +63,18 @@ std::vector<std::int64_t> non_finite_rows_of(const Array<float>& x) {
   return non_finite_rows(x.data(), x.shape(0), x.shape(1));
 }
 
-/// Calls run(isa, corpus, query, n_queries, scores, indices) without the GIL, with empty heaps.
-/// -> (scores int32, indices int64), each [parts, queries, k], unsorted
-template <class Query, class Run>
-py::tuple search(const Array<Query>& queries, const Array<std::uint8_t>& corpus, std::int64_t k,
-                 std::int64_t parts, const std::optional<std::string>& isa, const Run& run) {
+/// Searches by `run`. -> (scores int32, indices int64), each [parts, queries, k], unsorted
+template <class Query>
+py::tuple search(Search<Query>* run, const Array<Query>& queries, const Array<std::uint8_t>& corpus,
+                 bool is_signed, std::int64_t k, std::int64_t parts,
+                 const std::optional<std::string>& isa) {
   check_matrix(queries, "queries");
   check_matrix(corpus, "corpus");
   if (queries.shape(1) != corpus.shape(1)) {
     throw py::value_error("queries and corpus must have rows of one length");
   }
   if (k < 1 || parts < 1) throw py::value_error("k and parts must be at least 1");
-  const Corpus rows{corpus.data(), corpus.shape(0), corpus.shape(1), parts};
+  const Corpus rows{corpus.data(), corpus.shape(0), corpus.shape(1), parts, flip_of(is_signed)};
   const Isa& chosen = isa_named(isa);
   const Query* query = queries.data();
   const std::int64_t n_queries = queries.shape(0);
@@ -87,30 +87,9 @@ py::tuple search(const Array<Query>& queries, const Array<std::uint8_t>& corpus,
   std::fill_n(index, indices.size(), std::int64_t{-1});
   {
     py::gil_scoped_release release;
-    run(chosen, rows, query, n_queries, score, index);
+    run(chosen, rows, query, n_queries, k, score, index);
   }
   return py::make_tuple(scores, indices);
-}
-
-py::tuple search_codes_of(const Array<std::int16_t>& queries, const Array<std::uint8_t>& corpus,
-                          bool is_signed, std::int64_t k, std::int64_t parts,
-                          const std::optional<std::string>& isa) {
-  return search(queries, corpus, k, parts, isa,
-                [&](const Isa& chosen, const Corpus& rows, const std::int16_t* query,
-                    std::int64_t n, std::int32_t* scores, std::int64_t* indices) {
-                  search_codes(chosen, rows, is_signed ? kSignBit : 0, query, n, k, scores,
-                               indices);
-                });
-}
-
-py::tuple search_bits_of(const Array<std::uint8_t>& queries, const Array<std::uint8_t>& corpus,
-                         std::int64_t k, std::int64_t parts,
-                         const std::optional<std::string>& isa) {
-  return search(queries, corpus, k, parts, isa,
-                [&](const Isa& chosen, const Corpus& rows, const std::uint8_t* query,
-                    std::int64_t n, std::int32_t* scores, std::int64_t* indices) {
-                  search_bits(chosen, rows, query, n, k, scores, indices);
-                });
 }
 
 // Updates the heaps best_scores and best_indices [queries, k] with scores [queries, rows].
@@ -146,12 +125,23 @@ void bind_vector_ops(py::module_& m) {
   m.def("quantize_rows", &quantize_rows, py::arg("embeddings"), py::arg("starts"), py::arg("steps"),
         py::kw_only(), py::arg("signed"), isa,
         "Codes uint8 [n, D] of float32 [n, D]; signed: the bytes of an int8 array.");
-  m.def("search_codes", &search_codes_of, py::arg("queries"), py::arg("corpus"), py::kw_only(),
-        py::arg("signed"), py::arg("k"), py::arg("parts"), isa,
-        "Largest dot products of int16 queries and byte codes: (scores, indices), unsorted.");
-  m.def("search_bits", &search_bits_of, py::arg("queries"), py::arg("corpus"), py::kw_only(),
-        py::arg("k"), py::arg("parts"), isa,
-        "Rows of fewest different bits: (- their number, indices), unsorted.");
+  m.def(
+      "search_codes",
+      [](const Array<std::int16_t>& queries, const Array<std::uint8_t>& corpus, bool is_signed,
+         std::int64_t k, std::int64_t parts, const std::optional<std::string>& isa) {
+        return search(&search_codes, queries, corpus, is_signed, k, parts, isa);
+      },
+      py::arg("queries"), py::arg("corpus"), py::kw_only(), py::arg("signed"), py::arg("k"),
+      py::arg("parts"), isa,
+      "Largest dot products of int16 queries and byte codes: (scores, indices), unsorted.");
+  m.def(
+      "search_bits",
+      [](const Array<std::uint8_t>& queries, const Array<std::uint8_t>& corpus, std::int64_t k,
+         std::int64_t parts, const std::optional<std::string>& isa) {
+        return search(&search_bits, queries, corpus, false, k, parts, isa);
+      },
+      py::arg("queries"), py::arg("corpus"), py::kw_only(), py::arg("k"), py::arg("parts"), isa,
+      "Rows of fewest different bits: (- their number, indices), unsorted.");
   m.def("keep_best", &keep_best_rows, py::arg("scores"), py::arg("first"),
         py::arg("best_scores").noconvert(), py::arg("best_indices").noconvert(), py::kw_only(), isa,
         "Update heaps [queries, k] with the scores [queries, rows] of rows first, first + 1.");

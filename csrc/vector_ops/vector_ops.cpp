@@ -94,9 +94,9 @@ std::vector<std::int64_t> non_finite_rows(const float* x, std::int64_t n, std::i
   return rows;
 }
 
-void search_codes(const Isa& isa, const Corpus& corpus, std::uint8_t flip,
-                  const std::int16_t* queries, std::int64_t n_queries, std::int64_t k,
-                  std::int32_t* scores, std::int64_t* indices) {
+void search_codes(const Isa& isa, const Corpus& corpus, const std::int16_t* queries,
+                  std::int64_t n_queries, std::int64_t k, std::int32_t* scores,
+                  std::int64_t* indices) {
   const std::int64_t dim = corpus.bytes;
   // Zeroed, because the last tile is scored up to a multiple of four rows.
   const auto wide =
@@ -106,7 +106,7 @@ void search_codes(const Isa& isa, const Corpus& corpus, std::uint8_t flip,
     search_part(
         isa, corpus, part, n_queries, k, scores, indices,
         [&](std::int64_t first, std::int64_t count) {
-          isa.widen(corpus.rows + first * dim, count * dim, flip, rows);
+          isa.widen(corpus.rows + first * dim, count * dim, corpus.flip, rows);
         },
         [&](std::int64_t q, std::int64_t, std::int64_t count, std::int32_t* tile) {
           isa.dots(queries + q * dim, rows, (count + 3) / 4 * 4, dim, tile);

@@ -62,23 +62,26 @@ void keep_best(const Isa& isa, const float* scores, std::int64_t n, std::int64_t
 std::vector<std::int64_t> non_finite_rows(const float* x, std::int64_t n, std::int64_t dim);
 
 /// A corpus of byte rows, and the number of parts into which it is split, each with its own heaps.
+/// For `flip` see Isa::widen.
 struct Corpus {
   const std::uint8_t* rows;
   std::int64_t count, bytes;  // number of rows, and bytes of a row
   std::int64_t parts;
+  std::uint8_t flip = 0;
 };
 
+template <class Query>
+using Search = void(const Isa& isa, const Corpus& corpus, const Query* queries,
+                    std::int64_t n_queries, std::int64_t k, std::int32_t* scores,
+                    std::int64_t* indices);
+
 /// For every part of the corpus and every query, puts the k rows with the largest dot products into
-/// scores and indices [parts, n_queries, k], which must hold empty heaps. For `flip` see
-/// Isa::widen. Sums must fit into 32 bits.
-void search_codes(const Isa& isa, const Corpus& corpus, std::uint8_t flip,
-                  const std::int16_t* queries, std::int64_t n_queries, std::int64_t k,
-                  std::int32_t* scores, std::int64_t* indices);
+/// scores and indices [parts, n_queries, k], which must hold empty heaps. Sums must fit into 32
+/// bits.
+Search<std::int16_t> search_codes;
 
 /// Does the same for rows and queries of packed bits; the score is -(number of different bits).
-void search_bits(const Isa& isa, const Corpus& corpus, const std::uint8_t* queries,
-                 std::int64_t n_queries, std::int64_t k, std::int32_t* scores,
-                 std::int64_t* indices);
+Search<std::uint8_t> search_bits;
 
 /// Writes the codes of all rows, see Isa::quantize_row. Returns the first row that holds a NaN (its
 /// codes and those of later rows are undefined), or -1.

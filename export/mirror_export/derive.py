@@ -61,17 +61,10 @@ _ROWS = 4
 def derive(
     folder: Path, manifest: Manifest, texts: list[str], traced: dict[str, Any], wanted: list[str]
 ) -> dict[str, Variant]:
-    """Write the graphs of the variants `wanted`, deriving them from the float32 graph.
+    """Write the graphs of the variants `wanted`, names in `KINDS`, and describe the variants.
 
-    Args:
-        folder: folder of the bundle; it holds the float32 graph and the tokenizer.
-        manifest: description of the bundle.
-        texts: texts to measure layers on.
-        traced: description of the float32 graph.
-        wanted: names of variants, keys of `KINDS`.
-
-    Returns:
-        The variants, by name, not yet compared with PyTorch.
+    `folder` holds the float32 graph, described by `traced`, and the tokenizer; layers are measured
+    on `texts`.
     """
     packs = can_pack(read_graph(folder / Layout.model))
     if not packs and any(name.endswith("-cuda") for name in wanted):
@@ -102,7 +95,7 @@ def _single_layers(folder: Path, manifest: Manifest, texts: list[str]) -> list[s
 def write_graph(
     folder: Path, name: str, keep: list[str], weights: str | None = None
 ) -> dict[str, Any]:
-    """Derive the graph of variant `name` from the float32 graph; return its description.
+    """Write the graph of variant `name`, from the float32 graph; return its description.
 
     Args:
         folder: folder of the bundle; it holds the float32 graph.
@@ -110,9 +103,6 @@ def write_graph(
         keep: names of the layers that stay in float32.
         weights: path of another graph of the bundle, of the same precision, from which the
             weights are read; None to store the weights once more.
-
-    Raises:
-        ModelError: the graph could not be made padding-free.
     """
     precision, target, file = KINDS[name]
     path = folder / file

@@ -26,12 +26,7 @@ logger = logging.getLogger("mirror_export")
 
 
 def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
-    """Return the head to export: the one that the folder declares, or the requested pooling alone.
-
-    Raises:
-        ModelError: the folder declares no pooling, or a module that is not supported.
-        ConfigError: the options do not go together.
-    """
+    """Return the head to export: what the folder declares, or the requested pooling alone."""
     asked = None if config.pooling == "auto" else Head([config.pooling])
     head = asked or declared_head(pretrained.folder)
     if head is None:
@@ -48,13 +43,7 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
 
 
 def describe(pretrained: Pretrained, head: Head, config: ExportConfig) -> Manifest:
-    """Return the manifest of the bundle that a loaded model will become.
-
-    Raises:
-        ModelError: the modules of the head do not fit one another.
-        ConfigError: the options do not go together.
-        BundleIntegrityError: a tuned folder was changed since it was written.
-    """
+    """Return the manifest of the bundle that a loaded model will become."""
     if (pretrained.folder / Layout.manifest).is_file():
         manifest = Manifest.read(pretrained.folder, "mirror_rt encoder")
         manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights

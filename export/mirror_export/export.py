@@ -40,17 +40,16 @@ def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None
         ModelError: the model cannot be loaded or traced, or its pooling is not supported.
         ParityError: a graph disagrees with PyTorch; nothing is written.
         OutputExistsError: `out` exists.
-        ConfigError: `out` is the model's own folder, or `max_length` or `truncate_dim` is out of
-            range.
+        ConfigError: `out` is the model's own folder, `max_length` or `truncate_dim` is out of
+            range, options do not go together, or the folder of pairs lacks the model's language.
+        DataError: the file of pairs cannot be used.
         BundleIntegrityError: a tuned folder was changed since it was written.
     """
     wanted = check_wanted(config)
     require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
     check_free(config.out, overwrite=config.overwrite)
-    if config.out.resolve() in (
-        Path(config.model).resolve(),
-        *Path(config.model).resolve().parents,
-    ):
+    model = Path(config.model).resolve()
+    if config.out.resolve() in (model, *model.parents):
         raise ConfigError(f"--out {config.out} would replace the model {config.model} itself")
     bar = progress_bar(3 + len(wanted), show_progress_bar, unit="stage", desc="export")
 

@@ -18,12 +18,7 @@ logger = logging.getLogger("mirror_export")
 
 
 def write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, folder: Path) -> None:
-    """Write the tokenizer, configuration, modules and task heads of a bundle into `folder`.
-
-    Raises:
-        BundleError: the task heads of the model cannot be read.
-        OSError: the disk is full.
-    """
+    """Write the tokenizer, configuration, modules and task heads of a bundle into `folder`."""
     save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
     config = pretrained.model.config
     config.architectures = [type(pretrained.model).__name__]  # without task layers

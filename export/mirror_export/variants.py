@@ -67,11 +67,6 @@ def trace(
     """Write the float32 graph into `folder` and encode the parity texts with PyTorch.
 
     This takes the tokenizer of `pretrained` away, so it cannot be saved afterwards.
-
-    Raises:
-        ModelError: torch cannot trace the model.
-        DataError: the file of pairs cannot be used.
-        ConfigError: the folder of pairs has no file for the model's language.
     """
     pairs = _read_pairs(config.parity_pairs, manifest.language)  # before any work
     path = folder / Layout.model
@@ -120,10 +115,6 @@ def write_variants(
     """Derive every variant from the float32 graph in `folder` and compare each with PyTorch.
 
     `begin` is called with the name of each stage.
-
-    Raises:
-        ParityError: a variant fails its gate, and the configuration does not force it.
-        ConfigError: the configuration asks for no variant that exists.
     """
     variants = {}
     begin("deriving the other graphs")

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "infonce/cpu/rows.h"
 #include "parallel.h"
 
 namespace mirror_rt::infonce {

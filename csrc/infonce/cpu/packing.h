@@ -25,6 +25,9 @@ inline std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return (n + step - 1) / step * step;
 }
 
+/// Writes row `i` in float32, times its inverse norm, as `rows.dim` floats to `out`.
+void unit_row(const Rows& rows, std::int64_t i, float* out);
+
 /// All rows in the three layouts of infonce/cpu/isa.h.
 class PackedRows {
  public:

@@ -1,12 +1,11 @@
 // The steps that cost O(rows * D): the norms, the objective, and the gradient of the input.
-#include "infonce/cpu/rows.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
 
+#include "infonce/cpu/packing.h"
 #include "parallel.h"
 
 namespace mirror_rt::infonce {

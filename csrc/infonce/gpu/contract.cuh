@@ -17,10 +17,8 @@ struct ContractParams {
   std::uint16_t* panel;
   std::int64_t panel_pitch;
   std::int64_t panel_low;  // elements from the high to the low parts
-  const float* row_log_weights;
-  const float* column_log_weights;
-  float* row_sums;
-  float* column_sums;
+  const float *row_log_weights, *column_log_weights;
+  float *row_sums, *column_sums;
 };
 
 template <typename Core>
@@ -138,8 +136,7 @@ __device__ inline Operand unit_operand(const Rows& rows, std::int64_t row, std::
 }
 
 struct alignas(8) SumPair {
-  float x;
-  float y;
+  float x, y;
 };
 
 /// Writes a tile of sums (`first`), or adds to the tile in memory.

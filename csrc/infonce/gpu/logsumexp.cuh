@@ -8,9 +8,7 @@ namespace mirror_train {
 struct LogsumexpParams {
   Scores scores;
   Wave wave;
-  Partial* row_partials;
-  Partial* column_partials;
-  Partial* state;
+  Partial *row_partials, *column_partials, *state;
   int all_column_tiles;
   float* n;
 };

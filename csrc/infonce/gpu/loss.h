@@ -28,8 +28,7 @@ struct Blocks {
 struct Rows {
   std::uint16_t* unit;
   float* norms;  ///< [count], the divisor of each row
-  std::int64_t count;
-  std::int64_t dim;
+  std::int64_t count, dim;
   std::int64_t stride;  ///< dim rounded up to kTile
   bool split;
 
@@ -38,30 +37,25 @@ struct Rows {
 
 /// Which columns are negatives of which rows; see mirror_train.loss.kernel.Negatives.
 struct Negatives {
-  std::int64_t n_rows;
-  std::int64_t n_columns;
-  std::int64_t period;
+  std::int64_t n_rows, n_columns, period;
   const std::int64_t* row_ids;     ///< [n_rows], or null
   const std::int64_t* column_ids;  ///< [n_columns], null exactly when row_ids is
 };
 
 /// The positive of row i < count is row (i + shift) % count of the partners.
 struct Pairs {
-  std::int64_t count;
-  std::int64_t shift;
+  std::int64_t count, shift;
   bool mutual;
 };
 
 /// The maximum of some scores, and the sum of exp(score - max).
 struct alignas(8) Partial {
-  float max;
-  float sum;
+  float max, sum;
 };
 
 /// The largest number of tiles computed at once; the caller sizes the workspaces by it.
 struct WaveSize {
-  int row_tiles;
-  int column_tiles;
+  int row_tiles, column_tiles;
 };
 
 /// The number of rows that a block of the O(rows * dim) kernels processes.

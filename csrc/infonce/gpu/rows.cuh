@@ -92,16 +92,13 @@ __device__ inline std::int64_t partner_of(const Pairs& pairs, std::int64_t row) 
 }
 
 struct ObjectiveParams {
-  Rows rows;
-  Rows partners;
+  Rows rows, partners;
   Pairs pairs;
   const float* n;
   float scale;
   bool decoupled;
   double factor;
-  float* loss;
-  float* weights;
-  float* log_weights;
+  float *loss, *weights, *log_weights;
   double* work;
 };
 
@@ -159,8 +156,7 @@ __global__ __launch_bounds__(kRowThreads) void sum_losses(ObjectiveParams p) {
 
 struct FinishParams {
   const float* sums;
-  Rows rows;
-  Rows partners;
+  Rows rows, partners;
   Pairs pairs;
   const float* weights;
   float factor;

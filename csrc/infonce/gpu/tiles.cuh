@@ -8,10 +8,8 @@ namespace mirror_train {
 /// A rectangle of tiles that one launch computes. In a symmetric problem only tiles on and above
 /// the diagonal are computed, and each also stands for its transpose.
 struct Wave {
-  int row_tile;
-  int row_tiles;
-  int column_tile;
-  int column_tiles;
+  int row_tile, row_tiles;
+  int column_tile, column_tiles;
   bool symmetric;
 
   __host__ __device__ bool diagonal() const { return symmetric && row_tile == column_tile; }
@@ -25,8 +23,7 @@ struct Wave {
 };
 
 struct Range {
-  int begin;
-  int end;
+  int begin, end;
 };
 
 /// The tiles of a wave that contribute to one output tile: the columns `across` of the wave's tile
@@ -35,8 +32,7 @@ struct Share {
   int slot;
   bool of_columns;    // the output is a tile of columns
   std::int64_t tile;  // the output tile
-  Range across;
-  Range down;
+  Range across, down;
   bool first;  // no earlier wave contributed
 };
 
@@ -61,10 +57,8 @@ __device__ inline Share share_of(const Wave& wave, int output) {
 
 /// A tile of scores: its place in the wave, and its first row and column.
 struct Tile {
-  int row_slot;
-  int column_slot;
-  std::int64_t row;
-  std::int64_t column;
+  int row_slot, column_slot;
+  std::int64_t row, column;
   bool skipped;  // below the diagonal of a symmetric problem
 };
 
@@ -82,8 +76,7 @@ __device__ inline Tile tile_of(const Wave& wave, int block) {
 
 /// The scores of a problem; `scale` is the factor from an element of the accumulator to a score.
 struct Scores {
-  Rows rows;
-  Rows columns;
+  Rows rows, columns;
   Negatives negatives;
   float scale;
 };

@@ -33,7 +33,7 @@ _LIMIT = 2**31 - 1
 # Weights of at least _MAPPED_BYTES are mapped, at offsets that are multiples of _ALIGNMENT.
 _MAPPED_BYTES = 65_536
 _ALIGNMENT = 64
-# Every length is written in as many bytes as the largest needs, so that offsets are known before.
+# Every length is written in as many bytes as the largest needs, so that the first can be filled in.
 _VARINT_BYTES = 5
 
 
@@ -86,18 +86,17 @@ def _write(file: BinaryIO, proto: onnx.ModelProto, weights: list[ir.Value]) -> l
     rest = onnx.ModelProto()
     rest.CopyFrom(proto)
     rest.ClearField("graph")
-    head = rest.SerializeToString() + _GRAPH
-    place = len(head) + _VARINT_BYTES + len(graph)
-    fields, offsets = [], []
+    file.write(rest.SerializeToString() + _GRAPH)
+    start = file.tell()
+    file.write(_varint(0) + graph)
+    offsets = []
     for value in weights:
-        field = _field(value, place)
-        offsets.append(place + len(field))
-        place = offsets[-1] + _tensor(value).nbytes
-        fields.append(field)
-    file.write(head + _varint(place - len(head) - _VARINT_BYTES) + graph)
-    for value, field in zip(weights, fields, strict=True):
-        file.write(field)
+        file.write(_field(value, file.tell()))
+        offsets.append(file.tell())
         file.write(_content(value))
+    length = file.tell() - start - _VARINT_BYTES
+    file.seek(start)
+    file.write(_varint(length))
     return offsets
 
 

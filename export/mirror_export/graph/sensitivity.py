@@ -35,7 +35,7 @@ def sensitive_layers(
     Args:
         model: a graph with switches, as `quantize` makes it.
         layers: names of the layers, in the order of their switches.
-        probe: holds the texts to compare on.
+        probe: the texts to compare on.
         expected: PyTorch's unit vectors of those texts, float32 [n, D].
         gate: the limits to satisfy; only its cosines count.
     """

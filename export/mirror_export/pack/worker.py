@@ -124,7 +124,8 @@ def _run(name: str, config: ExportConfig, threads: int, running: _Running) -> Mo
     if reply is None:
         said = next((line for line in reversed(lines) if line.strip()), "nothing said")
         reply = {"error": how_it_ended(process, advice=": try fewer --jobs", said=said)}
-    seconds, status = round(time.monotonic() - start, 1), "failed" if reply["error"] else "exported"
+    seconds = round(time.monotonic() - start, 1)
+    status: Literal["exported", "failed"] = "failed" if reply["error"] else "exported"
     return ModelResult(name, config.model, status, seconds, log=tuple(lines), **reply)
 
 

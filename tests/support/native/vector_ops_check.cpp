@@ -72,12 +72,12 @@ bool check_search(const Case& c, std::uint8_t flip) {
       agreement[q * c.rows + r] = -different;
     }
   }
-  const Corpus rows{corpus.data(), c.rows, c.bytes, c.parts};
+  const Corpus rows{corpus.data(), c.rows, c.bytes, c.parts, flip};
   const auto places = static_cast<std::size_t>(c.parts * queries * c.k);
   const std::int32_t least = std::numeric_limits<std::int32_t>::min();
   std::vector<std::int32_t> scores(places, least);
   std::vector<std::int64_t> indices(places, -1);
-  search_codes(*c.isa, rows, flip, wide.data(), queries, c.k, scores.data(), indices.data());
+  search_codes(*c.isa, rows, wide.data(), queries, c.k, scores.data(), indices.data());
   if (!holds_best(c, queries, products, scores, indices)) return false;
   scores.assign(places, least);
   indices.assign(places, -1);
