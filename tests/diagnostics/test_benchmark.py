@@ -53,6 +53,7 @@ def test_complaint_4_the_benchmark_ships(cli, bundle, tmp_path):
                  "--plot", files[1])  # fmt: skip
     assert result.code == 0, result.err
     assert files[1].read_bytes().startswith(PNG)
+    assert f"{files[0]}: the figures\n{files[1]}: the plot" in result.out
     report = json.loads(files[0].read_text())
     assert (report["threads"], report["variant"], report["texts"]) == (1, "fp32", "synthetic")
     assert [(cell["texts"], round(cell["tokens"])) for cell in report["cells"]] == [

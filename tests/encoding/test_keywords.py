@@ -43,9 +43,7 @@ def test_help_shows_every_option_with_its_default(function, options):
     ],
 )
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_with_info"])
-def test_an_option_of_another_library_is_answered_with_the_line_to_write(
-    bundle, method, name, hint
-):
+def test_an_option_of_another_library_is_answered_with_a_line(bundle, method, name, hint):
     with (
         Encoder.load(bundle) as encoder,
         pytest.raises(UnknownOptionError, match=hint) as caught,

@@ -152,3 +152,13 @@ def test_a_tuned_folder_that_was_changed_is_refused(tiny_bert, words_file, tmp_p
     path.write_bytes(content)
     with pytest.raises(BundleIntegrityError, match=r"model.safetensors has SHA-256"):
         export_bundle(ExportConfig(str(tuned.out), tmp_path / "bundle"))
+
+
+def test_an_export_shows_its_stages(tiny_bert, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("mirror_rt.progress.SECONDS_BETWEEN_LINES", 0.001)
+    config = ExportConfig(str(tiny_bert), tmp_path / "bundle", pooling="mean")
+    export_bundle(config, show_progress_bar=True)
+    shown = capfd.readouterr().err
+    assert "export: 0 of 4 stages (0%)" in shown
+    for stage in ("loading the model", "tracing the graph", "comparing fp32 with PyTorch"):
+        assert stage in shown

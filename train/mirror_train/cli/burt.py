@@ -8,11 +8,23 @@ from pathlib import Path
 from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
-from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
+from mirror_train.cli.training_options import (
+    add_base_options,
+    add_run_options,
+    given_config,
+    print_result,
+)
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.recipe import OBJECTIVES, BurtConfig, BurtRecipe
 
 __all__ = ["add_parser"]
+
+
+_FILES = {
+    "nli": "SNLI, MultiNLI: the published .jsonl or .txt, or a TSV of premise, hypothesis, label",
+    "ppdb": "PPDB 2.0, plain or .gz; equally many pairs of each relation are drawn",
+    "paraphrases": "more pairs for pi: two columns (TSV, or text||text), or Quora's table (.csv)",
+}
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -44,32 +56,13 @@ mirror-rt train burt --nli train.tsv --ppdb train.gz --ablation pooling --evalua
 
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
+    for name, text in _FILES.items():
+        data.add_argument(f"--{name}", nargs="+", type=Path, default=[], metavar="FILE", help=text)
     data.add_argument(
-        "--nli",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="SNLI, MultiNLI: the published .jsonl or .txt, or a TSV of premise, hypothesis, label",
-    )
-    data.add_argument(
-        "--ppdb",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="PPDB 2.0, plain or .gz; equally many pairs of each relation are drawn",
-    )
-    data.add_argument(
-        "--per-relation", type=int, metavar="N", help="how many (default: as the rarest has)"
-    )
-    data.add_argument(
-        "--paraphrases",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="more pairs for pi: two columns (TSV, or text||text), or Quora's table (.csv)",
+        "--per-relation",
+        type=int,
+        metavar="N",
+        help="pairs of each relation of --ppdb (default: as many as the rarest has)",
     )
     data.add_argument(
         "--top", type=int, metavar="N", help="the first N rows of --nli and --paraphrases alone"
@@ -137,13 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
             "'mirror-rt evaluate'"
         )
     report = tune_burt(tasks, config)
-    training = report.manifest.training or {}
-    print(
-        f"{report.out}: {training['steps']} steps in {training['seconds']} s "
-        f"({training['precision']}), loss {training['loss_first']:.4f} -> "
-        f"{training['loss_last']:.4f}"
-    )
-    print(f"next: mirror-rt export {report.out} --out BUNDLE")
+    print_result(report)
 
 
 def _run_ablation(tasks: BurtTasks, config: BurtConfig, arguments: argparse.Namespace) -> None:

@@ -29,4 +29,4 @@ def default_recipe(data: TrainingData, data_format: str | None) -> tuple[str, st
         size = median(len(text.split()) for text in sample)
     if size > _MOST_WORDS:
         return "sentence", f"for sentences: half of the strings have {size:g} words or more"
-    return "word", f"for words and phrases: half of the strings have {size:g} words or fewer"
+    return "word", f"for words and phrases: half of the strings have {size:g} or fewer words"

@@ -11,7 +11,12 @@ from mirror_rt.cli.common import format_table
 from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
-from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
+from mirror_train.cli.training_options import (
+    add_base_options,
+    add_run_options,
+    given_config,
+    print_result,
+)
 from mirror_train.pairs.multitask_data import load_multitask_data
 from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
 
@@ -102,13 +107,9 @@ def run(arguments: argparse.Namespace) -> None:
         )
     report = tune_multitask(data, config)
     training = report.manifest.training or {}
-    print(
-        f"{report.out}: {training['steps']} steps in {training['seconds']} s "
-        f"({training['precision']}), loss {training['loss_first']:.3f} -> "
-        f"{training['loss_last']:.3f}; best after step {training['best_step']}"
-    )
+    print_result(report, f"; best after step {training['best_step']}")
     print(_metrics(training["metrics"]))
-    print(f"next: mirror-rt export {report.out} --out BUNDLE; mirror-rt predict BUNDLE --help")
+    print("then: mirror-rt predict BUNDLE --help")
 
 
 def _metrics(metrics: dict[str, dict[str, float | None]]) -> str:

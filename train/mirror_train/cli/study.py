@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import sys
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +16,7 @@ from mirror_rt.cli.options import add_options
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free
-from mirror_rt.progress import describe_seconds
+from mirror_rt.progress import ProgressBar, describe_seconds, progress_bar
 from mirror_train.cli.study_systems import (
     NAME,
     TITLE,
@@ -125,8 +128,16 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int | None:
     """Run the command."""
     check_systems_options(arguments)
-    if arguments.name == NAME:
-        return run_systems(arguments)
+    # On a terminal somebody sees that it runs; a log needs lines between those of the runs.
+    in_a_log, desc = not sys.stderr.isatty(), f"study {arguments.name}"
+    with closing(progress_bar(None, in_a_log, unit="finished run", desc=desc)) as bar:
+        if arguments.name == NAME:
+            return run_systems(arguments, bar)
+        _run(arguments, bar)
+    return None
+
+
+def _run(arguments: argparse.Namespace, bar: ProgressBar) -> None:
     for module in ("matplotlib", "scipy"):
         require(module, extra="study", purpose="mirror-rt study")
     from mirror_train.experiments.study_plot import plot_study
@@ -151,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int | None:
         f"{len(config.data):,} strings, {config.pairs}"
     )
     try:
-        runs = run_study(config, on_run=_print_run)
+        runs = run_study(config, on_run=partial(_print_run, bar))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             f"interrupted; the same command goes on with what {arguments.out} holds"
@@ -161,14 +172,14 @@ def run(arguments: argparse.Namespace) -> int | None:
     plot_study(arguments.out / f"{study.name}.png", study, rows)
     print(f"\n{markdown_table(rows)}")
     print(", ".join(str(path) for path in [*files, arguments.out / f"{study.name}.png"]))
-    return None
 
 
-def _print_run(run: Run, done: int, total: int, left: float) -> None:
+def _print_run(bar: ProgressBar, run: Run, done: int, total: int, left: float) -> None:
     seed = "" if run.seed is None else f", seed {run.seed}"
     rest = "" if done == total or math.isnan(left) else f"; about {describe_seconds(left)} left"
     line = f"[{done}/{total}] {run.label}{seed}: rho {run.spearman:.4f} ({run.seconds:.1f} s){rest}"
     print(line, flush=True)
+    bar.update(1)
 
 
 def _strings(arguments: argparse.Namespace, study: Study, recipe: Recipe) -> TrainingData:

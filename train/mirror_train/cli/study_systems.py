@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import fill_table
@@ -10,6 +11,7 @@ from mirror_rt.cli.options import add_options
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free
 from mirror_rt.plugins import load_plugin
+from mirror_rt.progress import ProgressBar
 from mirror_train.cli.training_options import given_config
 from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.table import SYSTEMS
@@ -64,8 +66,8 @@ def check_systems_options(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"{option} does not go with the study {arguments.name!r}")
 
 
-def run_systems(arguments: argparse.Namespace) -> int:
-    """Run the study; return 1 where a system failed."""
+def run_systems(arguments: argparse.Namespace, bar: ProgressBar) -> int:
+    """Run the study, and count its systems on the bar; return 1 where a system failed."""
     from mirror_train.experiments.systems.report import figures_table, write_report
     from mirror_train.experiments.systems.run import open_with_torch
     from mirror_train.experiments.systems.run import run_systems as run
@@ -81,7 +83,9 @@ def run_systems(arguments: argparse.Namespace) -> int:
         opener = load_plugin("mirror_train.openers", "bundle", purpose="mirror-rt study systems")
     check_free(arguments.out / "runs" / "row", overwrite=True)  # --out may be a file
     try:
-        rows, left_out = run(config, opener(config), on_start=_print_start, on_row=_print_row)
+        rows, left_out = run(
+            config, opener(config), on_start=_print_start, on_row=partial(_print_row, bar)
+        )
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             f"interrupted; the same command goes on with what {arguments.out} holds, and the "
@@ -99,7 +103,8 @@ def _print_start(name: str) -> None:
     print(f"{name} ...", flush=True)
 
 
-def _print_row(row: Row) -> None:
+def _print_row(bar: ProgressBar, row: Row) -> None:
+    bar.update(1)
     if row.tuned.error is not None:
         print(f"{row.system}: failed: {row.tuned.error}", flush=True)
         return

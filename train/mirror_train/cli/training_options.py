@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirror_rt.cli.common import add_hub_options, progress
 from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.cli.parser import add_model
 from mirror_train.model.model_folder import DEFAULT_MODEL
 
-__all__ = ["add_base_options", "add_run_options", "given_config"]
+__all__ = ["add_base_options", "add_run_options", "given_config", "print_result"]
+
+if TYPE_CHECKING:
+    from mirror_train.training.output_folder import TuneReport
+
 
 # The fields of a run that have no option in its group: `add_base_options` has one, or none has.
 _ELSEWHERE = ("out", "model", "revision", "offline", "trust_remote_code", "show_progress_bar")
@@ -20,7 +24,7 @@ _ELSEWHERE = ("out", "model", "revision", "offline", "trust_remote_code", "show_
 
 def given_config(arguments: argparse.Namespace, config: type, **changes: Any) -> Any:
     """Make a configuration from the options that were given, with some fields changed."""
-    if "show_progress_bar" in config.__dataclass_fields__ and "quiet" in arguments:  # type: ignore[attr-defined]
+    if "quiet" in arguments:  # otherwise, like a study, the command says itself how far it is
         changes["show_progress_bar"] = progress(arguments)
     return build(config, from_arguments(arguments), **changes)
 
@@ -73,3 +77,16 @@ def _kept(arguments: argparse.Namespace) -> str:
     if checkpoints.is_dir():
         return f"{checkpoints} holds a checkpoint, continue with --resume"
     return "nothing was saved yet, start the same command again"
+
+
+def print_result(report: TuneReport, more: str = "") -> None:
+    """Print what a run has written, how quickly, how its loss changed, and what to do next."""
+    made = report.manifest.training or {}
+    speed = f"{made['strings_per_second']} strings/s, " if "strings_per_second" in made else ""
+    waste = f", padding {made['padding_percent']} %" if "padding_percent" in made else ""
+    print(
+        f"{report.out}: {made['steps']} steps in {made['seconds']} s "
+        f"({speed}{made['precision']}{waste}), loss {made['loss_first']:.4f} -> "
+        f"{made['loss_last']:.4f}{more}"
+    )
+    print(f"next: mirror-rt export {report.out} --out BUNDLE")

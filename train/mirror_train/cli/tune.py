@@ -11,7 +11,12 @@ from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.default_recipe import default_recipe
 from mirror_train.cli.recipes import add_recipes_option
-from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
+from mirror_train.cli.training_options import (
+    add_base_options,
+    add_run_options,
+    given_config,
+    print_result,
+)
 from mirror_train.cli.tune_languages import first_strings, run_languages
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
@@ -131,16 +136,8 @@ def run(arguments: argparse.Namespace) -> None:
         run_languages(arguments, config, changes)
         return
     report = tune(data or training_data(arguments), config)
-    training = report.manifest.training or {}
-    if not is_first_process():
-        return
-    print(
-        f"{report.out}: {training['steps']} steps in {training['seconds']} s "
-        f"({training['strings_per_second']} strings/s, {training['precision']}, "
-        f"padding {training['padding_percent']} %), "
-        f"loss {training['loss_first']:.4f} -> {training['loss_last']:.4f}"
-    )
-    print(f"next: mirror-rt export {report.out} --out BUNDLE")
+    if is_first_process():
+        print_result(report)
 
 
 def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> str:
