@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from mirror_rt.bulk.records import Window
-from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
@@ -111,7 +111,9 @@ class EncoderSpec:
 
     def open(self, counter: RunCounter) -> _CountingEncoder:
         """Load the encoder."""
-        encoder = _CountingEncoder(self.folder, Manifest.read(self.folder), self.load)
+        encoder = _CountingEncoder(
+            self.folder, read_manifest(self.folder, pooling=self.load.pooling), self.load
+        )
         encoder.counter = counter
         return encoder
 

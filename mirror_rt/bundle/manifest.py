@@ -39,7 +39,8 @@ Precision = Literal["fp32", "fp16", "int8"]
 # `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA.
 Target = Literal["cpu", "cuda"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
-Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
+# `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
+Format = Literal["mirror_rt encoder", "mirror_rt bundle", "ONNX files"]
 
 # These limits are far above every published model; they keep a damaged number from allocating
 # huge amounts of memory.
@@ -175,8 +176,13 @@ class Manifest:
             hints={"mirror_rt encoder": f"export it first: mirror-rt export {folder} --out BUNDLE"},
         )  # fmt: skip
         with naming(path):
-            manifest: Manifest = build(cls, values)
-            manifest._check_consistent()
+            return cls.of_values(values)
+
+    @classmethod
+    def of_values(cls, values: Any) -> Manifest:
+        """Make a manifest of JSON values; ValueError if one does not fit or contradicts another."""
+        manifest: Manifest = build(cls, values)
+        manifest._check_consistent()
         return manifest
 
     def _check_consistent(self) -> None:

@@ -6,11 +6,14 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.bundle.hub import hub_library
+from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.cli.options import add_options, build, from_arguments, options_of
 from mirror_rt.encoding.encoder import Encoder
@@ -57,24 +60,24 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_model(arguments: argparse.Namespace) -> BatchEncoder:
-    """Load --model: a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
+    """Load --model: a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch.
+
+    Without PyTorch, what has a name in both forms is loaded as a bundle.
+    """
     return load_named(arguments.model, arguments)
 
 
 def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
     """Load the model of this name with the options of `load_model`."""
-    pooling, load = arguments.pooling, build(LoadOptions, from_arguments(arguments))
+    pooling = arguments.pooling
+    load = build(LoadOptions, from_arguments(arguments), pooling="auto")
     refuse_pack(Path(name))
-    if declared_format(Path(name)) == "mirror_rt bundle":
-        if pooling != "auto":
-            raise ConfigError(
-                f"--pooling {pooling}: {name} is a bundle, its pooling is in the graph"
-            )
-        return Encoder.load(name, **load.keywords())
+    if _needs_no_torch(Path(name)):
+        return Encoder.load(name, **load.keywords() | {"pooling": pooling})
     for option in options_of(LoadOptions):
         given = getattr(arguments, option.name)
-        if given is not None and option.field not in ("revision", "offline"):
-            raise ConfigError(f"{option.flag} {given}: {name} is not a bundle")
+        if given is not None and option.field not in ("revision", "offline", "pooling"):
+            raise ConfigError(f"{option.flag} {given}: {name} is not a bundle; {to_export(name)}")
     torch_encoder = load_plugin(
         "mirror_rt.encoders", "torch", purpose=f"{name}, which is no bundle,"
     )
@@ -82,6 +85,16 @@ def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
         name, pooling=pooling, revision=load.revision, offline=load.offline
     )
     return encoder
+
+
+def _needs_no_torch(path: Path) -> bool:
+    """Return whether to load a model with onnxruntime: of several forms torch runs the original."""
+    if path.exists():
+        weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
+        return declared_format(path) == "mirror_rt bundle" or bool(
+            onnx_variants(path) and not weights
+        )
+    return find_spec("torch") is None
 
 
 def progress(arguments: argparse.Namespace) -> bool:

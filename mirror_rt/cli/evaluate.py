@@ -83,7 +83,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="of a Hugging Face model; auto: declared, else mean",
     )
-    add_options(parser.add_argument_group("model"), LoadOptions)
+    add_options(parser.add_argument_group("model"), LoadOptions, leave_out=["pooling"])
 
 
 def _run_similarity(arguments: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from mirror_rt.bundle.onnx_files import PoolingChoice
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import Devices
@@ -29,6 +30,7 @@ class LoadKeywords(TypedDict, total=False):
     revision: str | None
     offline: bool
     verify: bool
+    pooling: PoolingChoice
     providers: Providers
     allow_fallback: bool
     threads: int | None
@@ -47,8 +49,10 @@ class LoadOptions:
             `fp32` on the CPU (the first where the bundle has no `fp32`), and under CUDA for
             the fastest that it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`.
         revision: branch, tag or commit of a name on a model hub.
-        offline: take a hub name from the local cache alone.
+        offline: never ask the network: take a name from the local caches alone.
         verify: compare every file that the graph needs with its hash in the manifest first.
+        pooling: of plain ONNX files that declare none: `"mean"`, `"cls"` and so on; `"auto"` for
+            the declared one. That of a bundle is in its graph.
         providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
             `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers.
         allow_fallback: run on the CPU, with a warning, where the provider that was asked for
@@ -76,6 +80,7 @@ class LoadOptions:
     revision: str | None = None
     offline: bool = False
     verify: bool = True
+    pooling: PoolingChoice = "auto"
     providers: Providers = "auto"
     allow_fallback: bool = False
     threads: int | None = None
