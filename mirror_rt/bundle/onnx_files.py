@@ -44,16 +44,12 @@ def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
 
     Raises:
         BundleError: the folder is neither, or is damaged, or does not say what must be known.
-        ConfigError: `pooling` is given for a bundle, or contradicts what is declared.
+        ConfigError: `pooling` is unknown, or contradicts what is declared.
     """
     if pooling not in get_args(PoolingChoice):
         raise ConfigError(f"pooling must be one of {get_args(PoolingChoice)}, got {pooling!r}")
     variants = {} if (folder / Layout.manifest).exists() else onnx_variants(folder)
     if not variants:
-        if pooling != "auto":
-            raise ConfigError(
-                f"pooling={pooling!r}: {folder} is a bundle, its pooling is in the graph"
-            )
         return Manifest.read(folder)
     try:
         return _derive(folder, read_declared(folder), variants, pooling)

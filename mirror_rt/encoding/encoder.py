@@ -194,6 +194,10 @@ class Encoder(BatchEncoder):
 def _open(folder: Path, manifest: Manifest, options: LoadOptions) -> BundleModel:
     """Open the graph of a bundle, or of plain ONNX files."""
     if manifest.format == "mirror_rt bundle":
+        if options.pooling != "auto":
+            raise ConfigError(
+                f"pooling={options.pooling!r}: {folder} is a bundle, its pooling is in the graph"
+            )
         return BundleModel(folder, manifest, options)
     from mirror_rt.inference.plain_model import PlainModel
 

@@ -58,9 +58,10 @@ mirror-rt export tuned --out bundle --precision fp32,int8 --parity-pairs pairs.t
     )
     parser.add_argument(
         "--max-length",
-        type=int,
-        metavar="N",
-        help="cut texts at N tokens (default: as many as the model takes)",
+        type=_max_length,
+        metavar="N|model",
+        help="cut texts at N tokens (default: the limit that the folder declares, which keeps "
+        "the vectors of its source); model: at as many as the model takes",
     )
     parser.add_argument(
         "--truncate-dim",
@@ -181,6 +182,10 @@ def _config(arguments: argparse.Namespace, model: str) -> ExportConfig:
     given = {name: getattr(arguments, name) for name in names if name in arguments}
     texts = _texts(arguments.parity_texts)
     return ExportConfig(**given | {"model": model, "parity_texts": texts})
+
+
+def _max_length(text: str) -> int | str:
+    return text if text == "model" else int(text)
 
 
 def _jobs(text: str) -> int | str:
