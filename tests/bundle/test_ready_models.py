@@ -105,7 +105,7 @@ def test_a_changed_file_is_refused_and_nothing_is_kept(
             if entry.filename.endswith("onnx/model.onnx"):
                 data = data[:-1] + bytes([data[-1] ^ 1])
             target.writestr(entry.filename, data)
-    with pytest.raises(BundleIntegrityError, match=r"nothing was kept: onnx/model.onnx has SHA-256"):
+    with pytest.raises(BundleIntegrityError, match=r"nothing was kept: onnx/model.onnx has SHA"):
         Encoder.load(NAME)
     shutil.copy(wheel, index)  # whole in itself, but not what was released
     other = dataclasses.replace(release, files={"onnx/model.onnx": "0" * 64})
