@@ -3,7 +3,9 @@
 // take the processors from a second pool. Without such a runtime, new threads are started.
 #include "parallel.h"
 
+#ifndef _WIN32
 #include <dlfcn.h>
+#endif
 
 #include <system_error>
 #include <thread>
@@ -22,7 +24,12 @@ struct OpenMp {
 
 template <class Function>
 Function* symbol(const char* name) {
+#ifdef _WIN32  // has no search through all libraries of a process
+  static_cast<void>(name);
+  return nullptr;
+#else
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+#endif
 }
 
 /// Looks for the runtime at every call until it is found, since torch may be imported later.

@@ -88,9 +88,16 @@ def read_declared(folder: Path) -> DeclaredEncoder:
         max_length=_max_length(folder, config, tokenizer),
         pad_id=_pad_id(folder, config),
         mask_token=_token(tokenizer.get("mask_token")),
-        prompts={name: text or "" for name, text in (settings.get("prompts") or {}).items()},
+        prompts=_prompts(settings.get("prompts")),
         default_prompt_name=settings.get("default_prompt_name"),
     )
+
+
+def _prompts(value: Any) -> Any:
+    """Return prompts with an empty text for null; what is no object is refused later."""
+    if not isinstance(value, dict):
+        return value or {}
+    return {name: "" if text is None else text for name, text in value.items()}
 
 
 def _modules(folder: Path) -> tuple[tuple[str, ...], bool]:
@@ -120,7 +127,7 @@ def _poolings(path: Path) -> tuple[str, ...]:
         found = [mode for key, mode in _POOLING_FLAGS.items() if key in flags]
         unknown = sorted(flags - set(_POOLING_FLAGS))
     else:
-        found = [given] if isinstance(given, str) else list(given)
+        found = given if isinstance(given, list) else [given]
         unknown = [mode for mode in found if mode not in _POOLING_FLAGS.values()]
     if unknown or not found:
         raise BundleError(f"{path} declares the pooling {', '.join(map(str, unknown)) or 'none'}, "
@@ -151,8 +158,9 @@ def _lowercases(folder: Path) -> bool:
 
 
 def _pad_id(folder: Path, config: dict[str, Any]) -> int:
-    padding = _tokenizer(folder).get("padding") or {}
-    return _number(folder, "the token to pad with", config | padding, "pad_id", "pad_token_id")
+    padding = _tokenizer(folder).get("padding")
+    known = config | (padding if isinstance(padding, dict) else {})
+    return _number(folder, "the token to pad with", known, "pad_id", "pad_token_id")
 
 
 def _tokenizer(folder: Path) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
     default = next((name for name in _DEFAULTS if (folder / name).is_file()), None)
     paths = [*sorted(folder.glob("onnx/model_*.onnx")), *sorted(folder.glob("model_*.onnx"))]
     found = {} if default is None else {_name(Path(default)): default}
-    for path in paths:
+    for path in filter(Path.is_file, paths):  # not pipes, which would be waited for
         found.setdefault(_name(path), path.relative_to(folder).as_posix())
     if "quantized" in found:
         found.setdefault("int8", found["quantized"])

@@ -1,5 +1,6 @@
 """Plain ONNX files in the layouts of other publishers, beside the bundle of the same model."""
 
+import contextlib
 import json
 import shutil
 
@@ -8,6 +9,7 @@ import onnx
 import pytest
 
 from mirror_rt import BundleError, ConfigError, Encoder
+from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.inference.token_pooling import pool
 
 TEXTS = ["a river", "the old town by the long river", "word " * 60]
@@ -151,6 +153,29 @@ def test_other_graphs_and_modules_are_refused(publish):
     (folder / "tokenizer.json").unlink()
     with pytest.raises(BundleError, match=r"has ONNX files, but no tokenizer.json"):
         Encoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    "file", [*DESCRIPTIONS[:3], *MODULES[:3], "config_sentence_transformers.json"]
+)
+def test_any_json_is_refused_or_ignored(publish, file):
+    """Each value of a file is replaced by others of any type."""
+    folder = publish()
+    path = folder / file
+    written = json.loads(path.read_text())
+    keys = list(written) if isinstance(written, dict) else range(len(written))
+    broken = [[], {}, "x", None, 1]
+    for key in keys:
+        for value in ([], {"a": [1]}, "x", 1.5, -1, 2**40, True):
+            changed = written.copy()
+            changed[key] = value
+            broken.append(changed)
+    if file == "tokenizer.json":
+        broken = [value for value in broken if not isinstance(value, dict) or "padding" in value]
+    for value in broken:
+        path.write_text(json.dumps(value))
+        with contextlib.suppress(BundleError):
+            read_manifest(folder)
 
 
 def test_a_pooling_of_a_bundle_is_refused(bundle):
