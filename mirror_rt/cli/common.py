@@ -89,12 +89,12 @@ def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
 
 def _needs_no_torch(path: Path) -> bool:
     """Return whether to load a model with onnxruntime: of several forms torch runs the original."""
-    if path.exists():
-        weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
-        return declared_format(path) == "mirror_rt bundle" or bool(
-            onnx_variants(path) and not weights
-        )
-    return find_spec("torch") is None
+    if declared_format(path) == "mirror_rt bundle":
+        return True
+    if not path.exists():
+        return find_spec("torch") is None
+    weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
+    return bool(onnx_variants(path)) and not weights
 
 
 def progress(arguments: argparse.Namespace) -> bool:
