@@ -48,7 +48,7 @@ build() { # PYTHON: prints nothing; leaves a repaired wheel in $out
   local raw
   raw=$(mktemp -d)
   "$1" -m pip wheel --quiet --no-deps --wheel-dir "$raw" "$root"
-  PATH=$tools/bin:$PATH "$tools/bin/auditwheel" --quiet repair --wheel-dir "$out" "$raw"/*.whl
+  PATH=$tools/bin:$PATH "$tools/bin/auditwheel" repair --wheel-dir "$out" "$raw"/*.whl > "$raw/log" 2>&1 || { cat "$raw/log" >&2; exit 1; }
   rm -r "$raw"
 }
 

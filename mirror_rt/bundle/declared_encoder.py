@@ -142,11 +142,9 @@ def _max_length(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any])
     texts = _object(next(iter(sorted(folder.glob("sentence_*_config.json"))), folder / "-"))
     if texts.get("do_lower_case") and not _lowercases(folder):
         raise BundleError(f"{folder} declares do_lower_case, which its tokenizer does not do")
-    limits = [values[key] for values, key in ((texts, "max_seq_length"),
-              (tokenizer, "model_max_length")) if _is_count(values.get(key))][:1]  # fmt: skip
-    if _is_count(positions := config.get("max_position_embeddings")):
-        shifted = config.get("model_type") in _SHIFTED
-        limits.append(positions - (_pad_id(folder, config) + 1 if shifted else 0))
+    limits = _counts(texts.get("max_seq_length"), tokenizer.get("model_max_length"))[:1]
+    shift = _pad_id(folder, config) + 1 if config.get("model_type") in _SHIFTED else 0
+    limits += [count - shift for count in _counts(config.get("max_position_embeddings"))]
     if not limits:
         raise BundleError(f"{folder} does not declare how many tokens a text may have")
     return min(limits)
@@ -182,8 +180,10 @@ def _number(folder: Path, what: str, config: dict[str, Any], *names: str) -> int
     raise BundleError(f"{folder} does not declare {what} (config.json: {' or '.join(names)})")
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _NO_LIMIT
+def _counts(*values: Any) -> list[int]:
+    """Return those of `values` that are numbers of tokens."""
+    found = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    return [value for value in found if 0 < value < _NO_LIMIT]
 
 
 def _token(value: Any) -> str | None:

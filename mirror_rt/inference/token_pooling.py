@@ -35,7 +35,8 @@ def _weighted(tokens: Vectors, weights: npt.NDArray[np.int64], power: float = 1)
 
 
 def _last(tokens: Vectors, mask: npt.NDArray[np.int64]) -> Vectors:
-    return tokens[np.arange(len(tokens)), mask.sum(axis=1) - 1]
+    last: Vectors = tokens[np.arange(len(tokens)), mask.sum(axis=1) - 1]
+    return last
 
 
 def _largest(tokens: Vectors, mask: npt.NDArray[np.int64]) -> Vectors:
