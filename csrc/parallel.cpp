@@ -3,8 +3,10 @@
 // take the processors from a second pool. Without such a runtime, new threads are started.
 #include "parallel.h"
 
+#ifndef _WIN32
 #include <dlfcn.h>
 #include <pthread.h>
+#endif
 
 #include <system_error>
 #include <thread>
@@ -23,7 +25,12 @@ struct OpenMp {
 
 template <class Function>
 Function* symbol(const char* name) {
+#ifdef _WIN32  // has no search through all libraries of a process
+  static_cast<void>(name);
+  return nullptr;
+#else
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+#endif
 }
 
 /// Looks for the runtime at every call until it is found, since torch may be imported later.
@@ -32,8 +39,10 @@ const OpenMp& find_openmp() {
   static const OpenMp none{nullptr, nullptr};
   // A forked process has none of the runtime's threads, for which it would wait forever.
   static std::atomic<bool> forked{false};
+#ifndef _WIN32
   static const int watching = pthread_atfork(nullptr, nullptr, [] { forked = true; });
   static_cast<void>(watching);
+#endif
   if (forked) return none;
   if (const OpenMp* openmp = found.load()) return *openmp;
   const OpenMp openmp{symbol<void(void (*)(void*), void*, unsigned, unsigned)>("GOMP_parallel"),

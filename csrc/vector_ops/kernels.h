@@ -6,6 +6,8 @@
 // function with that of another file, it could run instructions that the processor lacks.
 #pragma once
 
+#include <cstring>
+
 #include "vector_ops/vector_ops.h"
 
 namespace mirror_rt::vector_ops {
@@ -50,6 +52,17 @@ void dots(const std::int16_t* query, const std::int16_t* rows, std::int64_t n, s
   }
 }
 
+std::int32_t count_ones(std::uint64_t x) {
+#ifdef MIRROR_RT_PLAIN_VECTORS  // Microsoft's compiler
+  x -= x >> 1 & 0x5555555555555555u;
+  x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
+  x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0fu;
+  return static_cast<std::int32_t>(x * 0x0101010101010101u >> 56);
+#else
+  return __builtin_popcountll(x);
+#endif
+}
+
 void agreement(const std::uint8_t* query, const std::uint8_t* rows, std::int64_t n,
                std::int64_t bytes, std::int32_t* scores) {
   for (std::int64_t r = 0; r < n; ++r, rows += bytes) {
@@ -57,12 +70,12 @@ void agreement(const std::uint8_t* query, const std::uint8_t* rows, std::int64_t
     std::int64_t i = 0;
     for (; i + 8 <= bytes; i += 8) {
       std::uint64_t a, b;
-      __builtin_memcpy(&a, query + i, 8);
-      __builtin_memcpy(&b, rows + i, 8);
-      different += __builtin_popcountll(a ^ b);
+      std::memcpy(&a, query + i, 8);
+      std::memcpy(&b, rows + i, 8);
+      different += count_ones(a ^ b);
     }
     for (; i < bytes; ++i) {
-      different += __builtin_popcount(static_cast<unsigned>(query[i] ^ rows[i]));
+      different += count_ones(static_cast<std::uint64_t>(query[i] ^ rows[i]));
     }
     scores[r] = -different;
   }

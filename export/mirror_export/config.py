@@ -26,7 +26,8 @@ class ExportConfig:
         parity_pairs: TSV of text, text, score, or a folder with LANGUAGE.tsv: Spearman's
             correlation is reported with it, too.
         force: write variants that fail a gate, too (the manifest says that they failed).
-        max_length: most tokens of a text; None for as many as the model takes.
+        max_length: most tokens of a text; None for what the folder declares (for as many as the
+            model takes where it declares nothing), `model` for as many as the model takes.
         truncate_dim: keep the first so many dimensions, and normalise those; None for what the
             folder declares, else all.
         trust_remote_code: run code that comes with the model.
@@ -44,7 +45,7 @@ class ExportConfig:
     parity_texts: list[str] | None = None
     parity_pairs: Path | None = None
     force: bool = False
-    max_length: int | None = None
+    max_length: int | Literal["model"] | None = None
     truncate_dim: int | None = None
     trust_remote_code: bool = False
     revision: str | None = None

@@ -78,14 +78,16 @@ def _max_length(pretrained: Pretrained, manifest: Manifest, config: ExportConfig
     limit = config.max_length
     if limit is None:
         own = declared_text_options(pretrained.model_folder).max_length
-        if own is not None and own < manifest.max_length:
-            logger.warning(
-                "sentence-transformers cuts texts at %d tokens with this folder, the bundle at "
-                "%d: longer texts get other vectors (--max-length %d for the same)",
-                own,
-                manifest.max_length,
-                own,
-            )
+        if own is None or own >= manifest.max_length or manifest.pad_to is not None:
+            return manifest.max_length
+        logger.warning(
+            "texts are cut at %d tokens, as the folder declares; the model takes %d "
+            "(--max-length model)",
+            own,
+            manifest.max_length,
+        )
+        return own
+    if limit == "model":
         return manifest.max_length
     if manifest.pad_to is not None and limit != manifest.pad_to:
         raise ConfigError(f"max_length must be {manifest.pad_to}, which every text is padded to")

@@ -16,9 +16,9 @@ from mirror_rt.bulk.job import JobFolder, open_job
 from mirror_rt.bulk.progress import Progress, padding
 from mirror_rt.bulk.records import Window, count_records, iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
-from mirror_rt.bundle.hub import resolve_bundle
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.onnx_files import digest_of, read_manifest
 from mirror_rt.bundle.pack_index import refuse_pack
+from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.deprecation import accept_flat
 from mirror_rt.errors import (
     ConfigError,
@@ -142,7 +142,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
         variants=[config.load.variant],
     )
     refuse_pack(folder)
-    Manifest.read(folder).variant(config.load.variant)
+    read_manifest(folder, pooling=config.load.pooling).variant(config.load.variant)
     spec = EncoderSpec(folder, config.load, config.options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 
@@ -186,7 +186,7 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
 
 
 def _windows(config: BulkConfig, spec: EncoderSpec) -> Iterator[Window]:
-    manifest = Manifest.read(spec.folder)
+    manifest = read_manifest(spec.folder, pooling=spec.load.pooling)
     # A graph may keep its weights in a file beside it.
     graph = Path(manifest.variant(spec.load.variant).file)
     records = manifest.files.items()
@@ -274,7 +274,7 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,
         "id_field": config.id_field,
-        "bundle": sha256(spec.folder / Layout.manifest),
+        "bundle": digest_of(spec.folder),
         "window": config.window,
         "mirror_rt": __version__,
         "onnxruntime": onnxruntime.__version__,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from mirror_rt.bulk.records import Window
-from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.child_process import end_with_parent
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
@@ -101,7 +101,9 @@ class EncoderSpec:
 
     def open(self, counter: RunCounter) -> _CountingEncoder:
         """Load the encoder."""
-        encoder = _CountingEncoder(self.folder, Manifest.read(self.folder), self.load)
+        encoder = _CountingEncoder(
+            self.folder, read_manifest(self.folder, pooling=self.load.pooling), self.load
+        )
         encoder.counter = counter
         encoder.how = cast(EncodeKeywords, asdict(self.options))
         return encoder

@@ -1,4 +1,4 @@
-"""Resolve a name to a folder: a local path first, then a model hub or its local cache."""
+"""Download from a model hub, or find what was downloaded in its local cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, ConfigError, MirrorError, require
 
@@ -16,11 +17,11 @@ __all__ = [
     "cache_folder",
     "download",
     "download_bundle",
+    "download_graphs",
     "hub_errors",
     "hub_library",
     "is_hub_name",
     "refuse_revision",
-    "resolve_bundle",
 ]
 
 _LOG_IN = "a token in HF_TOKEN, or hf auth login"
@@ -47,34 +48,6 @@ def refuse_revision(path: Path, revision: str | None) -> None:
         )
 
 
-def resolve_bundle(
-    path_or_name: str | Path,
-    *,
-    revision: str | None,
-    offline: bool,
-    variants: Sequence[str | None] | None = None,
-) -> Path:
-    """Return the folder of a bundle that is given by path or by hub name.
-
-    Args:
-        path_or_name: a local folder, or owner/name.
-        revision: as in `download`.
-        offline: as in `download`.
-        variants: names of the graphs to download (None in the list is the default one), or None.
-
-    Raises:
-        BundleError: there is no bundle of that name, or it lacks a variant.
-        ConfigError: a revision was given with a path.
-    """
-    path = Path(path_or_name)
-    if path.exists() or not is_hub_name(str(path_or_name)):
-        refuse_revision(path, revision)
-        return path
-    return download_bundle(
-        str(path_or_name), revision=revision, offline=offline, error=BundleError, variants=variants
-    )
-
-
 def download_bundle(
     name: str,
     *,
@@ -92,12 +65,27 @@ def download_bundle(
         name, revision=revision, offline=offline, error=error, allow=[Layout.manifest]
     )
     if not (folder / Layout.manifest).is_file():
-        raise BundleError(f"{name} holds no bundle: it has no {Layout.manifest}")
+        raise BundleError(f"{name} holds no bundle: it has no {Layout.manifest}; {to_export(name)}")
+    return download_graphs(name, folder, offline=offline, error=error, variants=variants)
+
+
+def download_graphs(
+    name: str,
+    folder: Path,
+    *,
+    offline: bool,
+    error: type[MirrorError],
+    variants: Sequence[str | None] | None = None,
+) -> Path:
+    """Download the files of a bundle whose manifest is in the snapshot `folder`, of its commit.
+
+    Raises:
+        BundleError: the bundle lacks a variant.
+    """
     manifest = Manifest.read(folder)
     files = manifest.files
     if variants is not None:
         files = manifest.files_for([manifest.variant(variant) for variant in variants])
-    # Take the other files from the same commit, even if a new one was pushed meanwhile.
     return download(
         name,
         revision=folder.name,

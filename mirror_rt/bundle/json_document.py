@@ -12,7 +12,7 @@ from typing import Any
 from mirror_rt.errors import BundleError, BundleVersionError
 from mirror_rt.schema import check_values
 
-__all__ = ["naming", "read_document", "read_json"]
+__all__ = ["naming", "read_document", "read_json", "to_export"]
 
 
 # More than 100 times the size of a pack.json of 100 languages; so much takes half a second to parse
@@ -31,7 +31,8 @@ def read_json(path: Path, noun: str) -> Any:
     if not path.parent.is_dir():
         raise BundleError(f"{path.parent}: no such folder")
     if not path.exists():
-        raise BundleError(f"{path.parent} is not a {noun}: it has no {path.name}")
+        hint = f"; {to_export(path.parent)}" if noun == "bundle" else ""
+        raise BundleError(f"{path.parent} is not a {noun}: it has no {path.name}{hint}")
     if not path.is_file():  # reading a pipe would wait forever
         raise BundleError(f"{path} is not a regular file")
     with path.open("rb") as file:
@@ -46,6 +47,11 @@ def read_json(path: Path, noun: str) -> Any:
         with naming(path):
             check_values(values)
     return values
+
+
+def to_export(model: Path | str) -> str:
+    """Return the advice to make a bundle of a model, with the command to run."""
+    return f"make a bundle of it: mirror-rt export {model} --out BUNDLE"
 
 
 @contextlib.contextmanager

@@ -40,7 +40,8 @@ Precision = Literal["fp32", "fp16", "bf16", "int8"]
 # are what the engine of this package makes of the fp32 graph.
 Target = Literal["cpu", "cuda", "native"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
-Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
+# `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
+Format = Literal["mirror_rt encoder", "mirror_rt bundle", "ONNX files"]
 
 # These limits are far above every published model; they keep a damaged number from allocating
 # huge amounts of memory.
@@ -176,8 +177,13 @@ class Manifest:
             hints={"mirror_rt encoder": f"export it first: mirror-rt export {folder} --out BUNDLE"},
         )  # fmt: skip
         with naming(path):
-            manifest: Manifest = build(cls, values)
-            manifest._check_consistent()
+            return cls.of_values(values)
+
+    @classmethod
+    def of_values(cls, values: Any) -> Manifest:
+        """Make a manifest of JSON values; ValueError if one does not fit or contradicts another."""
+        manifest: Manifest = build(cls, values)
+        manifest._check_consistent()
         return manifest
 
     def _check_consistent(self) -> None:

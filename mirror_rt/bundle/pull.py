@@ -11,6 +11,7 @@ from typing import Any
 
 from mirror_rt.bundle.hub import download, download_bundle, is_hub_name
 from mirror_rt.bundle.hub_content import bundle_folders, visible_files
+from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
 from mirror_rt.io.atomic import check_free, check_space, link_or_copy, new_folder, write_json
@@ -89,7 +90,10 @@ def _download(
         folder = download(name, revision=folder.name, offline=offline, error=HubError)
         return folder, visible_files(folder)
     if not (folder / Layout.manifest).is_file():
-        raise BundleError(f"{name} holds neither a bundle nor a pack: it has no {' or '.join(top)}")
+        raise BundleError(
+            f"{name} holds neither a bundle nor a pack: it has no {' or '.join(top)}; "
+            f"{to_export(name)}"
+        )
     folder = download_bundle(
         name, revision=folder.name, offline=offline, error=HubError, variants=variants
     )

@@ -6,11 +6,14 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.bundle.hub import hub_library
+from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.cli.options import add_options, build, from_arguments, options_of
 from mirror_rt.encoding.encoder import Encoder
@@ -44,25 +47,25 @@ def add_loading_options(parser: argparse.ArgumentParser) -> None:
         "--pooling",
         choices=["auto", "cls", "mean", "mean-without-special"],
         default="auto",
-        help="of a Hugging Face model; auto: declared, else mean",
+        help="of a model that is no bundle; auto: declared, else mean",
     )
-    add_options(parser.add_argument_group("model"), LoadOptions)
+    add_options(parser.add_argument_group("model"), LoadOptions, leave_out=["pooling"])
 
 
 def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
-    """Load a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch."""
-    pooling, load = arguments.pooling, build(LoadOptions, from_arguments(arguments))
+    """Load a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch.
+
+    Without PyTorch, what has a name in both forms is loaded as a bundle.
+    """
+    pooling = arguments.pooling
+    load = build(LoadOptions, from_arguments(arguments), pooling="auto")
     refuse_pack(Path(name))
-    if declared_format(Path(name)) == "mirror_rt bundle":
-        if pooling != "auto":
-            raise ConfigError(
-                f"--pooling {pooling}: {name} is a bundle, its pooling is in the graph"
-            )
-        return Encoder.load(name, **load.keywords())
+    if _needs_no_torch(Path(name)):
+        return Encoder.load(name, **load.keywords() | {"pooling": pooling})
     for option in options_of(LoadOptions):
         given = getattr(arguments, option.name)
-        if given is not None and option.field not in ("revision", "offline"):
-            raise ConfigError(f"{option.flag} {given}: {name} is not a bundle")
+        if given is not None and option.field not in ("revision", "offline", "pooling"):
+            raise ConfigError(f"{option.flag} {given}: {name} is not a bundle; {to_export(name)}")
     torch_encoder = load_plugin(
         "mirror_rt.encoders", "torch", purpose=f"{name}, which is no bundle,"
     )
@@ -70,6 +73,16 @@ def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
         name, pooling=pooling, revision=load.revision, offline=load.offline
     )
     return encoder
+
+
+def _needs_no_torch(path: Path) -> bool:
+    """Return whether to load a model with onnxruntime: of several forms torch runs the original."""
+    if declared_format(path) == "mirror_rt bundle":
+        return True
+    if not path.exists():
+        return find_spec("torch") is None
+    weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
+    return bool(onnx_variants(path)) and not weights
 
 
 def progress(arguments: argparse.Namespace) -> bool:

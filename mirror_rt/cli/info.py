@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Manifest, Variant, declared_format
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
+from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cli.common import add_hub_options, fill_table, format_table
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.heads.task_heads import Heads

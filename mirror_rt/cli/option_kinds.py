@@ -44,6 +44,10 @@ def kind_of(hint: Any) -> Kind:
     members = [member for member in get_args(hint) if member is not NoneType]
     if members and all(get_origin(member) is Literal for member in members):
         return kind_of(Literal[tuple(one for member in members for one in get_args(member))])
+    if len(members) == 2 and members[0] is int and get_origin(members[1]) is Literal:
+        words = get_args(members[1])
+        metavar = f"N|{'|'.join(words)}"
+        return Kind(partial(_integer_or, words), f"an integer or {', '.join(words)}", metavar)
     if get_origin(hint) is Literal:
         words, metavar = f"one of {', '.join(members)}", f"{{{','.join(members)}}}"
         return Kind(partial(_one_of, members), words, metavar, choices=tuple(members))
@@ -74,6 +78,10 @@ def _truth(raw: object) -> bool:
     if isinstance(raw, str) and raw.lower() in known:
         return known[raw.lower()]
     raise TypeError
+
+
+def _integer_or(words: Collection[str], raw: object) -> Any:
+    return raw if isinstance(raw, str) and raw in words else _exactly(int, raw)
 
 
 def _one_of(choices: Collection[str], raw: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mirror_rt.bundle.hub import resolve_bundle
+from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cli.common import add_hub_options
 from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser

@@ -11,8 +11,9 @@ from typing import Self, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.hub import resolve_bundle
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
+from mirror_rt.bundle.onnx_files import read_manifest
+from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.bundle_model import BundleModel
@@ -43,7 +44,7 @@ class Encoder(BatchEncoder):
     ) -> None:
         self.options = options
         # The model comes first: while it loads, it takes twice its size for a moment.
-        self._model = BundleModel(folder, manifest, options)
+        self._model = _open(folder, manifest, options)
         tokenizer = TextTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
@@ -65,15 +66,21 @@ class Encoder(BatchEncoder):
         path_or_name: str | Path,
         **keywords: Unpack[LoadKeywords],
     ) -> Encoder:
-        """Load a bundle from a folder, or from a model hub by name (`owner/name`).
+        """Load a bundle from a folder or by its name: a ready model, or `owner/name` on a hub.
+
+        A folder or repository of plain ONNX files with a tokenizer.json, as sentence-transformers,
+        fastembed and transformers.js publish them, is loaded too: what a bundle's manifest says is
+        read from the JSON files beside the graph.
 
         Args:
-            path_or_name: a folder written by `mirror-rt export`, or the name of one on a hub.
+            path_or_name: a folder written by `mirror-rt export`, the name of one on a hub, or the
+                name of a ready model (`all-MiniLM-L6-v2`), which is fetched once.
             **keywords: the fields of `LoadOptions`.
 
         Raises:
             BundleError: the folder is not a bundle (but a pack of several, for example), or the
-                bundle is from a newer version, incomplete or changed.
+                bundle is from a newer version, incomplete or changed; or plain ONNX files do not
+                say what must be known.
             ConfigError: a revision was given with a folder, or an option has an unusable value.
             ProviderError: the requested providers are not available, or there is an NVIDIA card
                 and CUDA does not start.
@@ -93,7 +100,7 @@ class Encoder(BatchEncoder):
             variants=[options.stored_variant],
         )
         refuse_pack(folder)
-        return cls(folder, Manifest.read(folder), options)
+        return cls(folder, read_manifest(folder, pooling=options.pooling), options)
 
     @property
     def providers(self) -> list[str]:
@@ -185,6 +192,19 @@ class Encoder(BatchEncoder):
 
     def __repr__(self) -> str:
         return f"Encoder({str(self.folder)!r}, dimension={self.dimension})"
+
+
+def _open(folder: Path, manifest: Manifest, options: LoadOptions) -> BundleModel:
+    """Open the graph of a bundle, or of plain ONNX files."""
+    if manifest.format == "mirror_rt bundle":
+        if options.pooling != "auto":
+            raise ConfigError(
+                f"pooling={options.pooling!r}: {folder} is a bundle, its pooling is in the graph"
+            )
+        return BundleModel(folder, manifest, options)
+    from mirror_rt.inference.plain_model import PlainModel
+
+    return PlainModel(folder, manifest, options)
 
 
 def _check_prompts(folder: Path, tokenizer: TextTokenizer, prompts: Mapping[str, str]) -> None:

@@ -12,7 +12,12 @@ import numpy as np
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import on_card
-from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
+from mirror_rt.inference.graph_loading import (
+    check_pooled,
+    exact_variant,
+    open_exact,
+    open_variant,
+)
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.inference.replicas import Runner
@@ -24,7 +29,6 @@ __all__ = ["BundleModel"]
 
 # The name of the graph's output, by whether its vectors have unit length.
 _OUTPUT = {True: "sentence_embedding", False: "pooled_embedding"}
-_TOKEN_VECTORS = "last_hidden_state"
 
 logger = logging.getLogger("mirror_rt")
 
@@ -33,7 +37,7 @@ class BundleModel(PooledModel):
     """The model of a bundle, opened on its devices; errors are those of `open_variant`."""
 
     def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
-        self.runner, self.variant = open_variant(folder, manifest, options)
+        self.runner, self.variant = open_variant(folder, manifest, options, self.check_graph)
         on_cpu = not on_card(self.runner.providers[0])
         super().__init__(
             manifest.dimension,
@@ -47,6 +51,10 @@ class BundleModel(PooledModel):
         self._exact: Runner | None = None  # opened when a row is not finite
         self._opening_exact = threading.Lock()
 
+    def check_graph(self, session: GraphSession, dimension: int) -> None:
+        """Raise BundleError if the graph is not that of a pooled encoder of that dimension."""
+        check_pooled(session, dimension)
+
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run a padded batch: float32 [rows, D].
 
@@ -54,7 +62,7 @@ class BundleModel(PooledModel):
             BundleError: onnxruntime fails on the batch, or gives vectors of another length.
             ClosedError: the model is closed.
         """
-        vectors = self.runner.run(batch, _OUTPUT[normalize])
+        vectors = self._run(self.runner, batch, normalize=normalize)
         if vectors.shape != (len(batch.input_ids), self.dimension):
             raise BundleError(
                 f"{self.runner.graph} gave {vectors.shape[-1]} dimensions, its manifest "
@@ -75,14 +83,27 @@ class BundleModel(PooledModel):
                     self.runner.graph,
                 )
                 self._exact = open_exact(
-                    self._folder, self._manifest, exact, self.runner, self._options
+                    self._folder,
+                    self._manifest,
+                    exact,
+                    self.runner,
+                    self._options,
+                    self.check_graph,
                 )
-        return self._exact.run(batch, _OUTPUT[normalize])
+        return self._run(self._exact, batch, normalize=normalize)
+
+    def _run(self, runner: Runner, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        return runner.run(batch, _OUTPUT[normalize])
 
     @property
     def has_token_vectors(self) -> bool:
         """Whether the graph also gives a vector for each token."""
-        return _TOKEN_VECTORS in self.runner.outputs
+        return self._token_output in self.runner.outputs
+
+    @property
+    def _token_output(self) -> str:
+        """The name of the graph's output with the vectors of tokens."""
+        return "last_hidden_state"
 
     def check_token_vectors(self) -> None:
         """Raise ConfigError if the graph gives no token vectors."""
@@ -91,7 +112,7 @@ class BundleModel(PooledModel):
 
     def token_vectors(self, batch: PaddedBatch) -> Vectors:
         """Run a padded batch: float32 [rows, length, H], one vector for each token."""
-        return self.runner.run(batch, _TOKEN_VECTORS)
+        return self.runner.run(batch, self._token_output)
 
     def prepare_concurrent_runs(self) -> int:
         """Prepare for runs that begin while another is in flight.
@@ -111,7 +132,7 @@ class BundleModel(PooledModel):
             ids = np.full(shape, pad_id, dtype=np.int64)
             batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
             for runner in self.runner.replicas:
-                runner.run(batch, _OUTPUT[False])
+                self._run(runner, batch, normalize=False)
 
     def close(self) -> None:
         """Free the memory once no run is in flight; every later run raises ClosedError."""

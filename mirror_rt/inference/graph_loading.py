@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from mirror_rt.inference.providers import (
 from mirror_rt.inference.replicas import Replicas, Runner
 from mirror_rt.inference.session import GraphSession, NotStarted, import_onnxruntime
 
-__all__ = ["exact_variant", "open_exact", "open_variant"]
+__all__ = ["GraphCheck", "check_pooled", "exact_variant", "open_exact", "open_variant"]
+
+GraphCheck = Callable[[GraphSession, int], None]
 
 logger = logging.getLogger("mirror_rt")
 
@@ -41,8 +43,11 @@ def open_variant(
     folder: Path,
     manifest: Manifest,
     options: LoadOptions,
+    check: GraphCheck,
 ) -> tuple[Runner, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices.
+
+    `check` raises BundleError for a graph of other inputs, outputs or dimension.
 
     Raises:
         BundleIntegrityError: a file is missing or was changed.
@@ -65,8 +70,9 @@ def open_variant(
             chosen = _choose(folder, manifest, options.variant, best)
             if best == CPU and (attempt > 0 or _names_card(asked)):  # in the place of a card
                 options = replace(options, devices=None, cuda_graphs=False, provider_options={})
+            opener = _Opener(folder, manifest, providers, options, check)
             try:
-                runner = _Opener(folder, manifest, providers, options).open(chosen)
+                runner = opener.open(chosen)
             except NotStarted as error:
                 reason = str(error)
             else:
@@ -93,11 +99,12 @@ def open_exact(
     exact: Variant,
     runner: Runner,
     options: LoadOptions,
+    check: GraphCheck,
 ) -> Runner:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
     first = [number for number in runner.devices[:1] if number is not None] or None
     options = replace(options, devices=first, cuda_graphs=False)
-    return _Opener(folder, manifest, runner.providers, options).open(exact)
+    return _Opener(folder, manifest, runner.providers, options, check).open(exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,7 @@ class _Opener:
     manifest: Manifest
     providers: Sequence[str]
     options: LoadOptions
+    check: GraphCheck
 
     def open(self, variant: Variant) -> Runner:
         """Open a variant on every device.
@@ -138,7 +146,7 @@ class _Opener:
         if best not in session.providers:
             session.close()
             raise NotStarted("onnxruntime goes on without it, and gives no reason")
-        _check_graph(session, self.manifest.dimension)
+        self.check(session, self.manifest.dimension)
         if captured is None or device is None:
             return session
         from mirror_rt.inference.cuda_graphs import (  # threads, which few need
@@ -248,7 +256,8 @@ def _loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
     return mapped if same else path
 
 
-def _check_graph(session: GraphSession, dimension: int) -> None:
+def check_pooled(session: GraphSession, dimension: int) -> None:
+    """Raise BundleError if a graph is not that of a pooled encoder of `dimension` dimensions."""
     unknown = set(session.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
     missing = {"sentence_embedding", "pooled_embedding"} - session.widths.keys()
     if unknown or missing:

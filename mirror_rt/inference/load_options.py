@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from mirror_rt.bundle.onnx_files import PoolingChoice
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import Devices
@@ -29,6 +30,7 @@ class LoadKeywords(TypedDict, total=False):
     revision: str | None
     offline: bool
     verify: bool
+    pooling: PoolingChoice
     providers: Providers
     allow_fallback: bool
     threads: int | None
@@ -49,8 +51,10 @@ class LoadOptions:
             `providers="native"` it is the precision of the products, `fp32`, `bf16` or `int8`,
             whose weights are made of the fp32 graph while loading.
         revision: branch, tag or commit of a name on a model hub.
-        offline: take a hub name from the local cache alone.
+        offline: never ask the network: take a name from the local caches alone.
         verify: compare every file that the graph needs with its hash in the manifest first.
+        pooling: of plain ONNX files that declare none: `"mean"`, `"cls"` and so on; `"auto"` for
+            the declared one. That of a bundle is in its graph.
         providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
             `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers; or
             `"native"`, the engine of this package, which runs encoders of the BERT family on the
@@ -80,6 +84,7 @@ class LoadOptions:
     revision: str | None = None
     offline: bool = False
     verify: bool = True
+    pooling: PoolingChoice = "auto"
     providers: Providers = "auto"
     allow_fallback: bool = False
     threads: int | None = None

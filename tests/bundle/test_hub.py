@@ -321,7 +321,7 @@ def test_a_repository_without_a_bundle(hub, tmp_path):
     hub.add(NAME, {"config.json": b"{}"})
     with pytest.raises(BundleError, match="holds neither a bundle nor a pack"):
         pull(NAME, tmp_path / "out")
-    with pytest.raises(BundleError, match=r"holds no bundle: it has no mirror.json"):
+    with pytest.raises(BundleError, match=rf"neither a bundle .* mirror-rt export {NAME} --out"):
         Encoder.load(NAME)
 
 

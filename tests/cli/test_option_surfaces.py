@@ -44,6 +44,7 @@ GIVEN = {
     "revision": ("v2", "v2"),
     "offline": (True, None),
     "verify": (False, "--no-verify"),
+    "pooling": ("mean", "mean"),
     "providers": ("cuda", "cuda"),
     "allow_fallback": (True, None),
     "threads": (3, "3"),

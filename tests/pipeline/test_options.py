@@ -24,6 +24,7 @@ LOAD = {
     "revision": "main",
     "offline": True,
     "verify": False,
+    "pooling": "mean",
     "providers": "cpu",
     "allow_fallback": True,
     "threads": 3,

@@ -167,7 +167,7 @@ float largest(Vec x) {
   return most;
 }
 
-Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // for a NaN in a and a number in b: b
+Vec larger(Vec a, Vec b) { return where(a > b, a, b); }  // for a NaN in a and a number in b: b
 
 /// Every maximum is `scale`, so one exponential per score serves both its row and its column.
 void add_with_fixed_maximum(const Geometry& g, std::int64_t n_rows, std::int64_t n_columns,
@@ -231,7 +231,7 @@ void add_columns_online(const Geometry& g, std::int64_t n_rows, std::int64_t n_c
     Vec most = all(-kInfinity), total = {};
     for (std::int64_t i = 0; i < n_rows; ++i) most = larger(load(column + i * kPanel), most);
     const Vec maximum = most * factor;
-    const Vec shift = maximum > all(-kInfinity) ? maximum : Vec{};
+    const Vec shift = where(maximum > all(-kInfinity), maximum, Vec{});
     for (std::int64_t i = 0; i < n_rows; ++i) {
       total += exp2(load(column + i * kPanel) * factor - shift);
     }

@@ -1,10 +1,13 @@
 // Vectors of MIRROR_RT_LANES floats, and vectors of the units over which products are summed.
 //
 // They use the vector extensions of GCC and Clang: the same source becomes SSE2, AVX2, AVX-512 or
-// NEON, or scalar code if the processor has no vectors.
+// NEON, or scalar code if the processor has no vectors. Microsoft's compiler has no such
+// extensions: for it, plain_vector.h has a class of the same operators, of which only
+// tile_portable.cpp is made.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "infonce/cpu/isa.h"
 #if defined(MIRROR_RT_PAIRS) && defined(__AVX512BF16__)
@@ -15,9 +18,17 @@ namespace mirror_rt::infonce {
 namespace {
 
 constexpr int kLanes = MIRROR_RT_LANES;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+#ifdef MIRROR_RT_PLAIN_VECTORS
+}  // namespace
+}  // namespace mirror_rt::infonce
+#include "infonce/cpu/plain_vector.h"
+namespace mirror_rt::infonce {
+namespace {
+#else
 typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef std::int32_t IntVec __attribute__((vector_size(kLanes * 4)));
-constexpr float kInfinity = __builtin_inff();
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
@@ -44,6 +55,13 @@ inline double dot(const float* x, const float* y, std::int64_t n) {
   return total;
 }
 
+/// Returns a where the condition holds, else b.
+inline Vec where(IntVec condition, Vec a, Vec b) { return condition ? a : b; }
+
+/// Returns 2^n for each biased = n + 1.5 * 2^23.
+inline Vec power_of_two(Vec biased) { return (Vec)(((IntVec)biased << 23) + 0x3f800000); }
+#endif
+
 /// Returns x in every lane. Subtracting 0 costs no instruction; adding it would, as it changes -0.
 inline Vec all(float x) { return x - Vec{}; }
 
@@ -59,8 +77,7 @@ inline Vec exp2(Vec x) {
   p = p * f + 0.240226479f;
   p = p * f + 0.693147203f;
   p = p * f + 1.0f;
-  const Vec power = (Vec)(((IntVec)biased << 23) + 0x3f800000);
-  return x < -126.0f ? Vec{} : p * power;
+  return where(x < -126.0f, Vec{}, p * power_of_two(biased));
 }
 
 inline float exp2_one(float x) { return exp2(all(x))[0]; }

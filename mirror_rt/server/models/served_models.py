@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mirror_rt.bundle.hub import resolve_bundle
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
+from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
@@ -145,11 +146,10 @@ def resolve_source(source: str | Path, config: ServerConfig) -> Path:
 
 
 def manifest_digest(folder: Path) -> str:
-    """Return the SHA-256 of pack.json or mirror.json, which contain the hashes of all files."""
+    """Return the SHA-256 of pack.json, or the digest of a bundle (see `digest_of`)."""
     if is_pack(folder):
         return sha256(folder / Layout.pack)
-    Manifest.read(folder)  # its error says what the folder is instead
-    return sha256(folder / Layout.manifest)
+    return digest_of(folder)
 
 
 def load_folder(folder: Path, config: ServerConfig) -> Models:

@@ -39,6 +39,13 @@ def test_under_sanitizers(tmp_path, sanitizer):
     assert "portable: 401 pairs" in run(tmp_path / "check")
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_without_vector_extensions(tmp_path):
+    """As Microsoft's compiler builds it."""
+    build("g++", PORTABLE, ["-DMIRROR_RT_PLAIN_VECTORS"], tmp_path / "check")
+    assert "portable: 401 pairs" in run(tmp_path / "check")
+
+
 @pytest.mark.skipif(
     shutil.which("aarch64-linux-gnu-g++") is None, reason="needs a compiler for aarch64"
 )

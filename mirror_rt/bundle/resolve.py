@@ -1,0 +1,56 @@
+"""Resolve what a user names to a folder: a path, a ready model, or a repository on a hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mirror_rt.bundle.hub import download, download_graphs, is_hub_name, refuse_revision
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.onnx_files import download_onnx
+from mirror_rt.bundle.ready_models import READY_MODELS, find_ready_model, ready_bundle
+from mirror_rt.errors import BundleError
+
+__all__ = ["resolve_bundle"]
+
+
+def resolve_bundle(
+    path_or_name: str | Path,
+    *,
+    revision: str | None,
+    offline: bool,
+    variants: Sequence[str | None] | None = None,
+) -> Path:
+    """Return the folder of a bundle, or of plain ONNX files, that is given by path or by name.
+
+    Args:
+        path_or_name: a local folder, the name of a ready model (`READY_MODELS`), or owner/name on
+            a model hub. A folder comes before a name.
+        revision: branch, tag or commit on the hub.
+        offline: look only on this machine: in the caches, and among the installed packages.
+        variants: names of the graphs to download (None in the list is the default one); None for
+            all.
+
+    Raises:
+        BundleError: there is no model of that name, or it lacks a variant.
+        ConfigError: a revision was given with a path.
+    """
+    path, name = Path(path_or_name), str(path_or_name)
+    if path.exists():
+        refuse_revision(path, revision)
+        return path
+    if revision is None and (ready := find_ready_model(name)):
+        return ready_bundle(ready, offline=offline)
+    if not is_hub_name(name):
+        refuse_revision(path, revision)
+        known = ", ".join(model.name for model in READY_MODELS)
+        raise BundleError(
+            f"{name}: no such folder, and no ready model of that name (there is {known}). Of any "
+            "other model, make a bundle first: mirror-rt export MODEL --out BUNDLE"
+        )
+    top = download(name, revision=revision, offline=offline, error=BundleError,
+                   allow=[Layout.manifest])  # fmt: skip
+    # Take the other files from the same commit, even if a new one was pushed meanwhile.
+    if (top / Layout.manifest).is_file():
+        return download_graphs(name, top, offline=offline, error=BundleError, variants=variants)
+    return download_onnx(name, revision=top.name, offline=offline, variants=variants)

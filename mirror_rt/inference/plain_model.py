@@ -1,0 +1,73 @@
+"""Run plain ONNX files, whose graphs give a vector for each token: pool and normalise here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mirror_rt.bundle.json_document import to_export
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.inference.bundle_model import BundleModel
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.pooled_model import Vectors
+from mirror_rt.inference.replicas import Runner
+from mirror_rt.inference.session import GraphSession
+from mirror_rt.inference.token_pooling import pool
+from mirror_rt.tokens.padding import PaddedBatch
+from mirror_rt.vectors.normalization import normalize_rows
+
+__all__ = ["PlainModel"]
+
+# Outputs in the order of preference: vectors of tokens, then of texts as all modules give them.
+_TOKENS = ("last_hidden_state", "token_embeddings")
+_POOLED = "sentence_embedding"
+
+
+class PlainModel(BundleModel):
+    """The model of a folder of plain ONNX files, opened on its devices.
+
+    Args:
+        folder: folder of the files.
+        manifest: what `read_manifest` derived from the files beside the graph.
+        options: say which graph to open, and how to run it.
+
+    Raises:
+        BundleError: the graph's inputs or outputs are not those of an encoder.
+        ConfigError: the options ask for CUDA graphs.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
+        if options.cuda_graphs:
+            raise ConfigError(f"cuda_graphs=True needs a bundle; {to_export(folder)}")
+        self._modes = manifest.pooling.split("+")
+        self._output = ""  # set once the graph is open
+        super().__init__(folder, manifest, options)
+
+    def check_graph(self, session: GraphSession, dimension: int) -> None:
+        """Raise BundleError if the graph cannot be run as an encoder of that dimension."""
+        nodes = {node.name: node.type for node in session.session().get_inputs()}
+        known = set(PaddedBatch._fields)
+        if not ({"input_ids"} <= nodes.keys() <= known) or set(nodes.values()) != {"tensor(int64)"}:
+            said = ", ".join(f"{name} {kind}" for name, kind in nodes.items())
+            raise BundleError(
+                f"{session.graph} takes {said}; expected int64 {', '.join(PaddedBatch._fields)}"
+            )
+        found = [name for name in (*_TOKENS, _POOLED) if name in session.outputs]
+        if not found:
+            raise BundleError(
+                f"{session.graph} gives {', '.join(session.outputs)}; expected one of "
+                f"{', '.join((*_TOKENS, _POOLED))}"
+            )
+        self._output = found[0]
+
+    def _run(self, runner: Runner, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        found = np.asarray(runner.run(batch, self._output), dtype=np.float32)
+        if found.ndim == 3:
+            found = pool(found, batch.attention_mask, self._modes)
+        return normalize_rows(found) if normalize else found
+
+    @property
+    def _token_output(self) -> str:
+        return self._output if self._output in _TOKENS else _TOKENS[0]

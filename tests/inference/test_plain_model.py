@@ -1,0 +1,195 @@
+"""Plain ONNX files in the layouts of other publishers, beside the bundle of the same model."""
+
+import contextlib
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+
+from mirror_rt import BundleError, ConfigError, Encoder
+from mirror_rt.bundle.onnx_files import read_manifest
+from mirror_rt.inference.token_pooling import pool
+
+TEXTS = ["a river", "the old town by the long river", "word " * 60]
+DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json", "special_tokens_map.json")
+MODULES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json",
+           "config_sentence_transformers.json")  # fmt: skip
+
+
+@pytest.fixture
+def publish(bundle, tmp_path):
+    """Write the files of an encoder in the layout of a publisher, and return their folder."""
+
+    def write(graph="onnx/model.onnx", *, modules=True, outputs=("last_hidden_state",)):
+        folder = tmp_path / "published"
+        shutil.rmtree(folder, ignore_errors=True)
+        for name in (*DESCRIPTIONS, *(MODULES if modules else ())):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(bundle / name, folder / name)
+        model = onnx.load(bundle / "onnx/model.onnx")
+        kept = [node for node in model.graph.output if node.name in outputs]
+        del model.graph.output[:]
+        model.graph.output.extend(kept)
+        (folder / graph).parent.mkdir(exist_ok=True)
+        onnx.save(model, folder / graph)
+        return folder
+
+    return write
+
+
+def change(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def check(folder, bundle, **options):
+    with Encoder.load(folder, **options) as encoder, Encoder.load(bundle) as expected:
+        np.testing.assert_allclose(encoder.encode(TEXTS), expected.encode(TEXTS), atol=1e-6)
+        assert encoder.max_length == expected.max_length
+        assert encoder.mask_token == expected.mask_token
+    return encoder
+
+
+def test_as_sentence_transformers_publishes(publish, bundle):
+    encoder = check(publish(), bundle)
+    tokens = Encoder.load(bundle).encode_tokens(TEXTS)
+    for ours, theirs in zip(Encoder.load(encoder.folder).encode_tokens(TEXTS), tokens, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_as_fastembed_publishes(publish, bundle):
+    for graph in ("model.onnx", "model_optimized.onnx"):
+        folder = publish(graph, modules=False)
+        with pytest.raises(
+            BundleError, match=r"declares no pooling.*pooling='mean'.*mirror-rt exp"
+        ):
+            Encoder.load(folder)
+        check(folder, bundle, pooling="mean")
+
+
+def test_as_transformers_js_publishes(publish, bundle):
+    folder = publish("onnx/model_quantized.onnx", modules=False)
+    for variant in (None, "quantized", "int8"):
+        assert check(folder, bundle, pooling="mean", variant=variant).variant.precision == "int8"
+
+
+def test_a_graph_that_pools_is_taken_as_it_is(publish, bundle):
+    check(publish(outputs=("sentence_embedding",)), bundle)
+
+
+def test_what_is_declared_decides(publish, bundle):
+    folder = publish()
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(modules[:2]))
+    change(folder / "sentence_bert_config.json", max_seq_length=16)
+    change(folder / "1_Pooling/config.json", pooling_mode_cls_token=True)
+    change(folder / "config_sentence_transformers.json", prompts={"query": "a "})
+    encoder = Encoder.load(folder)
+    found = encoder.encode(TEXTS)
+    assert (encoder.max_length, encoder.manifest.prompts) == (16, {"query": "a "})
+    tokens = encoder.encode_tokens(TEXTS)
+    expected = [np.concatenate([rows[0], rows.mean(axis=0)]) for rows in tokens]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"pooling='max': .* declares cls\+mean"):
+        Encoder.load(folder, pooling="max")
+
+
+def test_from_a_hub(publish, bundle, hub):
+    for graph in ("onnx/model.onnx", "model.onnx"):
+        folder = publish(graph)
+        files = {path.relative_to(folder).as_posix(): path.read_bytes()
+                 for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+        name = f"owner/{graph.count('/')}"
+        hub.add(name, files | {"pytorch_model.bin": b"not needed"})
+        check(name, bundle)
+        assert not [line for line in hub.requests if "pytorch_model.bin" in line]
+        check(name, bundle, offline=True)
+
+
+def test_commands_take_the_folder(publish, bundle, cli, tmp_path):
+    folder = publish("model.onnx", modules=False)
+    (tmp_path / "texts.txt").write_text("a river\nthe town\n")
+    line = ["encode", "--model", folder, "--input", tmp_path / "texts.txt", "--pooling", "mean",
+            "--output", tmp_path / "vectors.npy"]  # fmt: skip
+    assert cli(*line).code == 0
+    np.testing.assert_allclose(
+        np.load(tmp_path / "vectors.npy"),
+        Encoder.load(bundle).encode(["a river", "the town"]),
+        atol=1e-6,
+    )
+    done = cli("evaluate", "geometry", "--model", folder, "--pooling", "mean", "--texts",
+               tmp_path / "texts.txt")  # fmt: skip
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is false"),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, "the pooling none"),
+        ("1_Pooling/config.json", {"pooling_mode": "gated"}, "the pooling gated"),
+        ("config_sentence_transformers.json", {"truncate_dim": 8}, "declares truncate_dim"),
+        ("config.json", {"hidden_size": "wide"}, "does not declare the length of a token vector"),
+        ("config.json", {"hidden_size": 31}, "gave 32 dimensions, its manifest"),
+    ],
+)
+def test_what_cannot_be_known_is_refused(publish, file, values, message):
+    folder = publish()
+    change(folder / file, **values)
+    with pytest.raises(BundleError, match=message):
+        Encoder.load(folder).encode("a")
+
+
+def test_other_graphs_and_modules_are_refused(publish):
+    folder = publish(outputs=("pooled_embedding",))
+    with pytest.raises(BundleError, match="gives pooled_embedding; expected one of last_hidden"):
+        Encoder.load(folder)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.insert(2, {"idx": 2, "name": "2", "path": "", "type": "sentence_transformers.Dense"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(BundleError, match="declares Transformer, Pooling, Dense, Normalize"):
+        Encoder.load(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BundleError, match=r"has ONNX files, but no tokenizer.json"):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    "file", [*DESCRIPTIONS[:3], *MODULES[:3], "config_sentence_transformers.json"]
+)
+def test_any_json_is_refused_or_ignored(publish, file):
+    """Each value of a file is replaced by others of any type."""
+    folder = publish()
+    path = folder / file
+    written = json.loads(path.read_text())
+    keys = list(written) if isinstance(written, dict) else range(len(written))
+    broken = [[], {}, "x", None, 1]
+    for key in keys:
+        for value in ([], {"a": [1]}, "x", 1.5, -1, 2**40, True):
+            changed = written.copy()
+            changed[key] = value
+            broken.append(changed)
+    if file == "tokenizer.json":
+        broken = [value for value in broken if not isinstance(value, dict) or "padding" in value]
+    for value in broken:
+        path.write_text(json.dumps(value))
+        with contextlib.suppress(BundleError):
+            read_manifest(folder)
+
+
+def test_a_pooling_of_a_bundle_is_refused(bundle):
+    with pytest.raises(ConfigError, match="is a bundle, its pooling is in the graph"):
+        Encoder.load(bundle, pooling="mean")
+
+
+def test_poolings_agree_with_sentence_transformers(rng):
+    import torch
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    tokens = rng.standard_normal((3, 5, 4)).astype(np.float32)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])
+    for mode in ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"):
+        features = {"token_embeddings": torch.tensor(tokens), "attention_mask": torch.tensor(mask)}
+        expected = Pooling(4, pooling_mode=mode)(features)["sentence_embedding"].numpy()
+        np.testing.assert_allclose(pool(tokens, mask, [mode]), expected, atol=1e-6)
