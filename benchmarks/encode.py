@@ -2,7 +2,8 @@
 
     python benchmarks/encode.py --data DATA [--bundle BUNDLE] [--quick] [--docs]
 
-The contenders are this project in fp32 and int8; sentence-transformers with PyTorch and with its
+The contenders are this project in fp32 and int8, with onnxruntime and with its native engine (bf16,
+too); sentence-transformers with PyTorch and with its
 ONNX backend; fastembed; light-embed; and forty lines of onnxruntime on this project's graph. Each
 runs in a process and an environment of its own, which the script makes in --cache and keeps. All
 have the model all-MiniLM-L6-v2, the same texts and the same processors.

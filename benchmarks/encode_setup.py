@@ -28,6 +28,9 @@ ENVIRONMENTS = {
 CONTENDERS = {
     "mirror-rt fp32": ("mirror-rt", "bundle"),
     "mirror-rt int8": ("mirror-rt", "bundle"),
+    "mirror-rt native fp32": ("mirror-rt", "bundle"),
+    "mirror-rt native bf16": ("mirror-rt", "bundle"),
+    "mirror-rt native int8": ("mirror-rt", "bundle"),
     "onnxruntime sketch": ("sketch", "bundle"),
     "sentence-transformers torch": ("st-torch", "transformers"),
     "sentence-transformers onnx": ("st-onnx", "onnx"),

@@ -22,6 +22,7 @@ class MirrorRt:
 
     batches = ON_CARD if DEVICE == "cuda" else (4, 8, 16, 32, 64)
     variant = "fp32"
+    providers = DEVICE
     cuda_graphs = False
 
     def __init__(self, folder, threads):
@@ -31,7 +32,7 @@ class MirrorRt:
             folder,
             variant=self.variant,
             threads=threads,
-            providers=DEVICE,
+            providers=self.providers,
             cuda_graphs=self.cuda_graphs,
         )
 
@@ -46,6 +47,18 @@ class MirrorRt:
 
 
 class MirrorRtInt8(MirrorRt):
+    variant = "int8"
+
+
+class MirrorRtNative(MirrorRt):
+    providers = "native"
+
+
+class MirrorRtNativeBf16(MirrorRtNative):
+    variant = "bf16"
+
+
+class MirrorRtNativeInt8(MirrorRtNative):
     variant = "int8"
 
 
@@ -213,6 +226,9 @@ class LightEmbed:
 CONTENDERS = {
     "mirror-rt fp32": MirrorRt,
     "mirror-rt int8": MirrorRtInt8,
+    "mirror-rt native fp32": MirrorRtNative,
+    "mirror-rt native bf16": MirrorRtNativeBf16,
+    "mirror-rt native int8": MirrorRtNativeInt8,
     "mirror-rt fp16": MirrorRtHalf,
     "mirror-rt fp16-cuda": MirrorRtPacked,
     "mirror-rt fp16, CUDA graphs": MirrorRtGraphs,
