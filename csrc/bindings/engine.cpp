@@ -197,7 +197,7 @@ std::vector<std::string> instruction_sets() {
 void bind_engine(py::module_& m) {
   m.def("engine_instruction_sets", &instruction_sets,
         "Instruction sets of NativeEncoder that this processor has, the most capable last.");
-  py::class_<BoundEncoder>(m, "NativeEncoder", "An encoder of the BERT family.")
+  py::class_<BoundEncoder>(m, "NativeEncoder", py::module_local(), "An encoder of the BERT family.")
       .def(py::init<const std::string&, std::int64_t, std::int64_t, float, float,
                     const std::string&, const Floats&, const Floats&, const Pair&,
                     const std::optional<Pair>&, const std::optional<Floats>&, std::int64_t,

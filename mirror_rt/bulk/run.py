@@ -26,11 +26,11 @@ from mirror_rt.errors import (
     InvalidTextError,
     ProcessGroupError,
     ProviderError,
-    require,
 )
 from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.providers import CPU, candidates
+from mirror_rt.inference.providers import CPU, NATIVE, candidates
+from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files
@@ -139,10 +139,10 @@ def encode_file(config: BulkConfig) -> BulkReport:
         config.model,
         revision=config.load.revision,
         offline=config.load.offline,
-        variants=[config.load.variant],
+        variants=[config.load.stored_variant],
     )
     refuse_pack(folder)
-    read_manifest(folder, pooling=config.load.pooling).variant(config.load.variant)
+    read_manifest(folder, pooling=config.load.pooling).variant(config.load.stored_variant)
     spec = EncoderSpec(folder, config.load, config.options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 
@@ -260,10 +260,10 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
 
     An option counts unless it is known to change no vector, so a new option counts by default.
     """
-    onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     from mirror_rt import __version__
 
     load, ranges = spec.load, spec.options.ranges
+    onnxruntime = import_onnxruntime() if load.providers != NATIVE else None
     values = asdict(load) | asdict(spec.options)
     return {
         **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
@@ -277,12 +277,14 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
         "bundle": digest_of(spec.folder),
         "window": config.window,
         "mirror_rt": __version__,
-        "onnxruntime": onnxruntime.__version__,
+        "onnxruntime": None if onnxruntime is None else onnxruntime.__version__,
     }
 
 
-def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:
+def _providers(load: LoadOptions, onnxruntime: ModuleType | None) -> list[str]:
     """Return the execution providers that the options lead to on this machine."""
+    if onnxruntime is None:
+        return [NATIVE]
     try:
         names = candidates(load.providers, onnxruntime, allow_fallback=False)[0]
     except ProviderError:

@@ -27,6 +27,8 @@ from mirror_rt.diagnostics.benchmarking import (
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.providers import NATIVE
+from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free
 from mirror_rt.io.text import iter_lines
 from mirror_rt.pipeline.options import EncodeOptions
@@ -135,12 +137,12 @@ def _check(arguments: argparse.Namespace) -> None:
 def _about(
     arguments: argparse.Namespace, encoder: Encoder, load: LoadOptions, options: EncodeOptions
 ) -> dict[str, Any]:
-    onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
-    manifest = encoder.manifest
+    native = load.providers == NATIVE
+    manifest, variants = encoder.manifest, encoder.manifest.variants.items()
     return {
         "bundle": arguments.model,
         "base_model": manifest.base_model,
-        "variant": next(n for n, v in manifest.variants.items() if v == encoder.variant),
+        "variant": next((n for n, v in variants if v == encoder.variant), load.variant or "fp32"),
         "provider": encoder.providers[0],
         "devices": encoder.devices,
         "threads": load.threads or available_cpus(),
@@ -151,7 +153,7 @@ def _about(
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,
-        "onnxruntime": onnxruntime.__version__,
+        "onnxruntime": None if native else import_onnxruntime().__version__,
     }
 
 

@@ -162,3 +162,19 @@ def test_weights_outside_the_bundle_are_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(BundleError, match="outside the bundle"):
         Graph(tmp_path / "model.onnx").weight("w")
+
+
+def test_commands_take_it(cli, bundle, tmp_path):
+    texts, vectors = tmp_path / "texts.txt", tmp_path / "vectors.npy"
+    texts.write_text("a river\nthe town\n" * 8, encoding="utf-8")
+    options = ("--providers", "native", "--variant", "bf16")
+    assert (
+        cli("encode", "--model", bundle, "--input", texts, "--output", vectors, *options).code == 0
+    )
+    encoder = Encoder.load(bundle, providers="native", variant="bf16")
+    assert np.array_equal(np.load(vectors), encoder.encode(["a river", "the town"] * 8))
+    assert cli("doctor", "--model", bundle, *options).code == 0
+    figures = tmp_path / "figures.json"
+    done = cli("benchmark", bundle, "--texts", texts, "--seconds", "1", "--json", figures, *options)
+    assert done.code == 0
+    assert '"variant": "bf16"' in figures.read_text()

@@ -1,5 +1,7 @@
 """The engine in C++ gives what numpy gives, with every instruction set, alone and in a batch."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,13 @@ def texts_of(lengths, vocabulary=60, seed=1):
     return [generator.integers(0, vocabulary, n).tolist() for n in lengths]
 
 
+@functools.cache
+def expected_of(shape):
+    """A random encoder, texts, and the vectors of their tokens by numpy."""
+    random, texts = RandomEncoder(SHAPES[shape]), texts_of(LENGTHS)
+    return random, texts, [random.token_vectors(text) for text in texts]
+
+
 def run(encoder, texts, pooling="mean", *, normalize=True, threads=1):
     longest = max(map(len, texts))
     ids, mask = np.zeros((2, len(texts), longest), np.int64)
@@ -61,8 +70,7 @@ def unit(x):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_float32_is_that_of_numpy(make, kernel, shape):
-    random, texts = RandomEncoder(SHAPES[shape]), texts_of(LENGTHS)
-    expected = [random.token_vectors(text) for text in texts]
+    random, texts, expected = expected_of(shape)
     encoder = make(random, "fp32", kernel)
     tokens = run(encoder, texts, "none", normalize=False)
     assert np.abs(tokens - np.concatenate(expected)).max() < 2e-5
@@ -76,8 +84,8 @@ def test_float32_is_that_of_numpy(make, kernel, shape):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_other_precisions_are_close(make, shape, kernel, precision):
-    random, texts = RandomEncoder(SHAPES[shape]), texts_of(LENGTHS)
-    means = unit(np.array([random.token_vectors(text).mean(0) for text in texts]))
+    random, texts, expected = expected_of(shape)
+    means = unit(np.array([vectors.mean(0) for vectors in expected]))
     found = run(make(random, precision, kernel), texts)
     difference, cosine = LIMITS[precision]
     assert np.abs(found - means).max() < difference

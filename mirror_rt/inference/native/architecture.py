@@ -122,7 +122,11 @@ def find_embeddings(graph: Graph) -> tuple[Embeddings, str]:
 
 def find_layers(graph: Graph, name: str) -> Iterator[Layer]:
     """Yield the layers from the value `name` to the token vectors."""
+    seen = {""}
     while name != _HIDDEN:
+        if name in seen:
+            raise UnsupportedGraphError(f"{graph.path}: its layers form a circle")
+        seen.add(name)
         attention = _one(_followers(graph, name, "Attention"), graph, name)
         unknown = set(attention.attributes) - {"num_heads", "scale"}
         if unknown or attention.input(4) or attention.input(6):
@@ -227,9 +231,11 @@ def _relative(graph: Graph, name: str, heads: int) -> Floats | None:
 def _through(graph: Graph, name: str, *op_types: str) -> Node | None:
     """Return the node that makes `name`, behind nodes of the types given."""
     node = graph.producers.get(name)
-    while node is not None and node.op_type in op_types:
+    for _ in graph.nodes:  # there may be a circle
+        if node is None or node.op_type not in op_types:
+            return node
         node = graph.producers.get(node.input(0))
-    return node
+    return None
 
 
 def _followers(graph: Graph, name: str, op_type: str) -> list[Node]:

@@ -6,6 +6,7 @@ format, and onnx.proto the numbers of the fields.
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ class Graph:
         if tensor is None or kind is None:
             raise BundleError(f"{self.path}: weight {name!r} is absent or of another type")
         raw = self._external(tensor) if tensor.external else tensor.raw
-        size = int(np.prod(tensor.dims, dtype=np.int64)) * np.dtype(kind).itemsize
+        size = math.prod(tensor.dims) * np.dtype(kind).itemsize
         if raw is None or len(raw) != size or min(tensor.dims, default=0) < 0:
             raise BundleError(f"{self.path}: weight {name!r} has not the bytes of its shape")
         array = np.frombuffer(raw, kind).reshape(tensor.dims)
@@ -95,6 +96,8 @@ class Graph:
 
     def _map(self, path: Path) -> mmap.mmap:
         if path not in self._maps:
+            if path.exists() and not path.is_file():  # reading a pipe would wait forever
+                raise BundleError(f"{path} is not a regular file")
             try:
                 with path.open("rb") as file:
                     self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

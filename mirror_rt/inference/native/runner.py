@@ -57,7 +57,7 @@ class NativeRunner:
         self._encoder: _core.NativeEncoder | None
         try:
             self._encoder, self._pooling = _build(Graph(path), precision)
-        except (UnsupportedGraphError, ValueError) as error:
+        except (UnsupportedGraphError, ValueError, TypeError, OverflowError) as error:
             raise BundleError(f"{error}; {_HINT}") from error
 
     @property
