@@ -4,6 +4,7 @@
 #include "parallel.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <system_error>
 #include <thread>
@@ -29,6 +30,11 @@ Function* symbol(const char* name) {
 const OpenMp& find_openmp() {
   static std::atomic<const OpenMp*> found{nullptr};
   static const OpenMp none{nullptr, nullptr};
+  // A forked process has none of the runtime's threads, for which it would wait forever.
+  static std::atomic<bool> forked{false};
+  static const int watching = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  static_cast<void>(watching);
+  if (forked) return none;
   if (const OpenMp* openmp = found.load()) return *openmp;
   const OpenMp openmp{symbol<void(void (*)(void*), void*, unsigned, unsigned)>("GOMP_parallel"),
                       symbol<int()>("omp_get_thread_num")};

@@ -3,5 +3,6 @@
 
 #include <pybind11/pybind11.h>
 
+void bind_engine(pybind11::module_& m);
 void bind_infonce(pybind11::module_& m);
 void bind_vector_ops(pybind11::module_& m);

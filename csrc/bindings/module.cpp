@@ -172,6 +172,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("find_large_json_value", &find_large_json_value, py::arg("document"), py::arg("size"),
         "Start and stop of the first list or text of at least `size` bytes, and where it can be "
         "cut: (position, whether in a text).");
+  bind_engine(m);
   bind_infonce(m);
   bind_vector_ops(m);
 }

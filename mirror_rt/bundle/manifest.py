@@ -35,7 +35,7 @@ Pooling = Literal["cls", "mean", "mean-without-special", "mean-with-padding"]
 # `Pooling` lists the poolings that can be tuned; the others occur in published models, and have
 # the names that sentence-transformers gives them.
 PoolingMode = Pooling | Literal["max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-Precision = Literal["fp32", "fp16", "int8"]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
 # `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA.
 Target = Literal["cpu", "cuda"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.

@@ -11,10 +11,10 @@ import numpy as np
 
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
-from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
@@ -43,7 +43,7 @@ class BundleModel(PooledModel):
 
     def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
         self.runner, self.variant = open_variant(folder, manifest, options)
-        on_cpu = self.runner.providers[0] == CPU
+        on_cpu = not on_card(self.runner.providers[0])
         super().__init__(
             manifest.dimension,
             run_cost=CPU_RUN_COST if on_cpu else GPU_RUN_COST,

@@ -15,6 +15,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import (
     CPU,
     CUDA,
+    NATIVE,
     TENSORRT,
     Providers,
     candidates,
@@ -54,8 +55,12 @@ def open_variant(
         ConfigError: the variant or an option does not work with the provider.
         BundleError: there is no such variant, or its graph is not that of an encoder.
     """
-    onnxruntime = import_onnxruntime()
     asked = options.providers
+    if asked == NATIVE:
+        from mirror_rt.inference.native.runner import open_native
+
+        return open_native(folder, manifest, options)
+    onnxruntime = import_onnxruntime()
     for attempt, providers in enumerate(
         candidates(asked, onnxruntime, allow_fallback=options.allow_fallback)
     ):
@@ -83,7 +88,7 @@ def open_variant(
 
 def exact_variant(folder: Path, manifest: Manifest, than: Variant, provider: str) -> Variant | None:
     """Return the fp32 graph that can stand in for a less precise one, or None."""
-    if than.precision == "fp32":
+    if than.precision == "fp32" or provider == NATIVE:
         return None
     for variant in manifest.variants.values():
         if variant.precision == "fp32" and _runs(folder, variant, provider):

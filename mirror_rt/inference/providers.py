@@ -19,6 +19,7 @@ from mirror_rt.inference.shared_libraries import (
 __all__ = [
     "CPU",
     "CUDA",
+    "NATIVE",
     "TENSORRT",
     "Providers",
     "candidates",
@@ -31,8 +32,9 @@ logger = logging.getLogger("mirror_rt")
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
+NATIVE = "native"  # the engine of this package, in place of onnxruntime
 
-Providers = Literal["auto", "cpu", "cuda", "tensorrt"] | Sequence[str]
+Providers = Literal["auto", "cpu", "cuda", "tensorrt", "native"] | Sequence[str]
 
 _SHORT = {"cpu": [CPU], "cuda": [CUDA, CPU], "tensorrt": [TENSORRT, CUDA, CPU]}
 

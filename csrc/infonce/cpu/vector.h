@@ -23,7 +23,7 @@ inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
 
 /// Returns the dot product of unaligned rows, in float64, as long rows' norms overflow float32.
-double dot(const float* x, const float* y, std::int64_t n) {
+inline double dot(const float* x, const float* y, std::int64_t n) {
   constexpr int kHalf = kLanes / 2;
   typedef float Half __attribute__((vector_size(kHalf * 4)));
   typedef double Wide __attribute__((vector_size(kHalf * 8)));

@@ -1,0 +1,216 @@
+// Binds engine: validates, allocates and releases the GIL, but holds no algorithms.
+#include "engine/engine.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using namespace mirror_rt::engine;
+using Floats = py::array_t<float, py::array::c_style>;
+using Ids = py::array_t<std::int64_t, py::array::c_style>;
+
+template <class T>
+T one_of(const std::string& name, const char* what, std::vector<std::pair<const char*, T>> known) {
+  for (const auto& [key, value] : known) {
+    if (name == key) return value;
+  }
+  throw py::value_error("unknown " + std::string(what) + " '" + name + "'");
+}
+
+Precision precision_named(const std::string& name) {
+  return one_of<Precision>(name, "precision",
+                           {{"fp32", Precision::float32},
+                            {"bf16", Precision::bfloat16},
+                            {"int8", Precision::int8}});
+}
+
+Activation activation_named(const std::string& name) {
+  return one_of<Activation>(name, "activation",
+                            {{"gelu", Activation::gelu},
+                             {"gelu_tanh", Activation::gelu_tanh},
+                             {"relu", Activation::relu}});
+}
+
+Pooling pooling_named(const std::string& name) {
+  return one_of<Pooling>(
+      name, "pooling", {{"mean", Pooling::mean}, {"cls", Pooling::first}, {"none", Pooling::none}});
+}
+
+const float* checked(const Floats& array, std::vector<std::int64_t> shape, const char* name) {
+  bool fits = array.ndim() == py::ssize_t(shape.size());
+  for (std::size_t i = 0; fits && i < shape.size(); ++i) {
+    fits = array.shape(py::ssize_t(i)) == shape[i];
+  }
+  if (!fits) throw py::value_error(std::string(name) + " has another shape than the encoder");
+  return array.data();
+}
+
+Weight weight_of(const std::pair<Floats, Floats>& pair, std::int64_t depth, std::int64_t columns,
+                 const char* name) {
+  return {checked(pair.first, {depth, columns}, name), checked(pair.second, {columns}, name), depth,
+          columns};
+}
+
+NormWeights norm_of(const std::pair<Floats, Floats>& pair, std::int64_t n, const char* name) {
+  return {checked(pair.first, {n}, name), checked(pair.second, {n}, name)};
+}
+
+using Pair = std::pair<Floats, Floats>;
+
+/// An encoder, and the array of word vectors that it reads.
+class BoundEncoder {
+ public:
+  BoundEncoder(const std::string& precision, std::int64_t heads, std::int64_t inner, float scale,
+               float epsilon, const std::string& activation, const Floats& words,
+               const Floats& positions, const Pair& norm, const std::optional<Pair>& projection,
+               const std::optional<Floats>& relative, std::int64_t skipped_id,
+               const std::optional<Floats>& skipped, const std::string& instruction_set)
+      : words_(words) {
+    if (words.ndim() != 2 || positions.ndim() != 2 || heads < 1 || inner < 1) {
+      throw py::value_error("words and positions must have two dimensions");
+    }
+    Config c{};
+    c.precision = precision_named(precision);
+    c.activation = activation_named(activation);
+    c.heads = heads, c.inner = inner, c.scale = scale, c.epsilon = epsilon;
+    c.vocabulary = words.shape(0), c.embedded = words.shape(1), c.positions = positions.shape(0);
+    c.hidden = projection && projection->first.ndim() == 2 ? projection->first.shape(1)
+                                                           : words.shape(1);
+    c.skipped_id = skipped ? skipped_id : -1;
+    if (c.hidden % heads != 0) throw py::value_error("heads do not divide the hidden size");
+    EmbeddingWeights e{};
+    e.words = words.data();
+    e.positions = checked(positions, {c.positions, c.embedded}, "positions");
+    e.norm = norm_of(norm, c.embedded, "norm");
+    if (skipped) e.skipped = checked(*skipped, {c.embedded}, "skipped");
+    if (relative) {
+      e.relative = checked(*relative, {heads, 2 * c.positions - 1}, "relative");
+      c.buckets_span = c.positions;
+    }
+    Weight projected{};
+    if (projection) {
+      projected = weight_of(*projection, c.embedded, c.hidden, "projection");
+      e.projection = &projected;
+    }
+    const Isa* isa = find_isa(instruction_set.c_str());
+    if (isa == nullptr) throw py::value_error("this processor has no " + instruction_set);
+    encoder_ = std::make_unique<Encoder>(c, *isa, e);
+  }
+
+  void add_layer(const Pair& query_key_value, const Pair& attention_out, const Pair& attention_norm,
+                 const Pair& inner, const Pair& out, const Pair& out_norm) {
+    const std::int64_t h = encoder_->config().hidden, i = encoder_->config().inner;
+    const LayerWeights weights{weight_of(query_key_value, h, 3 * h, "query_key_value"),
+                               weight_of(attention_out, h, h, "attention_out"),
+                               norm_of(attention_norm, h, "attention_norm"),
+                               weight_of(inner, h, i, "inner"),
+                               weight_of(out, i, h, "out"),
+                               norm_of(out_norm, h, "out_norm")};
+    py::gil_scoped_release release;
+    encoder_->add_layer(weights);
+  }
+
+  void repeat_layer(std::int64_t layer) { encoder_->repeat_layer(layer); }
+
+  Floats run(const Ids& input_ids, const Ids& mask, const std::string& pooling, bool normalize,
+             int threads, int spins) const {
+    if (input_ids.ndim() != 2 || mask.ndim() != 2 || mask.shape(0) != input_ids.shape(0) ||
+        mask.shape(1) != input_ids.shape(1)) {
+      throw py::value_error("input_ids and attention_mask must have the same two dimensions");
+    }
+    if (threads < 1 || spins < 0) throw py::value_error("threads and spins must be positive");
+    const Pooling pool = pooling_named(pooling);
+    std::vector<std::int32_t> ids;
+    const std::vector<std::int64_t> offsets = unpad(input_ids, mask, ids);
+    const py::ssize_t rows = pool == Pooling::none ? offsets.back() : input_ids.shape(0);
+    Floats out({rows, py::ssize_t(encoder_->config().hidden)});
+    if (rows == 0) return out;
+    float* data = out.mutable_data();
+    const Texts texts{ids.data(), offsets.data(), input_ids.shape(0)};
+    py::gil_scoped_release release;
+    encoder_->run(texts, pool, threads, spins, data);
+    if (normalize) normalize_rows(data, rows, encoder_->config().hidden);
+    return out;
+  }
+
+  std::int64_t hidden() const { return encoder_->config().hidden; }
+  std::string isa() const { return encoder_->isa(); }
+
+ private:
+  /// Takes the padding off rows that are padded on the right.
+  std::vector<std::int64_t> unpad(const Ids& input_ids, const Ids& mask,
+                                  std::vector<std::int32_t>& ids) const {
+    const Config& c = encoder_->config();
+    const py::ssize_t rows = input_ids.shape(0), length = input_ids.shape(1);
+    std::vector<std::int64_t> offsets{0};
+    for (py::ssize_t row = 0; row < rows; ++row) {
+      const std::int64_t *id = input_ids.data() + row * length, *real = mask.data() + row * length;
+      std::int64_t count = 0;
+      for (; count < length && real[count] != 0; ++count) {
+        if (id[count] < 0 || id[count] >= c.vocabulary) {
+          throw py::index_error("token id " + std::to_string(id[count]) + " is outside 0 .. " +
+                                std::to_string(c.vocabulary - 1));
+        }
+        ids.push_back(static_cast<std::int32_t>(id[count]));
+      }
+      if (count < 1 || count > c.positions) {
+        throw py::index_error("a text of " + std::to_string(count) + " tokens: expected 1 .. " +
+                              std::to_string(c.positions));
+      }
+      for (py::ssize_t k = count; k < length; ++k) {
+        if (real[k] != 0) throw py::value_error("rows must be padded on the right");
+      }
+      offsets.push_back(offsets.back() + count);
+    }
+    return offsets;
+  }
+
+  Floats words_;
+  std::unique_ptr<Encoder> encoder_;
+};
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
+    if ((*isa)->supported()) names.emplace_back((*isa)->name);
+  }
+  return names;
+}
+
+}  // namespace
+
+void bind_engine(py::module_& m) {
+  m.def("engine_instruction_sets", &instruction_sets,
+        "Instruction sets of NativeEncoder that this processor has, the most capable last.");
+  py::class_<BoundEncoder>(m, "NativeEncoder", "An encoder of the BERT family.")
+      .def(py::init<const std::string&, std::int64_t, std::int64_t, float, float,
+                    const std::string&, const Floats&, const Floats&, const Pair&,
+                    const std::optional<Pair>&, const std::optional<Floats>&, std::int64_t,
+                    const std::optional<Floats>&, const std::string&>(),
+           py::kw_only(), py::arg("precision"), py::arg("heads"), py::arg("inner"),
+           py::arg("scale"), py::arg("epsilon"), py::arg("activation"), py::arg("words"),
+           py::arg("positions"), py::arg("norm"), py::arg("projection") = py::none(),
+           py::arg("relative") = py::none(), py::arg("skipped_id") = -1,
+           py::arg("skipped") = py::none(), py::arg("instruction_set") = "")
+      .def("add_layer", &BoundEncoder::add_layer, py::kw_only(), py::arg("query_key_value"),
+           py::arg("attention_out"), py::arg("attention_norm"), py::arg("inner"), py::arg("out"),
+           py::arg("out_norm"), "Pack the weights of one more layer, which are not kept.")
+      .def("repeat_layer", &BoundEncoder::repeat_layer, py::arg("layer"),
+           "Add a layer that shares the weights of an earlier one.")
+      .def("run", &BoundEncoder::run, py::arg("input_ids"), py::arg("attention_mask"),
+           py::kw_only(), py::arg("pooling"), py::arg("normalize"), py::arg("threads"), py::arg("spins"),
+           "Encode rows that are padded on the right: float32 [rows, H], or [tokens, H].")
+      .def_property_readonly("hidden", &BoundEncoder::hidden)
+      .def_property_readonly("instruction_set", &BoundEncoder::isa);
+}

@@ -1,0 +1,185 @@
+// Attention within one text, for one head: float32, or bfloat16 pairs summed in float32.
+#pragma once
+
+#include "engine/product.h"
+
+namespace mirror_rt::engine {
+namespace {
+
+/// Lays out the keys by panels of tokens, [tokens / kPanel][size / u][kPanel]; what is added is 0.
+template <class Unit>
+inline void lay_out_keys(const Head& head, std::int64_t units, Unit* keys) {
+  const std::int64_t size_of = head.pairs ? 2 : 4;
+  const auto* rows = static_cast<const char*>(head.key);
+  for (std::int64_t j = 0; j < (head.tokens + kLanes - 1) / kLanes * kLanes; ++j) {
+    Unit* column = keys + j / kPanel * units * kPanel + j % kPanel;
+    const char* row = rows + j * head.stride * size_of;
+    for (std::int64_t k = 0; k < units; ++k) {
+      Unit unit = 0;
+      if (j < head.tokens) __builtin_memcpy(&unit, row + k * 4, 4);
+      column[k * kPanel] = unit;
+    }
+  }
+}
+
+/// Lays out the values row by row, [tokens][wide].
+inline void lay_out_values(const Head& head, std::int64_t wide, float* values) {
+  for (std::int64_t j = 0; j < head.tokens; ++j) {
+    const float* value = static_cast<const float*>(head.value) + j * head.stride;
+    for (std::int64_t d = 0; d < wide; ++d) values[j * wide + d] = d < head.size ? value[d] : 0.0f;
+  }
+}
+
+/// The same with two tokens a unit, [tokens / 2][wide].
+inline void lay_out_values(const Head& head, std::int64_t wide, std::int32_t* values) {
+  const auto* rows = static_cast<const std::uint16_t*>(head.value);
+  for (std::int64_t j = 0; j < head.tokens; j += 2) {
+    const std::uint16_t *first = rows + j * head.stride, *second = first + head.stride;
+    const bool last = j + 1 == head.tokens;
+    std::int32_t* out = values + j / 2 * wide;
+    for (std::int64_t d = 0; d < head.size; ++d) {
+      const std::uint32_t high = last ? 0 : second[d];
+      out[d] = static_cast<std::int32_t>(first[d] | high << 16);
+    }
+    for (std::int64_t d = head.size; d < wide; ++d) out[d] = 0;
+  }
+}
+
+inline void put_power(float* scores, std::int64_t j, Vec x) { storeu(scores + j, x); }
+
+/// Bfloat16 takes the place of scores that have been read.
+inline void put_power(std::int32_t* scores, std::int64_t j, Vec x) {
+  const ShortVec halves = to_bfloat16(x);
+  __builtin_memcpy(reinterpret_cast<char*>(scores) + j * 2, &halves, sizeof halves);
+}
+
+/// Turns a row of scores into units of 2^(score - maximum), and returns 1 / their sum.
+template <class Unit>
+inline float exponentials(const Head& head, std::int64_t row, Unit* units) {
+  auto* scores = reinterpret_cast<float*>(units);
+  const std::int64_t n = head.tokens;
+  const Vec factor = all(head.scale * 1.44269504f);
+  const float* relative = head.relative == nullptr ? nullptr : head.relative - row;
+  Vec most = all(-kInfinity);
+  for (std::int64_t j = 0; j < n; j += kLanes) {
+    Vec score = loadu(scores + j) * factor;
+    if (relative != nullptr) score += loadu(relative + j) * 1.44269504f;
+    for (std::int64_t lane = n - j; lane < kLanes; ++lane) score[lane] = -kInfinity;
+    storeu(scores + j, score);
+    most = larger(score, most);
+  }
+  const Vec shift = all(largest_of(most));
+  Vec total = {};
+  for (std::int64_t j = 0; j < n; j += kLanes) {
+    const Vec power = exp2(loadu(scores + j) - shift);
+    put_power(units, j, power);
+    total += power;
+  }
+  return 1.0f / sum_of(total);
+}
+
+inline void put_context(const Head& head, std::int64_t row, std::int64_t d, Vec x) {
+  const std::int64_t count = head.size - d < kLanes ? head.size - d : kLanes;
+  const std::int64_t place = row * head.out_stride + d;
+  if (head.halves) {
+    const ShortVec halves = to_bfloat16(x);
+    auto* out = static_cast<std::uint16_t*>(head.out) + place;
+    __builtin_memcpy(out, &halves, static_cast<std::size_t>(count) * 2);
+  } else {
+    __builtin_memcpy(static_cast<float*>(head.out) + place, &x,
+                     static_cast<std::size_t>(count) * 4);
+  }
+}
+
+/// Calls f.at<R, V>(row, column) for the columns in steps of at most kVectors vectors.
+template <int R, int V = kVectors, class F>
+inline void columns_of(std::int64_t row, std::int64_t begin, std::int64_t end, const F& f) {
+  for (; begin + (V - 1) * kLanes < end; begin += V * kLanes) f.template at<R, V>(row, begin);
+  if constexpr (V > 1) columns_of<R, V - 1>(row, begin, end, f);
+}
+
+template <class Op>
+struct Scores {
+  typedef typename Op::Unit Unit;
+  const Head& head;
+  const Unit* keys;
+  std::int64_t units;  // of a query
+  float* scores;
+  std::int64_t padded;
+
+  template <int R, int V>
+  void at(std::int64_t row, std::int64_t j) const {
+    Vec sums[R][V];
+    const std::int64_t stride = head.stride / Op::kSize;
+    const Unit* query = static_cast<const Unit*>(head.query) + row * stride;
+    const Unit* right = keys + j / kPanel * units * kPanel + j % kPanel;
+    multiply<Op, R, V>(query, stride, right, kPanel, units, sums);
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < V; ++v) storeu(scores + r * padded + j + v * kLanes, sums[r][v]);
+    }
+  }
+};
+
+template <class Op>
+struct Context {
+  typedef typename Op::Unit Unit;
+  const Head& head;
+  const Unit* powers;
+  std::int64_t padded;
+  const Unit* values;
+  std::int64_t wide;
+  const float* inverse;
+
+  template <int R, int V>
+  void at(std::int64_t row, std::int64_t d) const {
+    Vec sums[R][V];
+    const std::int64_t units = (head.tokens + Op::kSize - 1) / Op::kSize;
+    multiply<Op, R, V>(powers, padded, values + d, wide, units, sums);
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < V; ++v) {
+        put_context(head, row + r, d + v * kLanes, sums[r][v] * inverse[r]);
+      }
+    }
+  }
+};
+
+template <class Op>
+struct QueryRows {
+  typedef typename Op::Unit Unit;
+  const Head& head;
+  const Unit* keys;
+  const Unit* values;
+  std::int64_t wide;
+  Unit* scores;  // [kRows][padded]
+  std::int64_t padded;
+
+  template <int R>
+  void operator()(std::int64_t row) const {
+    auto* numbers = reinterpret_cast<float*>(scores);
+    columns_of<R>(row, 0, head.tokens,
+                  Scores<Op>{head, keys, head.size / Op::kSize, numbers, padded});
+    float inverse[R];
+    for (int r = 0; r < R; ++r) inverse[r] = exponentials(head, row + r, scores + r * padded);
+    columns_of<R>(row, 0, wide, Context<Op>{head, scores, padded, values, wide, inverse});
+  }
+};
+
+template <class Op>
+inline void attend_in(const Head& head, void* scratch) {
+  typedef typename Op::Unit Unit;
+  const std::int64_t padded = (head.tokens + kPanel - 1) / kPanel * kPanel;
+  const std::int64_t wide = (head.size + kLanes - 1) / kLanes * kLanes;
+  auto* keys = static_cast<Unit*>(scratch);
+  Unit* values = keys + padded * head.size;
+  Unit* scores = values + padded * wide;
+  lay_out_keys(head, head.size / Op::kSize, keys);
+  lay_out_values(head, wide, values);
+  in_steps(0, head.tokens, QueryRows<Op>{head, keys, values, wide, scores, padded});
+}
+
+void attend(const Head& head, float* scratch) {
+  head.pairs ? attend_in<Bfloat16>(head, scratch) : attend_in<Float32>(head, scratch);
+}
+
+}  // namespace
+}  // namespace mirror_rt::engine

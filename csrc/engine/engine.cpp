@@ -1,0 +1,94 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/workspace.h"
+#include "parallel.h"
+
+namespace mirror_rt::engine {
+namespace {
+
+std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+
+Buffer<float> copy_rows(const float* from, std::int64_t rows, std::int64_t n, std::int64_t stride) {
+  Buffer<float> rows_of(rows * stride);
+  std::fill_n(rows_of.get(), rows * stride, 0.0f);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(from + row * n, n, rows_of.get() + row * stride);
+  }
+  return rows_of;
+}
+
+}  // namespace
+
+Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& weights)
+    : config_(config), isa_(isa), words_(weights.words) {
+  const std::int64_t n = config.embedded, stride = round_up(n, kPanel);
+  positions_ = copy_rows(weights.positions, config.positions, n, stride);
+  if (weights.skipped != nullptr) skipped_ = copy_rows(weights.skipped, 1, n, stride);
+  embeddings_norm_ = pack(weights.norm, n);
+  if (weights.projection != nullptr) {
+    projection_ = std::make_unique<PackedMatrix>(config.precision, *weights.projection);
+  }
+  if (weights.relative != nullptr) {
+    const std::int64_t distances = 2 * config.buckets_span - 1;
+    relative_ = copy_rows(weights.relative, config.heads, distances, distances + kPanel);
+  }
+}
+
+Encoder::~Encoder() = default;
+
+Encoder::PackedNorm Encoder::pack(const NormWeights& norm, std::int64_t n) const {
+  const std::int64_t stride = round_up(n, kPanel);
+  return {copy_rows(norm.weight, 1, n, stride), copy_rows(norm.bias, 1, n, stride)};
+}
+
+Norm Encoder::norm(const PackedNorm& packed) const {
+  return {packed.weight.get(), packed.bias.get(), config_.epsilon};
+}
+
+bool Encoder::attends_in_pairs() const {
+  const bool even = config_.hidden / config_.heads % 2 == 0;
+  return even && (config_.precision == Precision::bfloat16 ||
+                  (config_.precision == Precision::int8 && isa_.pairs));
+}
+
+void Encoder::add_layer(const LayerWeights& w) {
+  const Precision p = config_.precision;
+  owned_.push_back(std::make_unique<Layer>(
+      Layer{PackedMatrix(p, w.query_key_value), PackedMatrix(p, w.attention_out),
+            PackedMatrix(p, w.inner), PackedMatrix(p, w.out), pack(w.attention_norm, config_.hidden),
+            pack(w.out_norm, config_.hidden)}));
+  layers_.push_back(owned_.back().get());
+}
+
+void Encoder::repeat_layer(std::int64_t layer) {
+  layers_.push_back(layers_.at(static_cast<std::size_t>(layer)));
+}
+
+void normalize_rows(float* rows, std::int64_t count, std::int64_t n) {
+  for (float* x = rows; x < rows + count * n; x += n) {
+    double squares = 0;
+    for (std::int64_t k = 0; k < n; ++k) squares += double{x[k]} * x[k];
+    const auto factor = static_cast<float>(1 / std::max(std::sqrt(squares), 1e-12));
+    for (std::int64_t k = 0; k < n; ++k) x[k] *= factor;
+  }
+}
+
+std::unique_ptr<Workspace> Encoder::workspace() const {
+  // A lock that is not free at once may never be, in a process that was forked meanwhile.
+  const std::unique_lock<std::mutex> lock(keeping_, std::try_to_lock);
+  if (!lock || kept_.empty()) return std::make_unique<Workspace>();
+  auto found = std::move(kept_.back());
+  kept_.pop_back();
+  return found;
+}
+
+void Encoder::give_back(std::unique_ptr<Workspace> workspace) const {
+  if (workspace->tokens > kKeptTokens) return;
+  const std::unique_lock<std::mutex> lock(keeping_, std::try_to_lock);
+  if (lock && kept_.size() < kKeptWorkspaces) kept_.push_back(std::move(workspace));
+}
+
+}  // namespace mirror_rt::engine

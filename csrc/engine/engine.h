@@ -1,0 +1,148 @@
+// An encoder of the BERT family on tokens without padding.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/buffer.h"
+#include "engine/isa.h"
+#include "engine/phases.h"
+
+namespace mirror_rt::engine {
+
+/// The sizes and the kind of an encoder.
+struct Config {
+  Precision precision;
+  std::int64_t hidden;        // H
+  std::int64_t heads;
+  std::int64_t inner;         // width of the feed-forward layer
+  std::int64_t embedded;      // width of the embeddings, H unless they are projected
+  std::int64_t vocabulary;
+  std::int64_t positions;     // most tokens of a text
+  float scale;                // of the scores of attention
+  float epsilon;              // of layer normalisation
+  Activation activation;
+  std::int64_t skipped_id;    // a token that has no position of its own (RoBERTa); -1 for none
+  std::int64_t buckets_span;  // relative distances are in (-span, span); 0 for none
+};
+
+/// A weight [depth, columns], row-major, and its bias [columns]. The caller keeps them.
+struct Weight {
+  const float* values;
+  const float* bias;
+  std::int64_t depth;
+  std::int64_t columns;
+};
+
+struct NormWeights {
+  const float* weight;
+  const float* bias;
+};
+
+/// The weights of the embeddings. `words` [vocabulary, embedded] stays where it is, and must
+/// outlive the encoder.
+struct EmbeddingWeights {
+  const float* words;
+  const float* positions;      // [positions, embedded], the token type added
+  const float* skipped;        // [embedded], the position of `skipped_id`; null for none
+  NormWeights norm;
+  const Weight* projection;    // [embedded, hidden]; null for none
+  const float* relative;       // [heads, 2 span - 1]; null for none
+};
+
+struct LayerWeights {
+  Weight query_key_value;  // [H, 3 H]
+  Weight attention_out;    // [H, H]
+  NormWeights attention_norm;
+  Weight inner;            // [H, I]
+  Weight out;              // [I, H]
+  NormWeights out_norm;
+};
+
+enum class Pooling { mean, first, none };
+
+/// Texts as token ids one after the other; text i is ids[offsets[i]] .. ids[offsets[i + 1]].
+struct Texts {
+  const std::int32_t* ids;
+  const std::int64_t* offsets;
+  std::int64_t count;
+};
+
+/// A matrix that owns its packed weights.
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+  PackedMatrix(Precision precision, const Weight& weight);
+  const Matrix& get() const { return matrix_; }
+
+ private:
+  Buffer<std::int8_t> packed_;
+  Buffer<float> bias_, scales_;
+  Buffer<std::int32_t> sums_;
+  Matrix matrix_{};
+};
+
+struct Workspace;
+
+class Encoder {
+ public:
+  Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& embeddings);
+  ~Encoder();
+
+  /// Packs one more layer; the weights may be freed then. An earlier layer's number shares it.
+  void add_layer(const LayerWeights& weights);
+  void repeat_layer(std::int64_t layer);
+
+  /// Writes a vector [H] for each text, or for each token with Pooling::none. The ids are below
+  /// `vocabulary`, and no text is empty or longer than `positions`. Safe to call concurrently.
+  void run(const Texts& texts, Pooling pooling, int threads, int spins, float* out) const;
+
+  const Config& config() const { return config_; }
+  const char* isa() const { return isa_.name; }
+
+ private:
+  struct PackedNorm {
+    Buffer<float> weight, bias;
+  };
+  struct Layer {
+    PackedMatrix query_key_value, attention_out, inner, out;
+    PackedNorm attention_norm, out_norm;
+  };
+  struct Group;
+
+  PackedNorm pack(const NormWeights& norm, std::int64_t n) const;
+  Norm norm(const PackedNorm& packed) const;
+  Group prepare(const Texts& texts, Pooling pooling, float* out, int threads,
+                Workspace& space) const;
+  void encode(Phases::Member& member, const Group& group) const;
+  void embed(const Group& group, std::int64_t text) const;
+  void run_layer(Phases::Member& member, const Group& group, const Layer& layer) const;
+  void products(Phases::Member& member, const Group& group, const Operand& a,
+                const PackedMatrix& weights, const Result& result) const;
+  void attention(Phases::Member& member, const Group& group) const;
+  void normalize_rows(Phases::Member& member, const Group& group, const PackedNorm& of) const;
+  void convert_rows(Phases::Member& member, const Group& group, const float* from,
+                    std::int64_t stride, std::int64_t n, const Operand& to) const;
+  bool attends_in_pairs() const;
+  void pool(const Group& group, std::int64_t text) const;
+  std::unique_ptr<Workspace> workspace() const;
+  void give_back(std::unique_ptr<Workspace> workspace) const;
+
+  Config config_;
+  const Isa& isa_;
+  const float* words_;
+  Buffer<float> positions_, skipped_, relative_;
+  PackedNorm embeddings_norm_;
+  std::unique_ptr<PackedMatrix> projection_;
+  std::vector<std::unique_ptr<Layer>> owned_;
+  std::vector<const Layer*> layers_;
+  mutable std::mutex keeping_;
+  mutable std::vector<std::unique_ptr<Workspace>> kept_;
+};
+
+/// Scales rows of `n` numbers to unit length; a row of zeros stays as it is.
+void normalize_rows(float* rows, std::int64_t count, std::int64_t n);
+
+}  // namespace mirror_rt::engine

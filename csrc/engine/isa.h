@@ -1,0 +1,103 @@
+// The inner loops of the encoder, compiled once for each instruction set.
+//
+// Activations are rows of tokens, without padding; a row is padded with zeros to a multiple of
+// kPanel numbers. A weight matrix [depth, columns] is packed once, by panels of kPanel columns:
+//
+//   packed [columns / kPanel][depth / u][kPanel][u]
+//
+// where a unit is u numbers along the summed index: 1 float32, 2 bfloat16 or 4 int8. Every sum runs
+// over the depth in order, whatever the rows beside it, so the vector of a text is the same in
+// every batch.
+#pragma once
+
+#include <cstdint>
+
+namespace mirror_rt::engine {
+
+constexpr std::int64_t kPanel = 64;
+
+enum class Precision { float32, bfloat16, int8 };
+enum class Activation { none, gelu, gelu_tanh, relu };
+
+/// A packed weight matrix, the right operand of a product.
+struct Matrix {
+  std::int64_t panels;
+  std::int64_t units;        // depth / u
+  const void* packed;        // [panels][units][kPanel][u]
+  const float* bias;         // [panels * kPanel]
+  const float* scales;       // int8: of each column
+  const std::int32_t* sums;  // int8: of each column's weights
+};
+
+/// Rows of numbers in the precision of the products, their left operand.
+struct Operand {
+  void* values;
+  std::int64_t stride;      // numbers from row to row, a multiple of kPanel
+  float* scales = nullptr;  // int8: x = scales[row] * (value - zeros[row])
+  std::int32_t* zeros = nullptr;
+};
+
+/// Where a product goes. `add` adds to what is there; `halves` stores bfloat16.
+struct Result {
+  void* values;
+  std::int64_t stride;
+  bool add = false;
+  bool halves = false;
+  Activation activation = Activation::none;
+};
+
+struct Norm {
+  const float* weight;  // padded with zeros
+  const float* bias;
+  float epsilon;
+};
+
+/// One head of one text.
+struct Head {
+  const void* query;  // first row, float32; the rows of keys and values have the same stride
+  const void* key;
+  const void* value;
+  bool pairs;  // whether these are bfloat16, and so are multiplied
+  std::int64_t stride;
+  std::int64_t tokens;
+  std::int64_t size;         // numbers of a head
+  float scale;               // of the scores
+  const float* relative;     // bias of key j for query i at [j - i]; null for none
+  void* out;                 // context, row by row
+  std::int64_t out_stride;
+  bool halves;               // whether `out` holds bfloat16
+};
+
+struct Isa {
+  const char* name;
+  bool (*supported)();
+  bool pairs;  // whether products of bfloat16 are faster than those of float32
+
+  /// Computes rows [begin, end) of a w + bias for one panel of columns.
+  void (*product)(Precision, const Operand& a, const Matrix& w, std::int64_t panel,
+                  std::int64_t begin, std::int64_t end, const Result&);
+
+  /// Normalises a row of `n` numbers in place, and writes it to row `row` of `copy`.
+  void (*normalize)(Precision, float* x, std::int64_t n, const Norm&, const Operand& copy,
+                    std::int64_t row);
+
+  /// Writes `n` numbers to row `row` of an operand, in its precision.
+  void (*convert)(Precision, const float* x, std::int64_t n, const Operand& copy, std::int64_t row);
+
+  /// Attends within one text; `scratch` has `attention_scratch` floats.
+  void (*attend)(const Head&, float* scratch);
+};
+
+/// Returns the number of floats that `attend` needs for a text of so many tokens.
+inline std::int64_t attention_scratch(std::int64_t tokens, std::int64_t size) {
+  const std::int64_t padded = (tokens + kPanel - 1) / kPanel * kPanel;
+  const std::int64_t wide = (size + kPanel - 1) / kPanel * kPanel;
+  return padded * (2 * wide + 16);
+}
+
+/// Returns the instruction set of that name if this processor has it, else null; the best for "".
+const Isa* find_isa(const char* name);
+
+extern const Isa* const kIsas[];  // the most capable last; ends with null
+
+}  // namespace mirror_rt::engine

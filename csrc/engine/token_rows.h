@@ -1,0 +1,82 @@
+// Functions of one row of numbers: layer normalisation, and conversion to an operand.
+#pragma once
+
+#include "engine/units.h"
+
+namespace mirror_rt::engine {
+namespace {
+
+/// Quantises by token: the row's range, which includes 0, is spread over 0 .. 255.
+inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::int64_t row) {
+  Vec most = {}, least = {};
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    most = larger(most, loadu(x + i));
+    least = smaller(least, loadu(x + i));
+  }
+  const float high = largest_of(most), low = -largest_of(-least);
+  const float scale = high > low ? (high - low) / 255.0f : 1.0f;
+  const float zero = __builtin_rintf(-low / scale);
+  copy.scales[row] = scale;
+  copy.zeros[row] = static_cast<std::int32_t>(zero);
+  auto* out = static_cast<std::uint8_t*>(copy.values) + row * copy.stride;
+  const Vec factor = all(1.0f / scale);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+    const Vec shifted = loadu(x + i) * factor + (zero + 12582912.0f);
+    IntVec value = (IntVec)shifted - 0x4b400000;
+    value = value < 0 ? IntVec{} : value;
+    value = value > 255 ? IntVec{} + 255 : value;
+    const ByteVec bytes = __builtin_convertvector(value, ByteVec);
+    __builtin_memcpy(out + i, &bytes, sizeof bytes);
+  }
+}
+
+void convert(Precision precision, const float* x, std::int64_t n, const Operand& copy,
+             std::int64_t row) {
+  if (precision == Precision::int8) {
+    quantize(x, n, copy, row);
+  } else if (precision == Precision::bfloat16) {
+    auto* out = static_cast<std::uint16_t*>(copy.values) + row * copy.stride;
+    for (std::int64_t i = 0; i < n; i += kLanes) {
+      const ShortVec halves = to_bfloat16(loadu(x + i));
+      __builtin_memcpy(out + i, &halves, sizeof halves);
+    }
+  } else {
+    float* out = static_cast<float*>(copy.values) + row * copy.stride;
+    if (out == x) return;
+    for (std::int64_t i = 0; i < n; i += kLanes) storeu(out + i, loadu(x + i));
+  }
+}
+
+/// Returns x - mean in the first `n` lanes, 0 in the others.
+inline Vec centered(Vec x, float mean, std::int64_t n) {
+  x -= mean;
+  for (std::int64_t lane = n; lane < kLanes; ++lane) x[lane] = 0;
+  return x;
+}
+
+void normalize(Precision precision, float* x, std::int64_t n, const Norm& norm,
+               const Operand& copy, std::int64_t row) {
+  const std::int64_t whole = n / kLanes * kLanes, end = (n + kLanes - 1) / kLanes * kLanes;
+  Vec total = {}, squares = {};
+  for (std::int64_t i = 0; i < end; i += kLanes) total += loadu(x + i);  // padding is 0
+  const float mean = sum_of(total) / static_cast<float>(n);
+  for (std::int64_t i = 0; i < whole; i += kLanes) {
+    const Vec difference = loadu(x + i) - mean;
+    squares += difference * difference;
+  }
+  if (whole < n) {
+    const Vec difference = centered(loadu(x + whole), mean, n - whole);
+    squares += difference * difference;
+  }
+  const float variance = sum_of(squares) / static_cast<float>(n);
+  const float factor = 1.0f / __builtin_sqrtf(variance + norm.epsilon);
+  for (std::int64_t i = 0; i < end; i += kLanes) {
+    const Vec scaled = (loadu(x + i) - mean) * factor;
+    storeu(x + i, scaled * loadu(norm.weight + i) + loadu(norm.bias + i));
+  }
+  if (copy.values != nullptr) convert(precision, x, end, copy, row);
+}
+
+}  // namespace
+}  // namespace mirror_rt::engine

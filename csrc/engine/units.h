@@ -1,0 +1,141 @@
+// The units over which products are summed, in each precision, and functions of vectors.
+#pragma once
+
+#include "engine/isa.h"
+#include "infonce/cpu/vector.h"
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace mirror_rt::engine {
+namespace {
+
+using infonce::all;
+using infonce::exp2;
+using infonce::IntVec;
+using infonce::kInfinity;
+using infonce::kLanes;
+using infonce::Vec;
+
+typedef std::uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
+typedef std::uint16_t ShortVec __attribute__((vector_size(kLanes * 2)));
+typedef std::uint8_t ByteVec __attribute__((vector_size(kLanes)));
+
+template <class V, class T>
+inline V load_as(const T* p) {  // unaligned
+  V x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+inline Vec loadu(const float* p) { return load_as<Vec>(p); }
+inline void storeu(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof x); }
+
+struct Float32 {
+  typedef float Unit;
+  typedef Vec Units;
+  typedef Vec Sum;
+  static constexpr int kSize = 1;
+  static Units broadcast(Unit x) { return all(x); }
+  static Sum add(Sum sum, Units weights, Units x) { return weights * x + sum; }
+};
+
+struct Bfloat16 {
+  typedef std::int32_t Unit;  // two bfloat16, the first in the low half
+  typedef IntVec Units;
+  typedef Vec Sum;
+  static constexpr int kSize = 2;
+  static Units broadcast(Unit x) { return Units{} + x; }
+  static Sum add(Sum sum, Units weights, Units x) {
+#ifdef __AVX512BF16__
+    return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
+#else
+    const IntVec high = IntVec{} + static_cast<std::int32_t>(0xffff0000u);
+    sum += (Vec)(weights << 16) * (Vec)(x << 16);
+    return sum + (Vec)(weights & high) * (Vec)(x & high);
+#endif
+  }
+};
+
+struct Int8 {
+  typedef std::int32_t Unit;  // four unsigned numbers of an activation, or four signed weights
+  typedef IntVec Units;
+  typedef IntVec Sum;
+  static constexpr int kSize = 4;
+  static Units broadcast(Unit x) { return Units{} + x; }
+  static Sum add(Sum sum, Units weights, Units x) {
+#if defined(__AVX512VNNI__)
+    return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)weights);
+#elif defined(__AVX512BW__)
+    const __m512i w = (__m512i)weights, bytes = _mm512_set1_epi16(255);
+    const __m512i even = _mm512_madd_epi16(_mm512_and_si512((__m512i)x, bytes),
+                                           _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8));
+    const __m512i odd =
+        _mm512_madd_epi16(_mm512_srli_epi16((__m512i)x, 8), _mm512_srai_epi16(w, 8));
+    return sum + (Sum)_mm512_add_epi32(even, odd);
+#elif defined(__AVX2__)
+    const __m256i w = (__m256i)weights, bytes = _mm256_set1_epi16(255);
+    const __m256i even = _mm256_madd_epi16(_mm256_and_si256((__m256i)x, bytes),
+                                           _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8));
+    const __m256i odd =
+        _mm256_madd_epi16(_mm256_srli_epi16((__m256i)x, 8), _mm256_srai_epi16(w, 8));
+    return sum + (Sum)_mm256_add_epi32(even, odd);
+#else
+    for (int byte = 0; byte < 4; ++byte) {
+      sum += (weights << (24 - 8 * byte) >> 24) * ((x >> 8 * byte) & 255);
+    }
+    return sum;
+#endif
+  }
+};
+
+/// Returns the nearest bfloat16 to each float, ties to even; NaN stays NaN.
+inline ShortVec to_bfloat16(Vec x) {
+#ifdef __AVX512BF16__
+  return (ShortVec)_mm512_cvtneps_pbh((__m512)x);
+#else
+  const UintVec bits = (UintVec)x;
+  const UintVec rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return __builtin_convertvector(x == x ? rounded : UintVec{} + 0x7fc0, ShortVec);
+#endif
+}
+
+inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec smaller(Vec a, Vec b) { return a < b ? a : b; }
+
+inline float sum_of(Vec x) {
+  float total = 0;
+  for (int lane = 0; lane < kLanes; ++lane) total += x[lane];
+  return total;
+}
+inline float largest_of(Vec x) {
+  float most = x[0];
+  for (int lane = 1; lane < kLanes; ++lane) most = x[lane] > most ? x[lane] : most;
+  return most;
+}
+
+/// Returns x Phi(x), with the error function to 4 units in the last place: the rational
+/// approximation on [-4, 4] of Eigen and XLA.
+inline Vec gelu(Vec x) {
+  const Vec z = smaller(larger(x * 0.70710678f, all(-4.0f)), all(4.0f)), t = z * z;
+  Vec p = t * -2.72614225801306e-10f + 2.77068142495902e-08f;
+  p = p * t - 2.10102402082508e-06f;
+  p = p * t - 5.69250639462346e-05f;
+  p = p * t - 7.34990630326855e-04f;
+  p = p * t - 2.95459980854025e-03f;
+  p = p * t - 1.60960333262415e-02f;
+  Vec q = t * -1.45660718464996e-05f - 2.13374055278905e-04f;
+  q = q * t - 1.68282697438203e-03f;
+  q = q * t - 7.37332916720468e-03f;
+  q = q * t - 1.42647390514189e-02f;
+  const Vec half = x * 0.5f;
+  return half + half * (z * p / q);
+}
+
+/// Returns x / (1 + e^(-2 y)), y = sqrt(2 / pi) (x + 0.044715 x^3), which is GELU with tanh.
+inline Vec gelu_tanh(Vec x) {
+  const Vec power = x * (x * x * 0.044715f + 1.0f) * -2.302208198f;  // to base 2
+  return x / (exp2(smaller(power, all(126.0f))) + 1.0f);
+}
+
+}  // namespace
+}  // namespace mirror_rt::engine

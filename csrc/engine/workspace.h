@@ -1,0 +1,42 @@
+// The intermediate results of a group of texts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/buffer.h"
+#include "engine/isa.h"
+
+namespace mirror_rt::engine {
+
+// What is kept from run to run: memory that is given back and taken again costs a page fault for
+// every 4 KB. A group of more tokens is a long text.
+constexpr std::int64_t kKeptTokens = 1024;
+constexpr std::size_t kKeptWorkspaces = 64;
+
+/// Rows in the precision of the products.
+struct OperandBuffer {
+  Buffer<std::int8_t> values;
+  Buffer<float> scales;
+  Buffer<std::int32_t> zeros;
+
+  Operand reserve(Precision precision, std::int64_t rows, std::int64_t stride) {
+    const std::int64_t bytes = precision == Precision::float32    ? 4
+                               : precision == Precision::bfloat16 ? 2
+                                                                  : 1;
+    values.reserve(rows * stride * bytes);
+    if (precision != Precision::int8) return {values.get(), stride};
+    return {values.get(), stride, scales.reserve(rows), zeros.reserve(rows)};
+  }
+};
+
+struct Workspace {
+  std::int64_t tokens = 0;      // the most that were encoded in it
+  Buffer<float> hidden;         // [tokens, H], added to by each half of a layer
+  Buffer<float> wide;           // [tokens, 3 H] queries, keys, values; or [tokens, I]
+  Buffer<float> context;        // [tokens, H]
+  OperandBuffer input, middle;  // of the product by H, and by H or I
+  Buffer<float> scratch;        // of attention, for each thread
+};
+
+}  // namespace mirror_rt::engine

@@ -1,0 +1,1 @@
+"""The engine in csrc/engine: runs encoders of the BERT family without onnxruntime or padding."""

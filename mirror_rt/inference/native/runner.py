@@ -1,0 +1,182 @@
+"""A runner that computes a bundle's fp32 graph with the native engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt import _core
+from mirror_rt.bundle.manifest import Manifest, Variant
+from mirror_rt.errors import BundleError, ClosedError, ConfigError
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.native.architecture import (
+    Unsupported,
+    distances,
+    find_embeddings,
+    find_layers,
+    find_pooling,
+)
+from mirror_rt.inference.native.onnx_graph import Graph
+from mirror_rt.inference.providers import NATIVE
+from mirror_rt.inference.replicas import Runner
+from mirror_rt.tokens.padding import PaddedBatch
+
+__all__ = ["NativeRunner", "open_native"]
+
+_PRECISIONS: dict[str, Literal["fp32", "bf16", "int8"]] = {
+    "fp32": "fp32", "bf16": "bf16", "int8": "int8"
+}  # fmt: skip
+# How often a thread that waits for another looks again before it gives up its processor.
+_SPINS = {"off": 0, "run": 4000, "always": 4000}
+_HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
+
+
+class NativeRunner:
+    """An encoder in the native engine; safe to use from several threads, and in forked processes.
+
+    Args:
+        path: an ONNX file of the bundle, in float32.
+        precision: of the matrix products: `fp32`, `bf16` or `int8`.
+        options: say how many threads to use, and whether they spin.
+
+    Raises:
+        BundleError: the graph is not one that the engine can run.
+    """
+
+    def __init__(self, path: Path, precision: str, options: LoadOptions) -> None:
+        self.graph = path
+        self.providers: list[str] = [NATIVE]
+        self.outputs = ["sentence_embedding", "pooled_embedding", "last_hidden_state"]
+        self.devices: list[int | None] = [None]
+        self._threads = options.resolved_threads
+        self._spins = _SPINS[options.resolved_spinning]
+        try:
+            self._encoder, self._pooling = _build(Graph(path), precision)
+        except (Unsupported, ValueError) as error:
+            raise BundleError(f"{error}; {_HINT}") from error
+
+    @property
+    def replicas(self) -> Sequence[Runner]:
+        """The runner itself, as a list of one."""
+        return [self]
+
+    @property
+    def dimension(self) -> int:
+        """The length of a vector."""
+        return self._open().hidden
+
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D], or [rows, length, D] for the vectors of its tokens.
+
+        Raises:
+            BundleError: a token id is outside the vocabulary, a text is too long, or there is no
+                memory.
+            ClosedError: the runner is closed.
+        """
+        encoder, ids, mask = self._open(), batch.input_ids, batch.attention_mask
+        tokens = output == "last_hidden_state"
+        try:
+            vectors = encoder.run(
+                ids,
+                mask,
+                pooling="none" if tokens else self._pooling,
+                normalize=output == "sentence_embedding",
+                threads=self._threads,
+                spins=self._spins,
+            )
+        except (IndexError, ValueError, MemoryError) as error:
+            rows, length = ids.shape
+            raise BundleError(
+                f"{self.graph} failed on {rows} texts of {length} tokens: {error}"
+            ) from error
+        if not tokens:
+            return vectors
+        padded = np.zeros((*ids.shape, vectors.shape[1]), np.float32)
+        padded[mask != 0] = vectors
+        return padded
+
+    def close(self) -> None:
+        """Free the memory once no run is in flight; every later run raises ClosedError."""
+        self._encoder = None
+
+    def _open(self) -> _core.NativeEncoder:
+        if self._encoder is None:
+            raise ClosedError("this Encoder is closed: load it again with Encoder.load")
+        return self._encoder
+
+
+def open_native(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple[Runner, Variant]:
+    """Open the fp32 graph of a bundle in the native engine.
+
+    Args:
+        folder: folder of the bundle.
+        manifest: manifest of the bundle.
+        options: `variant` is `fp32` (None), `bf16` or `int8`, which are made of the fp32 graph.
+
+    Raises:
+        BundleIntegrityError: a file is missing or was changed.
+        ConfigError: the variant or an option does not go with the engine.
+        BundleError: the bundle has no fp32 graph, or it is not one that the engine can run.
+    """
+    name = options.variant or "fp32"
+    precision = _PRECISIONS.get(name)
+    if precision is None:
+        raise ConfigError(
+            f"variant {name!r}: providers='native' runs {', '.join(_PRECISIONS)}, made of fp32"
+        )
+    for option in ("devices", "cuda_graphs", "provider_options"):
+        if value := getattr(options, option):
+            raise ConfigError(f"{option}={value!r} is for NVIDIA cards, not for providers='native'")
+    exact = [v for v in manifest.variants.values() if (v.precision, v.target) == ("fp32", "cpu")]
+    if not exact:
+        raise BundleError(f"{folder} has no fp32 graph for the CPU; {_HINT}")
+    if options.verify:
+        manifest.verify(folder, manifest.files_for(exact[:1]))
+    runner = NativeRunner(folder / exact[0].file, precision, options)
+    if manifest.pad_to is not None or manifest.dimension != runner.dimension:
+        raise BundleError(f"{folder} pads or shortens its vectors; {_HINT}")
+    return runner, replace(exact[0], precision=precision, parity=None)
+
+
+def _build(graph: Graph, precision: str) -> tuple[_core.NativeEncoder | None, str]:
+    """Pack the weights layer by layer; return the encoder and its pooling."""
+    embeddings, name = find_embeddings(graph)
+    layers = find_layers(graph, name)
+    first = next(layers, None)
+    if first is None:
+        raise Unsupported(f"{graph.path} has no layers")
+    relative = first.relative
+    encoder = _core.NativeEncoder(
+        precision=precision,
+        heads=first.heads,
+        inner=first.weights["inner"][0].shape[-1],
+        scale=first.scale,
+        epsilon=embeddings.epsilon,
+        activation=first.activation,
+        words=embeddings.words,
+        positions=embeddings.positions,
+        norm=embeddings.norm,
+        projection=embeddings.projection,
+        relative=None if relative is None else distances(relative, len(embeddings.positions)),
+        skipped_id=embeddings.skipped_id,
+        skipped=embeddings.skipped,
+    )
+    known = (first.heads, first.scale, first.activation)
+    packed: dict[str, int] = {}
+    for number, layer in enumerate(chain([first], layers)):
+        same_bias = relative is layer.relative or np.array_equal(relative, layer.relative)
+        if (layer.heads, layer.scale, layer.activation) != known or not same_bias:
+            raise Unsupported(f"{graph.path}: its layers differ in more than weights")
+        if layer.name in packed:
+            encoder.repeat_layer(packed[layer.name])
+            continue
+        packed[layer.name] = number
+        encoder.add_layer(**layer.weights)
+        graph.release()
+    return encoder, find_pooling(graph)
