@@ -30,6 +30,74 @@ def find_large_json_value(document: bytes, size: int) -> tuple[int, int, list[tu
     (position, False) of a comma between items, (position, True) of a character of a text.
     """
 
+def engine_instruction_sets() -> list[str]:
+    """Instruction sets of `NativeEncoder` that this processor has, the most capable last."""
+
+_Pair = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+class NativeEncoder:
+    """An encoder of the BERT family (csrc/engine/engine.h)."""
+
+    def __init__(
+        self,
+        *,
+        precision: str,
+        heads: int,
+        inner: int,
+        scale: float,
+        epsilon: float,
+        activation: str,
+        words: npt.NDArray[np.float32],
+        positions: npt.NDArray[np.float32],
+        norm: _Pair,
+        projection: _Pair | None = None,
+        relative: npt.NDArray[np.float32] | None = None,
+        skipped_id: int = -1,
+        skipped: npt.NDArray[np.float32] | None = None,
+        instruction_set: str = "",
+    ) -> None:
+        """Take the embeddings: words [vocabulary, E] stay where they are, the rest is copied.
+
+        `positions` is [n, E], `relative` [heads, 2 n - 1] by the distance of key from query, and a
+        pair is a weight [inputs, outputs] and its bias, or those of a layer normalisation.
+        """
+
+    def add_layer(
+        self,
+        *,
+        query_key_value: _Pair,
+        attention_out: _Pair,
+        attention_norm: _Pair,
+        inner: _Pair,
+        out: _Pair,
+        out_norm: _Pair,
+    ) -> None:
+        """Pack the weights of one more layer, which are not kept."""
+
+    def repeat_layer(self, layer: int) -> None:
+        """Add a layer that shares the weights of an earlier one."""
+
+    def run(
+        self,
+        input_ids: npt.NDArray[np.int64],
+        attention_mask: npt.NDArray[np.int64],
+        *,
+        pooling: str,
+        normalize: bool,
+        threads: int,
+        spins: int,
+    ) -> npt.NDArray[np.float32]:
+        """Encode rows that are padded on the right: float32 [rows, H].
+
+        With pooling `none` it is [tokens, H], without padding. IndexError for an id outside the
+        vocabulary and for a text that is empty or too long.
+        """
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def instruction_set(self) -> str: ...
+
 def vector_instruction_sets() -> list[str]:
     """Instruction sets of the functions below that this processor has, the most capable last."""
 

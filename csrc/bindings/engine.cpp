@@ -29,10 +29,9 @@ T one_of(const std::string& name, const char* what, std::vector<std::pair<const 
 }
 
 Precision precision_named(const std::string& name) {
-  return one_of<Precision>(name, "precision",
-                           {{"fp32", Precision::float32},
-                            {"bf16", Precision::bfloat16},
-                            {"int8", Precision::int8}});
+  return one_of<Precision>(
+      name, "precision",
+      {{"fp32", Precision::float32}, {"bf16", Precision::bfloat16}, {"int8", Precision::int8}});
 }
 
 Activation activation_named(const std::string& name) {
@@ -85,8 +84,8 @@ class BoundEncoder {
     c.activation = activation_named(activation);
     c.heads = heads, c.inner = inner, c.scale = scale, c.epsilon = epsilon;
     c.vocabulary = words.shape(0), c.embedded = words.shape(1), c.positions = positions.shape(0);
-    c.hidden = projection && projection->first.ndim() == 2 ? projection->first.shape(1)
-                                                           : words.shape(1);
+    c.hidden =
+        projection && projection->first.ndim() == 2 ? projection->first.shape(1) : words.shape(1);
     c.skipped_id = skipped ? skipped_id : -1;
     if (c.hidden % heads != 0) throw py::value_error("heads do not divide the hidden size");
     EmbeddingWeights e{};
@@ -121,7 +120,12 @@ class BoundEncoder {
     encoder_->add_layer(weights);
   }
 
-  void repeat_layer(std::int64_t layer) { encoder_->repeat_layer(layer); }
+  void repeat_layer(std::int64_t layer) {
+    if (layer < 0 || layer >= encoder_->layers()) {
+      throw py::value_error("there is no layer " + std::to_string(layer));
+    }
+    encoder_->repeat_layer(layer);
+  }
 
   Floats run(const Ids& input_ids, const Ids& mask, const std::string& pooling, bool normalize,
              int threads, int spins) const {
@@ -209,7 +213,8 @@ void bind_engine(py::module_& m) {
       .def("repeat_layer", &BoundEncoder::repeat_layer, py::arg("layer"),
            "Add a layer that shares the weights of an earlier one.")
       .def("run", &BoundEncoder::run, py::arg("input_ids"), py::arg("attention_mask"),
-           py::kw_only(), py::arg("pooling"), py::arg("normalize"), py::arg("threads"), py::arg("spins"),
+           py::kw_only(), py::arg("pooling"), py::arg("normalize"), py::arg("threads"),
+           py::arg("spins"),
            "Encode rows that are padded on the right: float32 [rows, H], or [tokens, H].")
       .def_property_readonly("hidden", &BoundEncoder::hidden)
       .def_property_readonly("instruction_set", &BoundEncoder::isa);

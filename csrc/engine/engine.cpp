@@ -58,8 +58,8 @@ void Encoder::add_layer(const LayerWeights& w) {
   const Precision p = config_.precision;
   owned_.push_back(std::make_unique<Layer>(
       Layer{PackedMatrix(p, w.query_key_value), PackedMatrix(p, w.attention_out),
-            PackedMatrix(p, w.inner), PackedMatrix(p, w.out), pack(w.attention_norm, config_.hidden),
-            pack(w.out_norm, config_.hidden)}));
+            PackedMatrix(p, w.inner), PackedMatrix(p, w.out),
+            pack(w.attention_norm, config_.hidden), pack(w.out_norm, config_.hidden)}));
   layers_.push_back(owned_.back().get());
 }
 

@@ -15,14 +15,14 @@ namespace mirror_rt::engine {
 /// The sizes and the kind of an encoder.
 struct Config {
   Precision precision;
-  std::int64_t hidden;        // H
+  std::int64_t hidden;  // H
   std::int64_t heads;
-  std::int64_t inner;         // width of the feed-forward layer
-  std::int64_t embedded;      // width of the embeddings, H unless they are projected
+  std::int64_t inner;     // width of the feed-forward layer
+  std::int64_t embedded;  // width of the embeddings, H unless they are projected
   std::int64_t vocabulary;
-  std::int64_t positions;     // most tokens of a text
-  float scale;                // of the scores of attention
-  float epsilon;              // of layer normalisation
+  std::int64_t positions;  // most tokens of a text
+  float scale;             // of the scores of attention
+  float epsilon;           // of layer normalisation
   Activation activation;
   std::int64_t skipped_id;    // a token that has no position of its own (RoBERTa); -1 for none
   std::int64_t buckets_span;  // relative distances are in (-span, span); 0 for none
@@ -45,19 +45,19 @@ struct NormWeights {
 /// outlive the encoder.
 struct EmbeddingWeights {
   const float* words;
-  const float* positions;      // [positions, embedded], the token type added
-  const float* skipped;        // [embedded], the position of `skipped_id`; null for none
+  const float* positions;  // [positions, embedded], the token type added
+  const float* skipped;    // [embedded], the position of `skipped_id`; null for none
   NormWeights norm;
-  const Weight* projection;    // [embedded, hidden]; null for none
-  const float* relative;       // [heads, 2 span - 1]; null for none
+  const Weight* projection;  // [embedded, hidden]; null for none
+  const float* relative;     // [heads, 2 span - 1]; null for none
 };
 
 struct LayerWeights {
   Weight query_key_value;  // [H, 3 H]
   Weight attention_out;    // [H, H]
   NormWeights attention_norm;
-  Weight inner;            // [H, I]
-  Weight out;              // [I, H]
+  Weight inner;  // [H, I]
+  Weight out;    // [I, H]
   NormWeights out_norm;
 };
 
@@ -100,6 +100,7 @@ class Encoder {
   void run(const Texts& texts, Pooling pooling, int threads, int spins, float* out) const;
 
   const Config& config() const { return config_; }
+  std::int64_t layers() const { return static_cast<std::int64_t>(layers_.size()); }
   const char* isa() const { return isa_.name; }
 
  private:

@@ -60,12 +60,12 @@ struct Head {
   bool pairs;  // whether these are bfloat16, and so are multiplied
   std::int64_t stride;
   std::int64_t tokens;
-  std::int64_t size;         // numbers of a head
-  float scale;               // of the scores
-  const float* relative;     // bias of key j for query i at [j - i]; null for none
-  void* out;                 // context, row by row
+  std::int64_t size;      // numbers of a head
+  float scale;            // of the scores
+  const float* relative;  // bias of key j for query i at [j - i]; null for none
+  void* out;              // context, row by row
   std::int64_t out_stride;
-  bool halves;               // whether `out` holds bfloat16
+  bool halves;  // whether `out` holds bfloat16
 };
 
 struct Isa {

@@ -13,9 +13,8 @@ static_assert(kPanel % kColumns == 0);
 
 /// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units.
 template <class Op, int R, int V>
-inline void multiply(const typename Op::Unit* a, std::int64_t a_stride,
-                     const typename Op::Unit* b, std::int64_t b_stride, std::int64_t units,
-                     typename Op::Sum (&sums)[R][V]) {
+inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
+                     std::int64_t b_stride, std::int64_t units, typename Op::Sum (&sums)[R][V]) {
   typename Op::Sum local[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {

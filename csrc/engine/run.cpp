@@ -24,7 +24,7 @@ std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1)
 struct Encoder::Group {
   Texts texts;  // the first offset is not 0
   Pooling pooling;
-  float* out;   // of the first text
+  float* out;  // of the first text
   Workspace* workspace;
   std::int64_t tokens, scratch;
   float *hidden, *wide, *context;
@@ -142,8 +142,8 @@ void Encoder::attention(Phases::Member& member, const Group& g) const {
   member.run(g.texts.count * c.heads, [&](std::int64_t task) {
     const std::int64_t text = task / c.heads, number = task % c.heads, start = g.start(text);
     const std::int64_t step = pairs ? 2 : 4;
-    const char* query = reinterpret_cast<const char*>(g.wide) +
-                        (start * g.wide_stride + number * size) * step;
+    const char* query =
+        reinterpret_cast<const char*>(g.wide) + (start * g.wide_stride + number * size) * step;
     const float* relative = relative_.get();
     if (relative != nullptr) relative += number * (distances + kPanel) + c.buckets_span - 1;
     const Head head{query,
@@ -189,9 +189,8 @@ void Encoder::run_layer(Phases::Member& member, const Group& g, const Layer& lay
   products(member, g, g.attended, layer.attention_out, {g.hidden, g.hidden_stride, true});
   normalize_rows(member, g, layer.attention_norm);
   const bool halves = precision == Precision::bfloat16;
-  const Result inner{halves ? g.middle.values : g.wide,
-                     halves ? g.middle.stride : g.wide_stride, false, halves,
-                     config_.activation};
+  const Result inner{halves ? g.middle.values : g.wide, halves ? g.middle.stride : g.wide_stride,
+                     false, halves, config_.activation};
   products(member, g, g.input, layer.inner, inner);
   if (converts) convert_rows(member, g, g.wide, g.wide_stride, config_.inner, g.middle);
   products(member, g, g.middle, layer.out, {g.hidden, g.hidden_stride, true});

@@ -55,8 +55,8 @@ inline Vec centered(Vec x, float mean, std::int64_t n) {
   return x;
 }
 
-void normalize(Precision precision, float* x, std::int64_t n, const Norm& norm,
-               const Operand& copy, std::int64_t row) {
+void normalize(Precision precision, float* x, std::int64_t n, const Norm& norm, const Operand& copy,
+               std::int64_t row) {
   const std::int64_t whole = n / kLanes * kLanes, end = (n + kLanes - 1) / kLanes * kLanes;
   Vec total = {}, squares = {};
   for (std::int64_t i = 0; i < end; i += kLanes) total += loadu(x + i);  // padding is 0

@@ -63,16 +63,16 @@ struct Int8 {
   static constexpr int kSize = 4;
   static Units broadcast(Unit x) { return Units{} + x; }
   static Sum add(Sum sum, Units weights, Units x) {
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) && MIRROR_RT_LANES == 16
     return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)weights);
-#elif defined(__AVX512BW__)
+#elif defined(__AVX512BW__) && MIRROR_RT_LANES == 16
     const __m512i w = (__m512i)weights, bytes = _mm512_set1_epi16(255);
     const __m512i even = _mm512_madd_epi16(_mm512_and_si512((__m512i)x, bytes),
                                            _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8));
     const __m512i odd =
         _mm512_madd_epi16(_mm512_srli_epi16((__m512i)x, 8), _mm512_srai_epi16(w, 8));
     return sum + (Sum)_mm512_add_epi32(even, odd);
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && MIRROR_RT_LANES == 8
     const __m256i w = (__m256i)weights, bytes = _mm256_set1_epi16(255);
     const __m256i even = _mm256_madd_epi16(_mm256_and_si256((__m256i)x, bytes),
                                            _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8));

@@ -52,6 +52,8 @@ KINDS = {
     "int8": Kind("int8", "cpu", "onnx/model_int8.onnx"),
     "fp32-cuda": Kind("fp32", "cuda", "onnx/model_packed.onnx"),
     "fp16-cuda": Kind("fp16", "cuda", "onnx/model_fp16_packed.onnx"),
+    "bf16-native": Kind("bf16", "native", Layout.model),
+    "int8-native": Kind("int8", "native", Layout.model),
 }
 # How many texts, the longest, are run to measure the range of the layers for float16.
 _MEASURED = 8
@@ -92,7 +94,7 @@ def derive(
         graphs["int8"] = write_int8(folder, [])
     for name in wanted:
         precision, target, file = KINDS[name]
-        graph, weights = graphs[precision], None
+        graph, weights = graphs["fp32" if target == "native" else precision], None
         if target == "cuda" and packs:
             weights = KINDS[precision].file if precision in wanted else None
             graph = _write_packed(folder, name, keep, weights)

@@ -36,6 +36,7 @@ class Gate:
 GATES: dict[Precision, Gate] = {
     "fp32": Gate(max_difference=1e-4),
     "fp16": Gate(mean_cosine=0.9999),
+    "bf16": Gate(mean_cosine=0.9999, min_cosine=0.999),
     "int8": Gate(mean_cosine=0.99, min_cosine=0.97),
 }
 

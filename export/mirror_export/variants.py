@@ -23,11 +23,12 @@ from mirror_export.graph.torch_export import GraphReport, export_graph
 from mirror_export.parity import GATES, PARITY_BATCH, ParityReport, compare
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
-from mirror_rt.bundle.manifest import Layout, Variant
+from mirror_rt.bundle.manifest import Layout, Target, Variant
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.providers import NATIVE
 from mirror_train.model.families import FAMILIES, GENERIC, family_of
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
@@ -84,8 +85,10 @@ def check_wanted(config: ExportConfig) -> list[str]:
     """
     if not config.precisions or not config.targets:
         raise ConfigError("at least one precision and one target are needed")
-    if "int8" in config.precisions and "cpu" not in config.targets:
+    if "int8" in config.precisions and not {"cpu", "native"} & set(config.targets):
         raise ConfigError("precision int8 is for the CPU: add the target cpu, or leave int8 out")
+    if "bf16" in config.precisions and "native" not in config.targets:
+        raise ConfigError("precision bf16 is for the native engine: add the target native")
     return [
         name
         for name, kind in KINDS.items()
@@ -143,12 +146,16 @@ def _compared(
             return dataclasses.replace(variant, unchecked=unchecked), None
         provider = _CUDA
     # A graph without operators that only CUDA has is compared on the CPU, whatever its target.
-    runs = dataclasses.replace(variant, target="cuda" if provider == _CUDA else "cpu")
+    native = variant.target == "native"
+    target: Target = "native" if native else "cuda" if provider == _CUDA else "cpu"
+    runs = dataclasses.replace(variant, target=target)
     described = dataclasses.replace(manifest, variants={name: runs})
+    options = LoadOptions(verify=False, providers=[provider], threads=threads)
+    if native:
+        provider = NATIVE
+        options = dataclasses.replace(options, providers=NATIVE, variant=name)
     began = time.perf_counter()
-    exported = Encoder(
-        folder, described, LoadOptions(verify=False, providers=[provider], threads=threads)
-    )
+    exported = Encoder(folder, described, options)
     seconds = time.perf_counter() - began
     report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
     parity = report.to_dict() | {

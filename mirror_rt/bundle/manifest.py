@@ -36,8 +36,9 @@ Pooling = Literal["cls", "mean", "mean-without-special", "mean-with-padding"]
 # the names that sentence-transformers gives them.
 PoolingMode = Pooling | Literal["max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
-# `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA.
-Target = Literal["cpu", "cuda"]
+# `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA; `native` variants
+# are what the engine of this package makes of the fp32 graph.
+Target = Literal["cpu", "cuda", "native"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
 Format = Literal["mirror_rt encoder", "mirror_rt bundle"]
 
@@ -94,7 +95,7 @@ class Variant:
 
     Attributes:
         file: path inside the folder.
-        precision: number format of its weights.
+        precision: number format of its weights, or under `native` of its products.
         target: execution providers that it runs under.
         graph: numbers of its nodes and fused operators, and its opset.
         parity: report of the comparison with PyTorch; None if they were not compared.

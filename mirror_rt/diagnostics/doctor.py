@@ -43,7 +43,7 @@ _OPTIONAL = ("huggingface_hub", "pyarrow", "torch", "transformers", "onnx")
 _MENDS_WHEELS = "pip uninstall -y {} && pip install 'mirror-rt[{}]'"
 # The largest difference of a component between a text's vectors alone and in a batch. It is large
 # for int8, which takes its scales from all texts of a batch.
-_AGREE: dict[Precision, float] = {"fp32": 1e-5, "fp16": 5e-3, "int8": 5e-2}
+_AGREE: dict[Precision, float] = {"fp32": 1e-5, "fp16": 5e-3, "bf16": 0.0, "int8": 5e-2}
 _REFERENCE = [
     "a",
     "The river runs slowly through the old town.",
@@ -145,6 +145,8 @@ def _threads() -> Iterator[Finding]:
 def _extension() -> Iterator[Finding]:
     sets = _core.vector_instruction_sets()
     yield Finding("extension", "ok", f"{_core.__file__}, instruction set {sets[-1]}")
+    best = _core.engine_instruction_sets()[-1]
+    yield Finding("engine", "ok", f"--providers native runs with instruction set {best}")
 
 
 def _cache() -> Iterator[Finding]:

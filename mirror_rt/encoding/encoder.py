@@ -87,7 +87,7 @@ class Encoder(BatchEncoder):
             path_or_name,
             revision=options.revision,
             offline=options.offline,
-            variants=[options.variant],
+            variants=[options.stored_variant],
         )
         refuse_pack(folder)
         return cls(folder, Manifest.read(folder), options)

@@ -230,6 +230,8 @@ def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -
         if variant is not None and _runs(folder, variant, provider):
             return variant
     chosen = manifest.variant(name)
+    if chosen.target == "native":
+        raise ConfigError(f"variant {name!r} needs providers='native', this session is {provider}")
     if chosen.target == "cuda" and provider == CPU:
         on_cpu = [name for name, other in manifest.variants.items() if other.target == "cpu"]
         raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, cast, get_args
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import Devices
-from mirror_rt.inference.providers import Providers
+from mirror_rt.inference.providers import NATIVE, Providers
 
 __all__ = ["LoadKeywords", "LoadOptions", "Spinning"]
 
@@ -45,12 +45,16 @@ class LoadOptions:
     Attributes:
         variant: which graph of the bundle (`fp32`, `fp16`, `int8`, `fp16-cuda` ...); None for
             `fp32` on the CPU (the first where the bundle has no `fp32`), and under CUDA for
-            the fastest that it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`.
+            the fastest that it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`. With
+            `providers="native"` it is the precision of the products, `fp32`, `bf16` or `int8`,
+            whose weights are made of the fp32 graph while loading.
         revision: branch, tag or commit of a name on a model hub.
         offline: take a hub name from the local cache alone.
         verify: compare every file that the graph needs with its hash in the manifest first.
         providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
-            `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers.
+            `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers; or
+            `"native"`, the engine of this package, which runs encoders of the BERT family on the
+            CPU without onnxruntime.
         allow_fallback: run on the CPU, with a warning, where the provider that was asked for
             cannot start.
         threads: of one operator; None for all processors that this process may use, by its
@@ -110,6 +114,11 @@ class LoadOptions:
         for name, value in _SPINNING[self.resolved_spinning].items():
             options.add_session_config_entry(name, value)
         return options
+
+    @property
+    def stored_variant(self) -> str | None:
+        """The variant whose files are needed: the native engine makes its own of the fp32 graph."""
+        return None if self.providers == NATIVE else self.variant
 
     @property
     def resolved_threads(self) -> int:

@@ -32,7 +32,7 @@ logger = logging.getLogger("mirror_rt")
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
-NATIVE = "native"  # the engine of this package, in place of onnxruntime
+NATIVE: Literal["native"] = "native"  # the engine of this package, in place of onnxruntime
 
 Providers = Literal["auto", "cpu", "cuda", "tensorrt", "native"] | Sequence[str]
 

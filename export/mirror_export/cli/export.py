@@ -98,7 +98,7 @@ def _add_variant_options(parser: argparse.ArgumentParser) -> None:
         default=_DEFAULTS["targets"],
         metavar="T,...",
         help="cpu: graphs that run everywhere (default); cuda: also, or only, graphs without "
-        "padding for NVIDIA cards",
+        "padding for NVIDIA cards; native: also, or only, bf16 and int8 for --providers native",
     )
     parser.add_argument(
         "--parity-texts",

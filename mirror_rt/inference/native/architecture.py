@@ -3,7 +3,8 @@
 The exporter writes every such encoder as the same chain of fused operators:
 
     EmbedLayerNormalization (MatMul Add)?
-    (Attention MatMul SkipLayerNormalization MatMul BiasGelu|FastGelu MatMul SkipLayerNormalization)*
+    (Attention MatMul SkipLayerNormalization MatMul BiasGelu|FastGelu MatMul
+     SkipLayerNormalization)*
 
 so the chain says both what to compute and which weights to take. Whatever deviates from it, in an
 input, an attribute or what follows, is refused, and onnxruntime can still run it.
@@ -21,7 +22,14 @@ import numpy.typing as npt
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.native.onnx_graph import Graph, Node
 
-__all__ = ["Embeddings", "Layer", "Unsupported", "find_embeddings", "find_layers", "find_pooling"]
+__all__ = [
+    "Embeddings",
+    "Layer",
+    "UnsupportedGraphError",
+    "find_embeddings",
+    "find_layers",
+    "find_pooling",
+]
 
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]
@@ -31,7 +39,7 @@ _HIDDEN, _POOLED = "last_hidden_state", "pooled_embedding"
 _MPNET_DISTANCE = 128
 
 
-class Unsupported(BundleError):
+class UnsupportedGraphError(BundleError):
     """The graph is not one that the native engine can run."""
 
 
@@ -83,11 +91,11 @@ def find_embeddings(graph: Graph) -> tuple[Embeddings, str]:
     """Return the embeddings, and the name of the value that enters the first layer."""
     nodes = [node for node in graph.nodes if node.op_type == "EmbedLayerNormalization"]
     if len(nodes) != 1:
-        raise Unsupported(f"{graph.path} has no fused embeddings")
+        raise UnsupportedGraphError(f"{graph.path} has no fused embeddings")
     node = nodes[0]
     words, positions = (_floats(graph, node.input(i)) for i in (2, 3))
     if node.input(7):
-        raise Unsupported(f"{graph.path}: its embeddings take a mask")
+        raise UnsupportedGraphError(f"{graph.path}: its embeddings take a mask")
     if node.input(4):
         positions = positions + _floats(graph, node.input(4))[:1]
     skipped_id, first = _positions(graph, node.input(8))
@@ -95,7 +103,7 @@ def find_embeddings(graph: Graph) -> tuple[Embeddings, str]:
     if followers := _followers(graph, name, "MatMul"):
         add = _only(graph, followers[0].outputs[0])
         if add.op_type != "Add":
-            raise Unsupported(f"{graph.path}: {add.op_type} follows the embeddings")
+            raise UnsupportedGraphError(f"{graph.path}: {add.op_type} follows the embeddings")
         projection = _pair(graph, followers[0].input(1), _other(add, followers[0].outputs[0]))
         name = add.outputs[0]
     return (
@@ -118,7 +126,9 @@ def find_layers(graph: Graph, name: str) -> Iterator[Layer]:
         attention = _one(_followers(graph, name, "Attention"), graph, name)
         unknown = set(attention.attributes) - {"num_heads", "scale"}
         if unknown or attention.input(4) or attention.input(6):
-            raise Unsupported(f"{graph.path}: its attention has {sorted(unknown) or 'more inputs'}")
+            raise UnsupportedGraphError(
+                f"{graph.path}: its attention has {sorted(unknown) or 'more inputs'}"
+            )
         project = _step(graph, attention.outputs[0], "MatMul")
         norm = _step(graph, project.outputs[0], "SkipLayerNormalization", skip=name)
         inner = _step(graph, norm.outputs[0], "MatMul", among=2)
@@ -128,7 +138,7 @@ def find_layers(graph: Graph, name: str) -> Iterator[Layer]:
         qkv = _pair(graph, attention.input(1), attention.input(2))
         heads = int(_number(attention, "num_heads", 0))
         if heads < 1 or qkv[0].ndim != 2 or qkv[0].shape[0] % heads:
-            raise Unsupported(f"{graph.path}: {heads} heads of attention")
+            raise UnsupportedGraphError(f"{graph.path}: {heads} heads of attention")
         scale = _number(attention, "scale", (qkv[0].shape[0] // heads) ** -0.5)
         yield Layer(
             " ".join((attention.input(1), out.input(1), last.input(2))),
@@ -152,7 +162,8 @@ def find_pooling(graph: Graph) -> str:
     """Return how the graph pools token vectors: `mean` or `cls`."""
     node = graph.producers.get(_POOLED)
     if node is not None and node.op_type == "Gather" and node.input(0) == _HIDDEN:
-        if graph.holds(node.input(1)) and graph.weight(node.input(1)).tolist() == 0:
+        index = graph.weight(node.input(1)) if graph.holds(node.input(1)) else None
+        if index is not None and index.tolist() == 0:
             return "cls"
     if node is not None and node.op_type == "Div":
         total = graph.producers.get(node.input(0))
@@ -162,7 +173,9 @@ def find_pooling(graph: Graph) -> str:
             unsqueezed = graph.producers.get(mask.input(0)) if mask else None
             if unsqueezed is not None and unsqueezed.inputs[:1] == ["attention_mask"]:
                 return "mean"
-    raise Unsupported(f"{graph.path}: its pooling is neither the mean of all tokens nor the first")
+    raise UnsupportedGraphError(
+        f"{graph.path}: its pooling is neither the mean of all tokens nor the first"
+    )
 
 
 def distances(relative: Floats, positions: int) -> Floats:
@@ -189,13 +202,12 @@ def _positions(graph: Graph, name: str) -> tuple[int, int]:
         if np.array_equal(numbers, np.arange(len(numbers))) and not start.any():
             return -1, 0
     if node is not None and node.op_type == "Add" and graph.holds(node.input(1)):
-        before = [other for other in graph.nodes if other.op_type in ("CumSum", "Equal")]
-        names = {other.op_type: other for other in before}
-        padding, equal = int(graph.weight(node.input(1))), names.get("Equal")
-        if "CumSum" in names and equal is not None and equal.input(0) == "input_ids":
-            if int(graph.weight(equal.input(1))) == padding >= 0:
-                return padding, padding + 1
-    raise Unsupported(f"{graph.path}: it numbers positions in a way of its own")
+        others = {other.op_type: other for other in graph.nodes}
+        padding, equal = int(graph.weight(node.input(1))), others.get("Equal")
+        ids = equal is not None and equal.input(0) == "input_ids" and "CumSum" in others
+        if equal is not None and ids and int(graph.weight(equal.input(1))) == padding >= 0:
+            return padding, padding + 1
+    raise UnsupportedGraphError(f"{graph.path}: it numbers positions in a way of its own")
 
 
 def _relative(graph: Graph, name: str, heads: int) -> Floats | None:
@@ -207,7 +219,9 @@ def _relative(graph: Graph, name: str, heads: int) -> Floats | None:
         relative = _floats(graph, node.input(0))
         if relative.ndim == 2 and relative.shape[1] == heads and len(relative) >= 4:
             return relative
-    raise Unsupported(f"{graph.path}: its attention has a bias of another kind than MPNet's")
+    raise UnsupportedGraphError(
+        f"{graph.path}: its attention has a bias of another kind than MPNet's"
+    )
 
 
 def _through(graph: Graph, name: str, *op_types: str) -> Node | None:
@@ -228,7 +242,7 @@ def _only(graph: Graph, name: str) -> Node:
 
 def _one(nodes: list[Node], graph: Graph, name: str) -> Node:
     if len(nodes) != 1:
-        raise Unsupported(f"{graph.path}: {len(nodes)} known operators follow {name}")
+        raise UnsupportedGraphError(f"{graph.path}: {len(nodes)} known operators follow {name}")
     return nodes[0]
 
 
@@ -240,7 +254,7 @@ def _step(graph: Graph, name: str, *op_types: str, skip: str = "", among: int = 
     users = [node for node in graph.nodes if name in node.inputs]
     found = [node for node in users if node.op_type in op_types and node.input(0) == name]
     if len(users) != among or len(found) != 1 or (skip and found[0].input(1) != skip):
-        raise Unsupported(f"{graph.path}: not {' or '.join(op_types)} follows {name}")
+        raise UnsupportedGraphError(f"{graph.path}: not {' or '.join(op_types)} follows {name}")
     return found[0]
 
 
@@ -251,7 +265,9 @@ def _other(node: Node, name: str) -> str:
 def _floats(graph: Graph, name: str) -> Floats:
     array = graph.weight(name)
     if array.dtype != np.float32:
-        raise Unsupported(f"{graph.path}: weight {name} is {array.dtype}, expected float32")
+        raise UnsupportedGraphError(
+            f"{graph.path}: weight {name} is {array.dtype}, expected float32"
+        )
     return array
 
 

@@ -62,7 +62,7 @@ class Graph:
         self._tensors: dict[str, _Tensor] = {}
         try:
             self._read(memoryview(self._map(path)))
-        except (_Damaged, UnicodeDecodeError) as error:
+        except (_DamagedError, UnicodeDecodeError) as error:
             raise BundleError(f"{path} is not a whole ONNX file: {error}") from None
         self.producers = {name: node for node in self.nodes for name in node.outputs if name}
 
@@ -125,7 +125,7 @@ class Graph:
                     self._tensors[name] = tensor
 
 
-class _Damaged(ValueError):
+class _DamagedError(ValueError):
     """Raised where a message ends too early or has a wrong type."""
 
 
@@ -143,7 +143,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | float | memoryview
             if kind == 2:
                 length, place = _varint(message, place)
             if length is None or place + length > len(message):
-                raise _Damaged(f"a field of {length} bytes at {place} of {len(message)}")
+                raise _DamagedError(f"a field of {length} bytes at {place} of {len(message)}")
             value = message[place : place + length]
             place += length
             if kind == 5:
@@ -160,12 +160,12 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
         if byte < 128:
             return number, place
         shift += 7
-    raise _Damaged(f"a number at {place} does not end")
+    raise _DamagedError(f"a number at {place} does not end")
 
 
 def _bytes(value: int | float | memoryview) -> memoryview:
     if not isinstance(value, memoryview):
-        raise _Damaged("a number in place of a message")
+        raise _DamagedError("a number in place of a message")
     return value
 
 

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt import _core
-from mirror_rt.bundle.manifest import Manifest, Variant
+from mirror_rt.bundle.manifest import Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ClosedError, ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.native.architecture import (
-    Unsupported,
+    UnsupportedGraphError,
     distances,
     find_embeddings,
     find_layers,
@@ -29,9 +28,7 @@ from mirror_rt.tokens.padding import PaddedBatch
 
 __all__ = ["NativeRunner", "open_native"]
 
-_PRECISIONS: dict[str, Literal["fp32", "bf16", "int8"]] = {
-    "fp32": "fp32", "bf16": "bf16", "int8": "int8"
-}  # fmt: skip
+_PRECISIONS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8"}
 # How often a thread that waits for another looks again before it gives up its processor.
 _SPINS = {"off": 0, "run": 4000, "always": 4000}
 _HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
@@ -56,9 +53,10 @@ class NativeRunner:
         self.devices: list[int | None] = [None]
         self._threads = options.resolved_threads
         self._spins = _SPINS[options.resolved_spinning]
+        self._encoder: _core.NativeEncoder | None
         try:
             self._encoder, self._pooling = _build(Graph(path), precision)
-        except (Unsupported, ValueError) as error:
+        except (UnsupportedGraphError, ValueError) as error:
             raise BundleError(f"{error}; {_HINT}") from error
 
     @property
@@ -117,40 +115,47 @@ def open_native(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple
     Args:
         folder: folder of the bundle.
         manifest: manifest of the bundle.
-        options: `variant` is `fp32` (None), `bf16` or `int8`, which are made of the fp32 graph.
+        options: `variant` is `fp32` (None), `bf16` or `int8`, made of the fp32 graph.
 
     Raises:
         BundleIntegrityError: a file is missing or was changed.
         ConfigError: the variant or an option does not go with the engine.
         BundleError: the bundle has no fp32 graph, or it is not one that the engine can run.
     """
-    name = options.variant or "fp32"
-    precision = _PRECISIONS.get(name)
+    for option in ("devices", "cuda_graphs", "provider_options"):
+        if value := getattr(options, option):
+            raise ConfigError(f"{option}={value!r} is for NVIDIA cards, not for providers='native'")
+    variant = _variant(folder, manifest, options.variant)
+    if options.verify:
+        manifest.verify(folder, manifest.files_for([variant]))
+    runner = NativeRunner(folder / variant.file, variant.precision, options)
+    if manifest.pad_to is not None or manifest.dimension != runner.dimension:
+        raise BundleError(f"{folder} pads or shortens its vectors; {_HINT}")
+    return runner, variant
+
+
+def _variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
+    """Return the variant of the manifest, or one made of its fp32 graph."""
+    precision = _PRECISIONS.get((name or "fp32").removesuffix("-native"))
     if precision is None:
         raise ConfigError(
             f"variant {name!r}: providers='native' runs {', '.join(_PRECISIONS)}, made of fp32"
         )
-    for option in ("devices", "cuda_graphs", "provider_options"):
-        if value := getattr(options, option):
-            raise ConfigError(f"{option}={value!r} is for NVIDIA cards, not for providers='native'")
-    exact = [v for v in manifest.variants.values() if (v.precision, v.target) == ("fp32", "cpu")]
-    if not exact:
-        raise BundleError(f"{folder} has no fp32 graph for the CPU; {_HINT}")
-    if options.verify:
-        manifest.verify(folder, manifest.files_for(exact[:1]))
-    runner = NativeRunner(folder / exact[0].file, precision, options)
-    if manifest.pad_to is not None or manifest.dimension != runner.dimension:
-        raise BundleError(f"{folder} pads or shortens its vectors; {_HINT}")
-    return runner, replace(exact[0], precision=precision, parity=None)
+    if (compared := manifest.variants.get(f"{precision}-native")) is not None:
+        return compared
+    for variant in manifest.variants.values():
+        if (variant.precision, variant.target) == ("fp32", "cpu"):
+            return replace(variant, precision=precision, target="native", parity=None)
+    raise BundleError(f"{folder} has no fp32 graph for the CPU; {_HINT}")
 
 
-def _build(graph: Graph, precision: str) -> tuple[_core.NativeEncoder | None, str]:
+def _build(graph: Graph, precision: str) -> tuple[_core.NativeEncoder, str]:
     """Pack the weights layer by layer; return the encoder and its pooling."""
     embeddings, name = find_embeddings(graph)
     layers = find_layers(graph, name)
     first = next(layers, None)
     if first is None:
-        raise Unsupported(f"{graph.path} has no layers")
+        raise UnsupportedGraphError(f"{graph.path} has no layers")
     relative = first.relative
     encoder = _core.NativeEncoder(
         precision=precision,
@@ -172,7 +177,7 @@ def _build(graph: Graph, precision: str) -> tuple[_core.NativeEncoder | None, st
     for number, layer in enumerate(chain([first], layers)):
         same_bias = relative is layer.relative or np.array_equal(relative, layer.relative)
         if (layer.heads, layer.scale, layer.activation) != known or not same_bias:
-            raise Unsupported(f"{graph.path}: its layers differ in more than weights")
+            raise UnsupportedGraphError(f"{graph.path}: its layers differ in more than weights")
         if layer.name in packed:
             encoder.repeat_layer(packed[layer.name])
             continue

@@ -150,7 +150,7 @@ def resolve_source(source: str | Path, config: ServerConfig) -> Path:
         source,
         revision=config.load.revision,
         offline=config.load.offline,
-        variants=[config.load.variant],
+        variants=[config.load.stored_variant],
     )
 
 

@@ -1,0 +1,164 @@
+"""`providers="native"`: the vectors of onnxruntime, without it and without padding."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from mirror_rt import Encoder
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.errors import BundleError, ClosedError, ConfigError
+from mirror_rt.inference.native.onnx_graph import Graph
+from mirror_rt.tokens.padding import RaggedTokens
+
+FAMILIES = [
+    "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "electra", "mpnet"
+]  # fmt: skip
+# Mean and least cosine with the vectors of the fp32 graph.
+COSINES = {"fp32": (1 - 1e-6, 1 - 1e-6), "bf16": (0.9999, 0.999), "int8": (0.997, 0.99)}
+
+
+@pytest.fixture(scope="module")
+def texts(words):
+    generator = np.random.default_rng(3)
+    return [" ".join(generator.choice(words, n)) for n in (1, 1, 2, 3, 5, 8, 13, 30, 60, 90) * 3]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gives_what_onnxruntime_gives(tiny_bundle, family, texts):
+    folder = tiny_bundle(family)
+    expected = Encoder.load(folder, providers="cpu").encode(texts)
+    for precision, (mean, least) in COSINES.items():
+        encoder = Encoder.load(folder, providers="native", variant=precision)
+        found = encoder.encode(texts)
+        cosines = (found * expected).sum(1)
+        assert cosines.mean() >= mean
+        assert cosines.min() >= least
+        if precision == "fp32":
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+        alone = np.stack([encoder.encode(text) for text in texts])
+        assert np.array_equal(found, alone)
+        assert np.array_equal(encoder.encode(texts, batch_size=3), alone)
+
+
+def test_lists_of_ids_of_every_length(tiny_bundle):
+    folder, generator = tiny_bundle("roberta"), np.random.default_rng(5)
+    rows = [generator.integers(0, 900, n).tolist() for n in range(1, 129)]  # paddings among them
+    exact, native = (Encoder.load(folder, providers=name) for name in ("cpu", "native"))
+    for normalize in (True, False):
+        tokens = RaggedTokens.from_lists(rows)
+        expected = exact.pipeline.run_tokens(tokens, normalize=normalize)
+        found = native.pipeline.run_tokens(tokens, normalize=normalize)
+        np.testing.assert_allclose(found, expected, atol=3e-5)
+
+
+def test_token_vectors(bundle, texts):
+    expected = Encoder.load(bundle, providers="cpu").encode_tokens(texts)
+    found = Encoder.load(bundle, providers="native").encode_tokens(texts)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_threads_share_an_encoder(bundle, texts):
+    encoder = Encoder.load(bundle, providers="native", variant="int8", threads=2)
+    expected, wrong = encoder.encode(texts), []
+
+    def work(seed):
+        for i in np.random.default_rng(seed).permutation(len(texts)).tolist():
+            if not np.array_equal(encoder.encode(texts[i]), expected[i]):
+                wrong.append(i)
+
+    callers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_close(bundle):
+    encoder = Encoder.load(bundle, providers="native")
+    encoder.close()
+    with pytest.raises(ClosedError):
+        encoder.encode("a river")
+
+
+def test_native_is_never_chosen_unasked(bundle):
+    assert Encoder.load(bundle).providers == ["CPUExecutionProvider"]
+    assert Encoder.load(bundle, providers="native").providers == ["native"]
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "modernbert", "roformer"])
+def test_other_families_need_onnxruntime(tiny_bundle, family):
+    with pytest.raises(BundleError, match="onnxruntime can: pip install"):
+        Encoder.load(tiny_bundle(family), providers="native")
+
+
+def test_options_that_do_not_fit_are_refused(bundle):
+    with pytest.raises(ConfigError, match=r"variant 'fp16'.*fp32, bf16, int8"):
+        Encoder.load(bundle, providers="native", variant="fp16")
+    with pytest.raises(ConfigError, match=r"devices=.* is for NVIDIA cards"):
+        Encoder.load(bundle, providers="native", devices=[0])
+
+
+def test_without_onnxruntime_and_after_a_fork(command_in_child, bundle):
+    out = command_in_child(
+        "import os, sys, multiprocessing; sys.modules['onnxruntime'] = None\n"
+        "import numpy as np; from mirror_rt import Encoder\n"
+        f"encoder = Encoder.load({str(bundle)!r}, providers='native', variant='bf16', threads=2)\n"
+        "texts = ['a river', 'the town'] * 20\n"
+        "expected = encoder.encode(texts)\n"
+        "def work(_):\n"
+        "    return encoder.encode(texts)\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+        "    for found in pool.map(work, range(4)):\n"
+        "        np.testing.assert_array_equal(found, expected)\n"
+        "print('well', 'onnx' in sys.modules)",
+        env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
+    )
+    assert out.strip() == "well False"
+
+
+def test_an_exported_variant_is_compared_with_pytorch(tiny_bert, tmp_path):
+    from mirror_export import ExportConfig, export_bundle
+
+    precisions, targets = ("fp32", "bf16", "int8"), ("cpu", "native")
+    config = ExportConfig(str(tiny_bert), tmp_path / "out", "mean", precisions, targets)
+    manifest = export_bundle(config)
+    assert list(manifest.variants) == ["fp32", "int8", "bf16-native", "int8-native"]
+    for precision in ("bf16", "int8"):
+        variant = manifest.variants[f"{precision}-native"]
+        assert variant.parity["provider"] == "native"
+        assert variant.parity["mean_cosine"] > 0.995
+        assert Encoder.load(config.out, providers="native", variant=precision).variant == variant
+    with pytest.raises(ConfigError, match="needs providers='native'"):
+        Encoder.load(config.out, variant="bf16-native")
+
+
+def test_damaged_graphs_are_refused(bundle_copy):
+    path = bundle_copy / Manifest.read(bundle_copy).variant("fp32").file
+    whole = path.read_bytes()
+    generator = np.random.default_rng(7)
+    for _ in range(60):
+        damaged = bytearray(whole[: generator.integers(1, len(whole))])
+        for place in generator.integers(0, min(len(damaged), 20_000), 3):
+            damaged[place] = generator.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            Encoder.load(bundle_copy, providers="native", verify=False).encode("a river")
+        except BundleError:
+            continue
+
+
+def test_weights_outside_the_bundle_are_refused(tmp_path):
+    import onnx
+
+    weight = onnx.TensorProto(name="w", data_type=1, dims=[1])
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "../secret"), ("offset", "0"), ("length", "4")):
+        weight.external_data.add(key=key, value=value)
+    model = onnx.ModelProto(graph=onnx.GraphProto(name="g", initializer=[weight]))
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(BundleError, match="outside the bundle"):
+        Graph(tmp_path / "model.onnx").weight("w")

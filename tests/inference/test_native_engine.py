@@ -1,0 +1,134 @@
+"""The engine in C++ gives what numpy gives, with every instruction set, alone and in a batch."""
+
+import numpy as np
+import pytest
+
+from mirror_rt import _core
+from native_build import build_core
+from native_reference import RandomEncoder, Sizes
+
+ISAS = _core.engine_instruction_sets()
+# Compiled for this processor with the vector width of another, for the tiling is what differs.
+KERNELS = [*ISAS, "emulated avx512", "emulated avx512_bf16"]
+SHAPES = {
+    "bert": Sizes(),
+    "narrow": Sizes(hidden=36, heads=3, inner=50, layers=1),  # no multiple of any vector
+    "odd heads": Sizes(hidden=30, heads=6, inner=31, layers=1, activation="relu"),
+    "wide heads": Sizes(hidden=160, heads=2, inner=200, layers=1),
+    "roberta": Sizes(skipped_id=1),
+    "mpnet": Sizes(skipped_id=1, relative=True),
+    "albert": Sizes(embedded=20, activation="gelu_tanh"),
+}
+LENGTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65, 129, 150]
+# Of unit vectors: largest difference of a component, and least cosine.
+LIMITS = {"fp32": (2e-6, 1 - 1e-6), "bf16": (0.05, 0.999), "int8": (0.1, 0.99)}
+
+
+@pytest.fixture(scope="session")
+def emulated_core():
+    flags = ["-mavx2", "-mfma"] if "avx2" in ISAS else []
+    return build_core("emulated", ["MIRROR_RT_X86", "MIRROR_RT_EMULATE"], flags)
+
+
+@pytest.fixture
+def make(request):
+    def make(encoder, precision, kernel=""):
+        emulated = kernel.startswith("emulated ")
+        core = request.getfixturevalue("emulated_core") if emulated else _core
+        return encoder.native(core, precision, kernel.removeprefix("emulated "))
+
+    return make
+
+
+def texts_of(lengths, vocabulary=60, seed=1):
+    generator = np.random.default_rng(seed)
+    return [generator.integers(0, vocabulary, n).tolist() for n in lengths]
+
+
+def run(encoder, texts, pooling="mean", *, normalize=True, threads=1):
+    longest = max(map(len, texts))
+    ids, mask = np.zeros((2, len(texts), longest), np.int64)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)], mask[row, : len(text)] = text, 1
+    options = {"normalize": normalize, "threads": threads, "spins": 100}
+    return encoder.run(ids, mask, pooling=pooling, **options)
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_float32_is_that_of_numpy(make, kernel, shape):
+    random, texts = RandomEncoder(SHAPES[shape]), texts_of(LENGTHS)
+    expected = [random.token_vectors(text) for text in texts]
+    encoder = make(random, "fp32", kernel)
+    tokens = run(encoder, texts, "none", normalize=False)
+    assert np.abs(tokens - np.concatenate(expected)).max() < 2e-5
+    means = unit(np.array([vectors.mean(0) for vectors in expected]))
+    assert np.abs(run(encoder, texts) - means).max() < LIMITS["fp32"][0]
+    firsts = np.array([vectors[0] for vectors in expected])
+    assert np.abs(run(encoder, texts, "cls", normalize=False) - firsts).max() < 2e-5
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_other_precisions_are_close(make, shape, kernel, precision):
+    random, texts = RandomEncoder(SHAPES[shape]), texts_of(LENGTHS)
+    means = unit(np.array([random.token_vectors(text).mean(0) for text in texts]))
+    found = run(make(random, precision, kernel), texts)
+    difference, cosine = LIMITS[precision]
+    assert np.abs(found - means).max() < difference
+    assert (found * means).sum(1).min() > cosine
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_text_has_the_same_vector_in_every_batch(make, kernel, precision):
+    encoder = make(RandomEncoder(SHAPES["mpnet"]), precision, kernel)
+    texts = texts_of([*LENGTHS, *LENGTHS[::-1], 5, 5])
+    alone = np.concatenate([run(encoder, [text]) for text in texts])
+    for order in (range(len(texts)), range(len(texts))[::-1], [3, 27, 13], [13, 0]):
+        for threads in (1, 2, 5):
+            assert np.array_equal(
+                run(encoder, [texts[i] for i in order], threads=threads), alone[list(order)]
+            )
+
+
+def test_shared_layers_are_those_of_a_copy():
+    random = RandomEncoder(SHAPES["bert"])
+    random.layers[1:] = [random.layers[0]] * 3
+    copied = random.native(_core, "int8")
+    random.layers[1:] = []
+    shared = random.native(_core, "int8")
+    for _ in range(3):
+        shared.repeat_layer(0)
+    texts = texts_of(LENGTHS)
+    assert np.array_equal(run(shared, texts), run(copied, texts))
+
+
+def test_wrong_shapes_and_ids_are_refused():
+    random = RandomEncoder(SHAPES["bert"])
+    encoder = random.native(_core, "fp32")
+    with pytest.raises(IndexError, match="token id 60 is outside"):
+        run(encoder, [[1, 60]])
+    with pytest.raises(IndexError, match="token id -1 is outside"):
+        run(encoder, [[-1]])
+    with pytest.raises(IndexError, match=r"151 tokens: expected 1 .. 150"):
+        run(encoder, [[1] * 151])
+    ids = np.ones((2, 3), np.int64)
+    options = {"pooling": "mean", "normalize": True, "threads": 1, "spins": 0}
+    with pytest.raises(IndexError, match="a text of 0 tokens"):
+        encoder.run(ids, ids * 0, **options)
+    with pytest.raises(ValueError, match="padded on the right"):
+        encoder.run(ids, np.array([[1, 0, 1], [1, 1, 1]]), **options)
+    with pytest.raises(ValueError, match="same two dimensions"):
+        encoder.run(ids, ids[:1], **options)
+    layer = random.layers[0]
+    with pytest.raises(ValueError, match="inner has another shape"):
+        encoder.add_layer(**layer | {"inner": layer["out"]})
+    with pytest.raises(ValueError, match="no layer 2"):
+        encoder.repeat_layer(2)
+    assert run(encoder, [[1]]).shape == (1, 64)

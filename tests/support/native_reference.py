@@ -1,0 +1,133 @@
+"""Encoders of the BERT family in numpy and float64, to compare the native engine with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import erf
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a random encoder; `embedded` below `hidden` means a projection."""
+
+    hidden: int = 64
+    heads: int = 4
+    inner: int = 128
+    embedded: int = 0
+    layers: int = 2
+    positions: int = 150
+    vocabulary: int = 60
+    activation: str = "gelu"
+    relative: bool = False
+    skipped_id: int = -1
+
+
+class RandomEncoder:
+    """Random weights, the arguments that pass them to the engine, and the vectors they give."""
+
+    def __init__(self, sizes: Sizes, seed: int = 0) -> None:
+        self.sizes = sizes
+        self._random = np.random.default_rng(seed)
+        s, h = sizes, sizes.hidden
+        e = s.embedded or h
+        self.words = self._normal(s.vocabulary, e)
+        self.positions = self._normal(s.positions, e)
+        self.norm = self._norm(e)
+        self.projection = self._dense(e, h) if s.embedded else None
+        self.skipped = self._normal(e) if s.skipped_id >= 0 else None
+        self.relative = self._normal(s.heads, 2 * s.positions - 1) if s.relative else None
+        self.layers = [
+            {
+                "query_key_value": self._dense(h, 3 * h),
+                "attention_out": self._dense(h, h),
+                "attention_norm": self._norm(h),
+                "inner": self._dense(h, s.inner, 2.0),  # reaches where GELU is flat, too
+                "out": self._dense(s.inner, h),
+                "out_norm": self._norm(h),
+            }
+            for _ in range(s.layers)
+        ]
+
+    def native(self, core, precision, instruction_set=""):
+        """Make the same encoder in the module `core`."""
+        s = self.sizes
+        encoder = core.NativeEncoder(
+            precision=precision,
+            heads=s.heads,
+            inner=s.inner,
+            scale=(s.hidden // s.heads) ** -0.5,
+            epsilon=1e-6,
+            activation=s.activation,
+            words=self.words,
+            positions=self.positions,
+            norm=self.norm,
+            projection=self.projection,
+            relative=self.relative,
+            skipped_id=s.skipped_id,
+            skipped=self.skipped,
+            instruction_set=instruction_set,
+        )
+        for layer in self.layers:
+            encoder.add_layer(**layer)
+        return encoder
+
+    def token_vectors(self, ids: list[int]) -> np.ndarray:
+        """Compute the vectors of the tokens of one text, float64 [L, H]."""
+        real = np.array(ids) != self.sizes.skipped_id
+        positions = self.positions[np.maximum(np.cumsum(real) - 1, 0)].astype(np.float64)
+        if self.skipped is not None:
+            positions[~real] = self.skipped
+        x = _normalize(self.words[ids] + positions, self.norm)
+        if self.projection:
+            x = _linear(x, self.projection)
+        for layer in self.layers:
+            context = self._attend(_linear(x, layer["query_key_value"]))
+            x = _normalize(x + _linear(context, layer["attention_out"]), layer["attention_norm"])
+            inner = _ACTIVATIONS[self.sizes.activation](_linear(x, layer["inner"]))
+            x = _normalize(x + _linear(inner, layer["out"]), layer["out_norm"])
+        return x
+
+    def _attend(self, qkv: np.ndarray) -> np.ndarray:
+        n, heads = len(qkv), self.sizes.heads
+        query, key, value = qkv.reshape(n, 3, heads, -1).transpose(1, 2, 0, 3)
+        scores = query @ key.transpose(0, 2, 1) / np.sqrt(query.shape[-1])
+        if self.relative is not None:
+            distance = np.arange(n) - np.arange(n)[:, None]
+            scores += self.relative[:, distance + self.sizes.positions - 1]
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        context = powers / powers.sum(-1, keepdims=True) @ value
+        return context.transpose(1, 0, 2).reshape(n, -1)
+
+    def _normal(self, *shape: int, scale: float = 1.0) -> np.ndarray:
+        return (self._random.normal(size=shape) * scale).astype(np.float32)
+
+    def _dense(self, depth: int, columns: int, scale: float = 1.0):
+        weight = self._normal(depth, columns, scale=scale / np.sqrt(depth))
+        return weight, self._normal(columns, scale=0.1)
+
+    def _norm(self, n: int):
+        return 1 + self._normal(n, scale=0.1), self._normal(n, scale=0.1)
+
+
+def _linear(x, pair):
+    return x @ pair[0].astype(np.float64) + pair[1]
+
+
+def _normalize(x, pair):
+    x = x.astype(np.float64)
+    centered = x - x.mean(-1, keepdims=True)
+    variance = (centered**2).mean(-1, keepdims=True)
+    return centered / np.sqrt(variance + 1e-6) * pair[0] + pair[1]
+
+
+def _gelu(x):
+    return x / 2 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
+
+
+def _gelu_tanh(x):
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+_ACTIVATIONS = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu": lambda x: np.maximum(x, 0)}
