@@ -15,6 +15,7 @@ from mirror_rt.bundle.manifest import Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ClosedError, ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.native.architecture import (
+    Layer,
     UnsupportedGraphError,
     distances,
     find_embeddings,
@@ -149,6 +150,10 @@ def _variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
     raise BundleError(f"{folder} has no fp32 graph for the CPU; {_HINT}")
 
 
+def _bias(layer: Layer) -> npt.NDArray[np.float32]:
+    return np.empty(0, np.float32) if layer.relative is None else layer.relative
+
+
 def _build(graph: Graph, precision: str) -> tuple[_core.NativeEncoder, str]:
     """Pack the weights layer by layer; return the encoder and its pooling."""
     embeddings, name = find_embeddings(graph)
@@ -175,7 +180,7 @@ def _build(graph: Graph, precision: str) -> tuple[_core.NativeEncoder, str]:
     known = (first.heads, first.scale, first.activation)
     packed: dict[str, int] = {}
     for number, layer in enumerate(chain([first], layers)):
-        same_bias = relative is layer.relative or np.array_equal(relative, layer.relative)
+        same_bias = np.array_equal(_bias(first), _bias(layer))
         if (layer.heads, layer.scale, layer.activation) != known or not same_bias:
             raise UnsupportedGraphError(f"{graph.path}: its layers differ in more than weights")
         if layer.name in packed:
