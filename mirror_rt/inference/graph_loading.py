@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.manifest import Layout, Manifest, Variant
-from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.bundle.manifest import Manifest, Variant
+from mirror_rt.errors import ConfigError, MissingDependencyError, ProviderError
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
+from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.openvino.opening import open_openvino
 from mirror_rt.inference.providers import (
     CPU,
     CUDA,
     NATIVE,
+    OPENVINO,
     TENSORRT,
     Providers,
     candidates,
@@ -60,6 +63,14 @@ def open_variant(
         from mirror_rt.inference.native.runner import open_native
 
         return open_native(folder, manifest, options)
+    if asked == OPENVINO:
+        try:
+            return open_openvino(folder, manifest, options)
+        except (MissingDependencyError, ProviderError) as error:
+            if not options.allow_fallback:
+                raise
+            logger.warning("%s; running under onnxruntime", error)
+            asked = "cpu"
     onnxruntime = import_onnxruntime()
     for attempt, providers in enumerate(
         candidates(asked, onnxruntime, allow_fallback=options.allow_fallback)
@@ -104,6 +115,8 @@ def open_exact(
     options: LoadOptions,
 ) -> Runner:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
+    if runner.providers[0] == OPENVINO:
+        return open_openvino(folder, manifest, replace(options, variant="fp32"))[0]
     first = [number for number in runner.devices[:1] if number is not None] or None
     options = replace(options, devices=first, cuda_graphs=False)
     return _Opener(folder, manifest, runner.providers, options).open(exact)
@@ -147,7 +160,7 @@ class _Opener:
         if best not in session.providers:
             session.close()
             raise NotStarted("onnxruntime goes on without it, and gives no reason")
-        _check_graph(session, self.manifest.dimension)
+        check_graph(session, self.manifest.dimension)
         if captured is None or device is None:
             return session
         from mirror_rt.inference.cuda_graphs import (  # threads, which few need
@@ -168,7 +181,7 @@ class _Opener:
 
     def _session(self, variant: Variant, device: int | None, **more: Any) -> GraphSession:
         return GraphSession(
-            _loadable(self.folder, self.manifest, variant.file),
+            loadable(self.folder, self.manifest, variant.file),
             with_options(
                 self.providers,
                 device,
@@ -242,38 +255,6 @@ def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -
 
 
 def _runs(folder: Path, variant: Variant, provider: str) -> bool:
-    return (variant.target == "cpu" or provider != CPU) and (folder / variant.file).is_file()
-
-
-def _loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
-    """Return the path of the graph to load: if possible the one that maps its weights.
-
-    The mapped graph is not used in three cases: if the file with the weights was changed, since
-    they may be elsewhere in it; if the manifest does not list the mapped graph, since no hash was
-    compared; and if the file is a symbolic link, as in the cache of a model hub, since onnxruntime
-    refuses links to weights.
-    """
-    path, mapped = folder / graph, folder / Layout.mapped(graph)
-    if path.exists() and not path.is_file():  # reading a pipe would wait forever
-        raise BundleError(f"{path} is not a regular file")
-    record = manifest.files.get(graph)
-    recorded = Layout.mapped(graph) in manifest.files
-    if not (recorded and mapped.is_file() and path.is_file()) or path.is_symlink():
-        return path
-    same = record is None or record.bytes == path.stat().st_size
-    return mapped if same else path
-
-
-def _check_graph(session: GraphSession, dimension: int) -> None:
-    unknown = set(session.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
-    missing = {"sentence_embedding", "pooled_embedding"} - session.widths.keys()
-    if unknown or missing:
-        raise BundleError(
-            f"{session.graph} is not a pooled encoder graph: "
-            f"unknown inputs {sorted(unknown)}, missing outputs {sorted(missing)}"
-        )
-    if (width := session.widths["pooled_embedding"]) not in (None, dimension):
-        raise BundleError(
-            f"{session.graph} gives {width} dimensions, the dimension in its manifest is "
-            f"{dimension}"
-        )
+    return (variant.target == "cpu" or provider not in (CPU, OPENVINO)) and (
+        folder / variant.file
+    ).is_file()

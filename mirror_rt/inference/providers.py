@@ -20,6 +20,7 @@ __all__ = [
     "CPU",
     "CUDA",
     "NATIVE",
+    "OPENVINO",
     "TENSORRT",
     "Providers",
     "candidates",
@@ -33,8 +34,9 @@ logger = logging.getLogger("mirror_rt")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 NATIVE: Literal["native"] = "native"  # the engine of this package, in place of onnxruntime
+OPENVINO: Literal["openvino"] = "openvino"  # the same, by Intel, from a wheel of its own
 
-Providers = Literal["auto", "cpu", "cuda", "tensorrt", "native"] | Sequence[str]
+Providers = Literal["auto", "cpu", "cuda", "tensorrt", "native", "openvino"] | Sequence[str]
 
 _SHORT = {"cpu": [CPU], "cuda": [CUDA, CPU], "tensorrt": [TENSORRT, CUDA, CPU]}
 
