@@ -13,7 +13,7 @@
 namespace mirror_rt::engine {
 namespace {
 
-#ifdef __AVX512BF16__
+#ifdef MIRROR_RT_ZMM_BF16
 constexpr bool kPairs = true;
 #else
 constexpr bool kPairs = false;

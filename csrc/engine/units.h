@@ -7,6 +7,11 @@
 #include <immintrin.h>
 #endif
 
+// A compiler that is told to build for one processor defines this for every width of vectors.
+#if MIRROR_RT_LANES == 16 && defined(__AVX512BF16__)
+#define MIRROR_RT_ZMM_BF16
+#endif
+
 namespace mirror_rt::engine {
 namespace {
 
@@ -46,7 +51,7 @@ struct Bfloat16 {
   static constexpr int kSize = 2;
   static Units broadcast(Unit x) { return Units{} + x; }
   static Sum add(Sum sum, Units weights, Units x) {
-#ifdef __AVX512BF16__
+#ifdef MIRROR_RT_ZMM_BF16
     return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
 #else
     const IntVec high = IntVec{} + static_cast<std::int32_t>(0xffff0000u);
@@ -90,7 +95,7 @@ struct Int8 {
 
 /// Returns the nearest bfloat16 to each float, ties to even; NaN stays NaN.
 inline ShortVec to_bfloat16(Vec x) {
-#ifdef __AVX512BF16__
+#ifdef MIRROR_RT_ZMM_BF16
   return (ShortVec)_mm512_cvtneps_pbh((__m512)x);
 #else
   const UintVec bits = (UintVec)x;
