@@ -26,11 +26,13 @@ from mirror_rt.errors import (
     InvalidTextError,
     ProcessGroupError,
     ProviderError,
-    require,
 )
 from mirror_rt.inference.devices import on_card
+from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.providers import CPU, candidates
+from mirror_rt.inference.openvino.opening import resolve_openvino
+from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO, candidates
+from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files
@@ -138,10 +140,10 @@ def encode_file(config: BulkConfig) -> BulkReport:
         config.model,
         revision=config.load.revision,
         offline=config.load.offline,
-        variants=[config.load.variant],
+        variants=[config.load.stored_variant],
     )
     refuse_pack(folder)
-    Manifest.read(folder).variant(config.load.variant)
+    Manifest.read(folder).variant(config.load.stored_variant)
     spec = EncoderSpec(folder, config.load, config.options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 
@@ -253,14 +255,13 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
 
     An option counts unless it is known to change no vector, so a new option counts by default.
     """
-    onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     from mirror_rt import __version__
 
     load, ranges = spec.load, spec.options.ranges
     values = asdict(load) | asdict(spec.options)
     return {
         **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
-        "providers": _providers(load, onnxruntime),
+        **_engine(load),
         "provider_options": {name: str(value) for name, value in load.provider_options.items()},
         "ranges": None if ranges is None else np.asarray(ranges).tolist(),
         "input": sha256(Path(config.input)),
@@ -269,8 +270,16 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
         "bundle": sha256(spec.folder / Layout.manifest),
         "window": config.window,
         "mirror_rt": __version__,
-        "onnxruntime": onnxruntime.__version__,
     }
+
+
+def _engine(load: LoadOptions) -> dict[str, Any]:
+    """Return what computes the vectors on this machine, and its version."""
+    load = resolve_openvino(load)
+    versions = engine_version(load.providers)
+    if load.providers in (NATIVE, OPENVINO):
+        return {"providers": [load.providers], "variant": load.variant, **versions}
+    return {"providers": _providers(load, import_onnxruntime()), **versions}
 
 
 def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:

@@ -26,6 +26,7 @@ from mirror_rt.diagnostics.benchmarking import (
 )
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, DataError, require
+from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free
 from mirror_rt.io.text import iter_lines
@@ -133,12 +134,14 @@ def _check(arguments: argparse.Namespace) -> None:
 def _about(
     arguments: argparse.Namespace, encoder: Encoder, load: LoadOptions, options: EncodeOptions
 ) -> dict[str, Any]:
-    onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
     manifest = encoder.manifest
     return {
         "bundle": arguments.bundle,
         "base_model": manifest.base_model,
-        "variant": next(n for n, v in manifest.variants.items() if v == encoder.variant),
+        "variant": next(
+            (n for n, v in manifest.variants.items() if v == encoder.variant),
+            encoder.variant.precision,  # made of another variant while loading
+        ),
         "provider": encoder.providers[0],
         "devices": encoder.devices,
         "threads": load.threads or available_cpus(),
@@ -149,7 +152,7 @@ def _about(
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,
-        "onnxruntime": onnxruntime.__version__,
+        **engine_version(encoder.providers[0]),
     }
 
 

@@ -74,7 +74,6 @@ def commands_of(
     return tuple(Command(name, text, f"{package}.{name}", needs) for name, text in helps.items())
 
 
-_ONNXRUNTIME = ("onnxruntime", "cpu|gpu")
 _SERVER = tuple((name, "serve") for name in ("starlette", "uvicorn", "msgspec", "orjson"))
 
 COMMANDS = (
@@ -85,7 +84,6 @@ COMMANDS = (
             "predict": "labels and values by the task heads of a bundle, without torch",
             "benchmark": "throughput and latency of a bundle on this machine",
         },
-        _ONNXRUNTIME,
     ),
     *commands_of(
         "mirror_rt.cli",
@@ -93,7 +91,6 @@ COMMANDS = (
             "serve": "an HTTP server with the protocols of OpenAI and text-embeddings-inference",
         },
         *_SERVER,
-        _ONNXRUNTIME,
     ),
     *commands_of(
         "mirror_rt.cli",

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Variant
-from mirror_rt.errors import ConfigError, MissingDependencyError, ProviderError
+from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
 from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.openvino.opening import open_openvino
 from mirror_rt.inference.providers import (
     CPU,
     CUDA,
@@ -58,19 +57,17 @@ def open_variant(
         ConfigError: the variant or an option does not work with the provider.
         BundleError: there is no such variant, or its graph is not that of an encoder.
     """
-    asked = options.providers
-    if asked == NATIVE:
+    if options.providers == NATIVE:
         from mirror_rt.inference.native.runner import open_native
 
         return open_native(folder, manifest, options)
-    if asked == OPENVINO:
-        try:
+    if options.providers == OPENVINO:
+        from mirror_rt.inference.openvino.opening import open_openvino, resolve_openvino
+
+        options = resolve_openvino(options)
+        if options.providers == OPENVINO:
             return open_openvino(folder, manifest, options)
-        except (MissingDependencyError, ProviderError) as error:
-            if not options.allow_fallback:
-                raise
-            logger.warning("%s; running under onnxruntime", error)
-            asked = "cpu"
+    asked = options.providers
     onnxruntime = import_onnxruntime()
     for attempt, providers in enumerate(
         candidates(asked, onnxruntime, allow_fallback=options.allow_fallback)
@@ -92,9 +89,18 @@ def open_variant(
                     best,
                     ", ".join(map(device_name, runner.devices)),
                 )
+                if asked == "auto" and best == CPU and logger.isEnabledFor(logging.INFO):
+                    _mention_openvino()
                 return runner, chosen
         not_started(best, reason, providers=asked, allow_fallback=options.allow_fallback)
     raise AssertionError("the last candidate starts, or not_started raises")
+
+
+def _mention_openvino() -> None:
+    from mirror_rt.inference.engines import openvino_offer
+
+    if offer := openvino_offer():
+        logger.info("OpenVINO is installed: %s", offer)
 
 
 def exact_variant(folder: Path, manifest: Manifest, than: Variant, provider: str) -> Variant | None:
@@ -116,6 +122,8 @@ def open_exact(
 ) -> Runner:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
     if runner.providers[0] == OPENVINO:
+        from mirror_rt.inference.openvino.opening import open_openvino
+
         return open_openvino(folder, manifest, replace(options, variant="fp32"))[0]
     first = [number for number in runner.devices[:1] if number is not None] or None
     options = replace(options, devices=first, cuda_graphs=False)

@@ -87,9 +87,14 @@ def compile_graph(graph: Path, precision: Precision, version: str, options: Load
         The `CompiledModel`.
 
     Raises:
+        ConfigError: OpenVINO has no such property.
         BundleError: OpenVINO cannot read or compile the graph.
     """
     openvino = import_openvino()
+    core = openvino.Core()
+    known = core.get_property("CPU", "SUPPORTED_PROPERTIES")
+    if unknown := sorted(set(options.provider_options) - set(known)):
+        raise ConfigError(f"provider_options {unknown}: OpenVINO's CPU plugin has {sorted(known)}")
     properties = {
         "INFERENCE_PRECISION_HINT": _HINTS[precision],
         "INFERENCE_NUM_THREADS": options.resolved_threads,
@@ -100,7 +105,6 @@ def compile_graph(graph: Path, precision: Precision, version: str, options: Load
     about = (openvino.__version__, graph.absolute(), version, sorted(properties.items()))
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
     kept = cache_folder() / "openvino" / key
-    core = openvino.Core()
 
     def compiled(folder: Path | None) -> Any:
         cached = {} if folder is None else {"CACHE_DIR": str(folder)}
@@ -117,6 +121,6 @@ def compile_graph(graph: Path, precision: Precision, version: str, options: Load
         return compiled(None)
     except (RuntimeError, TypeError) as error:
         raise BundleError(
-            f"OpenVINO {openvino.__version__} cannot run {graph}: {error}; providers='cpu' runs "
-            "it with onnxruntime"
+            f"OpenVINO {openvino.__version__} cannot run {graph}: {' '.join(str(error).split())}; "
+            "providers='cpu' runs it with onnxruntime"
         ) from error

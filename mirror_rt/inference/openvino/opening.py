@@ -5,18 +5,41 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from mirror_rt.bundle.manifest import Manifest, Variant
-from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.bundle.manifest import Manifest, Precision, Variant
+from mirror_rt.errors import BundleError, ConfigError, MissingDependencyError, ProviderError
 from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.openvino.compiling import choose_precision, import_openvino
 from mirror_rt.inference.openvino.runner import OpenVinoRunner
+from mirror_rt.inference.providers import OPENVINO
 from mirror_rt.inference.replicas import Runner
 
-__all__ = ["open_openvino"]
+__all__ = ["open_openvino", "resolve_openvino"]
 
 logger = logging.getLogger("mirror_rt")
+
+
+def resolve_openvino(options: LoadOptions) -> LoadOptions:
+    """Return options for `providers="openvino"` with the variant chosen; others as they are.
+
+    Where OpenVINO does not start and `allow_fallback` is given, they are for onnxruntime.
+
+    Raises:
+        MissingDependencyError: OpenVINO is not installed.
+        ProviderError: it does not load, or the processor has no bfloat16.
+        ConfigError: OpenVINO does not run such a variant.
+    """
+    if options.providers != OPENVINO:
+        return options
+    try:
+        return replace(options, variant=choose_precision(options.variant, import_openvino()))
+    except (MissingDependencyError, ProviderError) as error:
+        if not options.allow_fallback:
+            raise
+        logger.warning("%s; running under onnxruntime on the CPU", error)
+        return replace(options, providers="cpu", provider_options={})
 
 
 def open_openvino(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple[Runner, Variant]:
@@ -25,13 +48,11 @@ def open_openvino(folder: Path, manifest: Manifest, options: LoadOptions) -> tup
     Args:
         folder: folder of the bundle.
         manifest: manifest of the bundle.
-        options: `variant` is `fp32`, `bf16`, or None for the faster of the two on this processor.
+        options: those of `resolve_openvino`.
 
     Raises:
-        MissingDependencyError: OpenVINO is not installed.
-        ProviderError: it does not load, or the processor has no bfloat16.
         BundleIntegrityError: a file is missing or was changed.
-        ConfigError: the variant or an option does not go with OpenVINO.
+        ConfigError: an option does not go with OpenVINO.
         BundleError: the bundle has no fp32 graph for the CPU, or OpenVINO cannot run it.
     """
     for option in ("devices", "cuda_graphs"):
@@ -43,7 +64,7 @@ def open_openvino(folder: Path, manifest: Manifest, options: LoadOptions) -> tup
         raise ConfigError(
             f"spinning={options.spinning!r}: OpenVINO decides how its threads wait; leave it out"
         )
-    precision = choose_precision(options.variant, import_openvino())
+    precision = cast(Precision, options.variant)
     exact = _exact(folder, manifest)
     if options.verify:
         manifest.verify(folder, manifest.files_for([exact]))

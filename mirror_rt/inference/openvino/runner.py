@@ -93,7 +93,7 @@ class OpenVinoRunner:
         except RuntimeError as error:
             rows, length = batch.input_ids.shape
             raise BundleError(
-                f"{self.graph} failed on {rows} texts of {length} tokens: {error}"
+                f"{self.graph} failed on {rows} texts of {length} tokens: {' '.join(str(error).split())}"
             ) from error
         return found
 
