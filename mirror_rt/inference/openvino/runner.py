@@ -92,8 +92,9 @@ class OpenVinoRunner:
                 idle.append(request)
         except RuntimeError as error:
             rows, length = batch.input_ids.shape
+            why = " ".join(str(error).split())
             raise BundleError(
-                f"{self.graph} failed on {rows} texts of {length} tokens: {' '.join(str(error).split())}"
+                f"{self.graph} failed on {rows} texts of {length} tokens: {why}"
             ) from error
         return found
 
