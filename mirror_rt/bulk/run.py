@@ -28,8 +28,10 @@ from mirror_rt.errors import (
     ProviderError,
 )
 from mirror_rt.inference.devices import on_card
+from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.providers import CPU, NATIVE, candidates
+from mirror_rt.inference.openvino.opening import resolve_openvino
+from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO, candidates
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.io.atomic import sha256
@@ -263,11 +265,10 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
     from mirror_rt import __version__
 
     load, ranges = spec.load, spec.options.ranges
-    onnxruntime = import_onnxruntime() if load.providers != NATIVE else None
     values = asdict(load) | asdict(spec.options)
     return {
         **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
-        "providers": _providers(load, onnxruntime),
+        **_engine(load),
         "provider_options": {name: str(value) for name, value in load.provider_options.items()},
         **({"errors": "zero"} if spec.options.errors == "zero" else {}),
         "ranges": None if ranges is None else np.asarray(ranges).tolist(),
@@ -277,14 +278,20 @@ def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
         "bundle": digest_of(spec.folder),
         "window": config.window,
         "mirror_rt": __version__,
-        "onnxruntime": None if onnxruntime is None else onnxruntime.__version__,
     }
 
 
-def _providers(load: LoadOptions, onnxruntime: ModuleType | None) -> list[str]:
+def _engine(load: LoadOptions) -> dict[str, Any]:
+    """Return what computes the vectors on this machine, and its version."""
+    load = resolve_openvino(load)
+    versions = engine_version(load.providers)
+    if load.providers in (NATIVE, OPENVINO):
+        return {"providers": [load.providers], "variant": load.variant, **versions}
+    return {"providers": _providers(load, import_onnxruntime()), **versions}
+
+
+def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:
     """Return the execution providers that the options lead to on this machine."""
-    if onnxruntime is None:
-        return [NATIVE]
     try:
         names = candidates(load.providers, onnxruntime, allow_fallback=False)[0]
     except ProviderError:

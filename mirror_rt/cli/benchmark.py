@@ -26,9 +26,8 @@ from mirror_rt.diagnostics.benchmarking import (
 )
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, DataError, require
+from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.providers import NATIVE
-from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free
 from mirror_rt.io.text import iter_lines
 from mirror_rt.pipeline.options import EncodeOptions
@@ -137,12 +136,14 @@ def _check(arguments: argparse.Namespace) -> None:
 def _about(
     arguments: argparse.Namespace, encoder: Encoder, load: LoadOptions, options: EncodeOptions
 ) -> dict[str, Any]:
-    native = load.providers == NATIVE
-    manifest, variants = encoder.manifest, encoder.manifest.variants.items()
+    manifest = encoder.manifest
     return {
         "bundle": arguments.model,
         "base_model": manifest.base_model,
-        "variant": next((n for n, v in variants if v == encoder.variant), load.variant or "fp32"),
+        "variant": next(
+            (n for n, v in manifest.variants.items() if v == encoder.variant),
+            encoder.variant.precision,  # made of another variant while loading
+        ),
         "provider": encoder.providers[0],
         "devices": encoder.devices,
         "threads": load.threads or available_cpus(),
@@ -153,7 +154,7 @@ def _about(
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,
-        "onnxruntime": None if native else import_onnxruntime().__version__,
+        **engine_version(encoder.providers[0]),
     }
 
 

@@ -80,19 +80,18 @@ def command_of(package: str, name: str, group: str, help: str, *needs: tuple[str
 
 
 _USE, _, _MEASURE, _OPERATE = GROUPS
-_RUN = (("onnxruntime", "cpu|gpu"),)
 _HUB = (("huggingface_hub", "hub"),)
 _SERVE = tuple((name, "serve") for name in ("starlette", "uvicorn", "msgspec", "orjson"))
 _ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
-    ("encode", _USE, "turn the texts of a file into vectors", _RUN),
-    ("predict", _USE, "give texts labels and values by the task heads of a bundle", _RUN),
-    ("serve", _USE, "serve vectors over HTTP, as OpenAI's and TEI's servers do", _SERVE + _RUN),
+    ("encode", _USE, "turn the texts of a file into vectors", ()),
+    ("predict", _USE, "give texts labels and values by the task heads of a bundle", ()),
+    ("serve", _USE, "serve vectors over HTTP, as OpenAI's and TEI's servers do", _SERVE),
     ("info", _USE, "show what a bundle or a pack is, and verify every hash", ()),
     ("pull", _USE, "download a bundle from a model hub", _HUB),
     ("evaluate", _MEASURE, "compare models over suites of sets, with a report", ()),
     ("evaluate similarity", _MEASURE, "compare cosines with human scores of one file", ()),
     ("evaluate geometry", _MEASURE, "measure isotropy, alignment and uniformity", ()),
-    ("benchmark", _MEASURE, "measure how quickly a bundle encodes on this machine", _RUN),
+    ("benchmark", _MEASURE, "measure how quickly a bundle encodes on this machine", ()),
     ("doctor", _OPERATE, "examine what is installed, and say how to mend what does not fit", ()),
     ("triton", _OPERATE, "write a model repository for NVIDIA Triton", ()),
     ("push", _OPERATE, "send a bundle to a model hub", _HUB),

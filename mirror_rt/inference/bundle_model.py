@@ -12,8 +12,8 @@ import numpy as np
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import on_card
+from mirror_rt.inference.graph_files import check_graph
 from mirror_rt.inference.graph_loading import (
-    check_pooled,
     exact_variant,
     open_exact,
     open_variant,
@@ -53,7 +53,7 @@ class BundleModel(PooledModel):
 
     def check_graph(self, session: GraphSession, dimension: int) -> None:
         """Raise BundleError if the graph is not that of a pooled encoder of that dimension."""
-        check_pooled(session, dimension)
+        check_graph(session, dimension)
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run a padded batch: float32 [rows, D].

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.manifest import Layout, Manifest, Variant
-from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.bundle.manifest import Manifest, Variant
+from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
+from mirror_rt.inference.graph_files import loadable
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import (
     CPU,
     CUDA,
     NATIVE,
+    OPENVINO,
     TENSORRT,
     Providers,
     candidates,
@@ -25,7 +27,7 @@ from mirror_rt.inference.providers import (
 from mirror_rt.inference.replicas import Replicas, Runner
 from mirror_rt.inference.session import GraphSession, NotStarted, import_onnxruntime
 
-__all__ = ["GraphCheck", "check_pooled", "exact_variant", "open_exact", "open_variant"]
+__all__ = ["GraphCheck", "exact_variant", "open_exact", "open_variant"]
 
 GraphCheck = Callable[[GraphSession, int], None]
 
@@ -55,11 +57,17 @@ def open_variant(
         ConfigError: the variant or an option does not work with the provider.
         BundleError: there is no such variant, or its graph is not that of an encoder.
     """
-    asked = options.providers
-    if asked == NATIVE:
+    if options.providers == NATIVE:
         from mirror_rt.inference.native.runner import open_native
 
         return open_native(folder, manifest, options)
+    if options.providers == OPENVINO:
+        from mirror_rt.inference.openvino.opening import open_openvino, resolve_openvino
+
+        options = resolve_openvino(options)
+        if options.providers == OPENVINO:
+            return open_openvino(folder, manifest, options)
+    asked = options.providers
     onnxruntime = import_onnxruntime()
     for attempt, providers in enumerate(
         candidates(asked, onnxruntime, allow_fallback=options.allow_fallback)
@@ -78,9 +86,18 @@ def open_variant(
             else:
                 where = ", ".join(map(device_name, runner.devices))
                 logger.info("%s runs under %s on %s", runner.graph, best, where)
+                if asked == "auto" and best == CPU and logger.isEnabledFor(logging.INFO):
+                    _mention_openvino()
                 return runner, chosen
         not_started(best, reason, providers=asked, allow_fallback=options.allow_fallback)
     raise AssertionError("the last candidate starts, or not_started raises")
+
+
+def _mention_openvino() -> None:
+    from mirror_rt.inference.engines import openvino_offer
+
+    if offer := openvino_offer():
+        logger.info("OpenVINO is installed: %s", offer)
 
 
 def exact_variant(folder: Path, manifest: Manifest, than: Variant, provider: str) -> Variant | None:
@@ -102,6 +119,10 @@ def open_exact(
     check: GraphCheck,
 ) -> Runner:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
+    if runner.providers[0] == OPENVINO:
+        from mirror_rt.inference.openvino.opening import open_openvino
+
+        return open_openvino(folder, manifest, replace(options, variant="fp32"))[0]
     first = [number for number in runner.devices[:1] if number is not None] or None
     options = replace(options, devices=first, cuda_graphs=False)
     return _Opener(folder, manifest, runner.providers, options, check).open(exact)
@@ -167,7 +188,7 @@ class _Opener:
 
     def _session(self, variant: Variant, device: int | None, **more: Any) -> GraphSession:
         return GraphSession(
-            _loadable(self.folder, self.manifest, variant.file),
+            loadable(self.folder, self.manifest, variant.file),
             with_options(
                 self.providers,
                 device,
@@ -234,39 +255,6 @@ def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -
 
 
 def _runs(folder: Path, variant: Variant, provider: str) -> bool:
-    return (variant.target == "cpu" or provider != CPU) and (folder / variant.file).is_file()
-
-
-def _loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
-    """Return the path of the graph to load: if possible the one that maps its weights.
-
-    The mapped graph is not used in three cases: if the file with the weights was changed, since
-    they may be elsewhere in it; if the manifest does not list the mapped graph, since no hash was
-    compared; and if the file is a symbolic link, as in the cache of a model hub, since onnxruntime
-    refuses links to weights.
-    """
-    path, mapped = folder / graph, folder / Layout.mapped(graph)
-    if path.exists() and not path.is_file():  # reading a pipe would wait forever
-        raise BundleError(f"{path} is not a regular file")
-    record = manifest.files.get(graph)
-    recorded = Layout.mapped(graph) in manifest.files
-    if not (recorded and mapped.is_file() and path.is_file()) or path.is_symlink():
-        return path
-    same = record is None or record.bytes == path.stat().st_size
-    return mapped if same else path
-
-
-def check_pooled(session: GraphSession, dimension: int) -> None:
-    """Raise BundleError if a graph is not that of a pooled encoder of `dimension` dimensions."""
-    unknown = set(session.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
-    missing = {"sentence_embedding", "pooled_embedding"} - session.widths.keys()
-    if unknown or missing:
-        raise BundleError(
-            f"{session.graph} is not a pooled encoder graph: "
-            f"unknown inputs {sorted(unknown)}, missing outputs {sorted(missing)}"
-        )
-    if (width := session.widths["pooled_embedding"]) not in (None, dimension):
-        raise BundleError(
-            f"{session.graph} gives {width} dimensions, the dimension in its manifest is "
-            f"{dimension}"
-        )
+    return (variant.target == "cpu" or provider not in (CPU, OPENVINO)) and (
+        folder / variant.file
+    ).is_file()

@@ -10,7 +10,7 @@ from mirror_rt.bundle.onnx_files import PoolingChoice
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import Devices
-from mirror_rt.inference.providers import NATIVE, Providers
+from mirror_rt.inference.providers import NATIVE, OPENVINO, Providers
 
 __all__ = ["LoadKeywords", "LoadOptions", "Spinning"]
 
@@ -49,7 +49,8 @@ class LoadOptions:
             `fp32` on the CPU (the first where the bundle has no `fp32`), and under CUDA for
             the fastest that it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`. With
             `providers="native"` it is the precision of the products, `fp32`, `bf16` or `int8`,
-            whose weights are made of the fp32 graph while loading.
+            whose weights are made of the fp32 graph while loading; with `"openvino"` it is
+            `fp32` or `bf16`, and None means `bf16` on processors with AVX512-BF16 or AMX.
         revision: branch, tag or commit of a name on a model hub.
         offline: never ask the network: take a name from the local caches alone.
         verify: compare every file that the graph needs with its hash in the manifest first.
@@ -58,7 +59,8 @@ class LoadOptions:
         providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
             `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers; or
             `"native"`, the engine of this package, which runs encoders of the BERT family on the
-            CPU without onnxruntime.
+            CPU without onnxruntime; or `"openvino"`, which runs the same graphs as onnxruntime
+            (`pip install 'mirror-rt[openvino]'`) and is never chosen by `"auto"`.
         allow_fallback: run on the CPU, with a warning, where the provider that was asked for
             cannot start.
         threads: of one operator; None for all processors that this process may use, by its
@@ -74,7 +76,7 @@ class LoadOptions:
             the card.
         provider_options: of the provider that is preferred, in onnxruntime's names:
             `{"gpu_mem_limit": 4 << 30}` for CUDA, `{"trt_engine_cache_path": "engines"}` for
-            TensorRT.
+            TensorRT. With `"openvino"`, properties of its CPU plugin.
 
     Raises:
         ConfigError: `threads` or `spinning` has an unusable value.
@@ -122,8 +124,8 @@ class LoadOptions:
 
     @property
     def stored_variant(self) -> str | None:
-        """The variant whose files are needed: the native engine makes its own of the fp32 graph."""
-        return None if self.providers == NATIVE else self.variant
+        """The variant whose files are needed: two engines make their own of the fp32 graph."""
+        return None if self.providers in (NATIVE, OPENVINO) else self.variant
 
     @property
     def resolved_threads(self) -> int:

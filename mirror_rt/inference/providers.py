@@ -21,6 +21,7 @@ __all__ = [
     "CPU",
     "CUDA",
     "NATIVE",
+    "OPENVINO",
     "TENSORRT",
     "Providers",
     "candidates",
@@ -34,8 +35,9 @@ logger = logging.getLogger("mirror_rt")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 NATIVE: Literal["native"] = "native"  # the engine of this package, in place of onnxruntime
+OPENVINO: Literal["openvino"] = "openvino"  # the same, by Intel, from a wheel of its own
 
-Providers = Literal["auto", "cpu", "cuda", "tensorrt", "native"] | Sequence[str]
+Providers = Literal["auto", "cpu", "cuda", "tensorrt", "native", "openvino"] | Sequence[str]
 
 _SHORT = {"cpu": [CPU], "cuda": [CUDA, CPU], "tensorrt": [TENSORRT, CUDA, CPU]}
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from mirror_rt.errors import (
     require,
 )
 from mirror_rt.inference.devices import device_name, memory_of
+from mirror_rt.inference.forks import forget_after_fork, leak
 from mirror_rt.inference.io_binding import BindingPool
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU
@@ -98,7 +97,7 @@ class GraphSession(Runner):
         self.providers: list[str] = list(self._session.get_providers())
         if device is not None:
             self._bound = BindingPool(self._session, memory_of(self.providers[0], device))
-        _sessions.add(self)
+        forget_after_fork(self)
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D]."""
@@ -208,12 +207,9 @@ class GraphSession(Runner):
 
     def forget(self) -> None:
         """Drop the parent's sessions in a forked process, where their threads do not exist."""
-        import ctypes
-
         self._opening, self._in_flight = threading.Lock(), []
         for held in (self._session, self._sleeping, self._bound):
-            # Never free it: freeing would wait for its threads to end.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+            leak(held)
         self._session = self._sleeping = self._bound = None
 
 
@@ -228,31 +224,6 @@ def _identity(graph: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-_sessions: weakref.WeakSet[GraphSession] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Keep a forked process from hanging: it has none of the threads that libraries wait for."""
-    sessions = list(_sessions)
-    if not sessions:
-        return
-    import ctypes
-
-    for session in sessions:
-        session.forget()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # else `tokenizers` waits for its own
-    # onnxruntime also waits for its threads at the end of a process that calls exit() (gunicorn's
-    # workers do, multiprocessing does not). Exit handlers run from the last to the first, so this
-    # one ends the process before onnxruntime's own runs.
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):
-        libc.on_exit(libc._exit, None)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def import_onnxruntime() -> Any:

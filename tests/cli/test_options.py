@@ -170,7 +170,12 @@ def test_precedence(parse, tmp_path):
         ("other", None, "3", "text"),
         ("quick", "maybe", "1", "true or false"),
         ("devices", "0,a", "0", "all, or numbers separated by commas"),
-        ("providers", "cudda", '["cuda"]', "one of auto, cpu, cuda, tensorrt, native, or names of"),
+        (
+            "providers",
+            "cudda",
+            '["cuda"]',
+            "one of auto, cpu, cuda, tensorrt, native, openvino, or names of",
+        ),
         ("provider_option", "gpu_mem_limit", "{a = [1]}", "NAME=VALUE"),
         ("array", "/nowhere.npy", '"/nowhere.npy"', "a NumPy file of numbers"),
     ],

@@ -1,0 +1,1 @@
+"""OpenVINO in place of onnxruntime, with the same graphs."""

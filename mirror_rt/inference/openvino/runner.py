@@ -1,0 +1,127 @@
+"""A runner that computes a bundle's fp32 graph with OpenVINO."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.bundle.manifest import Precision
+from mirror_rt.errors import BundleError, ClosedError
+from mirror_rt.inference.forks import forget_after_fork, leak
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.openvino.compiling import compile_graph
+from mirror_rt.inference.providers import OPENVINO
+from mirror_rt.inference.replicas import Runner
+from mirror_rt.tokens.padding import PaddedBatch
+
+__all__ = ["OpenVinoRunner"]
+
+logger = logging.getLogger("mirror_rt")
+
+# As many infer requests wait for the next run as runs are in flight at once; each keeps the outputs
+# of its last run.
+_KEEP_REQUESTS = 2
+# After a run of more padded tokens than this (twice the default budget) the memory of the values
+# between the operators is given back.
+_KEEP_TOKENS = 4096
+
+
+class OpenVinoRunner:
+    """A graph in OpenVINO; safe to use from several threads, and in forked processes.
+
+    Args:
+        graph: path of the graph's file.
+        precision: of the products, `fp32` or `bf16`; vectors are float32 in both.
+        version: what differs whenever the weights differ, for the cache of compiled graphs.
+        options: say how many threads to use.
+
+    Raises:
+        MissingDependencyError, ProviderError: OpenVINO is not installed, or does not load.
+        BundleError: OpenVINO cannot run the graph.
+    """
+
+    def __init__(
+        self, graph: Path, precision: Precision, version: str, options: LoadOptions
+    ) -> None:
+        self.graph = graph
+        self.providers: list[str] = [OPENVINO]
+        self.devices: list[int | None] = [None]
+        self._how = (graph, precision, version, options)
+        self._opening = threading.Lock()
+        self._closed = False
+        compiled = compile_graph(*self._how)
+        # The compiled model, and its requests that wait for a run; None in a forked process until
+        # the first run.
+        self._model: tuple[Any, list[Any]] | None = (compiled, [])
+        self.inputs = [port.any_name for port in compiled.inputs]
+        self.outputs = [port.any_name for port in compiled.outputs]
+        # The length of each output's vectors; None where the graph leaves it open.
+        self.widths = {port.any_name: _width(port.partial_shape) for port in compiled.outputs}
+        forget_after_fork(self)
+
+    @property
+    def replicas(self) -> Sequence[Runner]:
+        """The runner itself, as a list of one."""
+        return [self]
+
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D], or [rows, length, D] for the vectors of its tokens.
+
+        Raises:
+            BundleError: OpenVINO fails on the batch.
+            ClosedError: the runner is closed.
+        """
+        compiled, idle = self._open()
+        feeds = {name: getattr(batch, name) for name in self.inputs}
+        try:
+            try:
+                request = idle.pop()
+            except IndexError:
+                request = compiled.create_infer_request()
+            request.infer(feeds, share_inputs=True, share_outputs=True)
+            found = np.array(request.get_tensor(output).data, dtype=np.float32)
+            if batch.input_ids.size > _KEEP_TOKENS:
+                compiled.release_memory()  # and the request, which keeps its outputs
+            elif len(idle) < _KEEP_REQUESTS:
+                idle.append(request)
+        except RuntimeError as error:
+            rows, length = batch.input_ids.shape
+            why = " ".join(str(error).split())
+            raise BundleError(
+                f"{self.graph} failed on {rows} texts of {length} tokens: {why}"
+            ) from error
+        return found
+
+    def close(self) -> None:
+        """Free the memory once no run is in flight; every later run raises ClosedError."""
+        with self._opening:
+            self._closed, self._model = True, None
+
+    def forget(self) -> None:
+        """Drop the parent's model in a forked process, where its threads do not exist."""
+        self._opening = threading.Lock()
+        leak(self._model)
+        self._model = None
+
+    def _open(self) -> tuple[Any, list[Any]]:
+        """Return the compiled model and its idle requests, made anew in a forked process."""
+        if (model := self._model) is not None:
+            return model
+        with self._opening:
+            if self._closed:
+                raise ClosedError("this Encoder is closed: load it again with Encoder.load")
+            if self._model is None:
+                logger.info("this process was forked: loading %s again", self.graph)
+                self._model = (compile_graph(*self._how), [])
+            return self._model
+
+
+def _width(shape: Any) -> int | None:
+    last = shape[len(shape) - 1]
+    return int(last.get_length()) if last.is_static else None
