@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import os
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,17 +17,36 @@ from mirror_rt.cli.common import Subparsers, add_subparser, progress
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
-from mirror_rt.evaluation.plots import plot_cosine_distributions
+from mirror_rt.evaluation.plots import plot_cosine_distributions, plot_grades
 from mirror_rt.evaluation.similarity import cosines
+from mirror_rt.evaluation.statistics import spearman
 from mirror_rt.io.atomic import check_free
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
     from mirror_rt.evaluation.plots import Cosines
 
+    Grades = dict[str, Cosines]  # of pairs of words, from the least alike to the most
+
 __all__ = ["add_parser"]
 
-_PROBES = ("happy", "doctor", "river", "buy", "quickly")
+_MEASURES = {
+    "isotropy_score_normalized": "isotropy of unit vectors (higher is better)",
+    "alignment": "alignment of a word's two views (lower is better)",
+    "uniformity": "uniformity (lower is better)",
+    "mean_cosine": "mean cosine of random words (nearer to 0)",
+}
+_NEXT = """
+The bundle is {bundle}. Give it words of your own:
+
+    printf 'glad\\nriver\\n' | {command} encode --model {bundle} --input - --output -
+
+or use it in Python, without torch:
+
+    from mirror_rt import Encoder
+    vectors = Encoder.load("{bundle}").encode(["happy", "glad"])
+"""
+_PROBES = ("least", "holy", "quality", "none", "cool")
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -83,27 +103,38 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"     {describe_parity(exported.variant())}")
     print("3/4  encode the words with the bundle (no torch), and look")
     after = Encoder.load(out / "bundle")
+    tests = {"before": _word_test(before), "after": _word_test(after)}
+    _print_score(tests)
     vectors = {"before": before.encode(data.first), "after": after.encode(data.first)}
     _print_neighbours(data.first, vectors)
     _print_geometry(evaluate_geometry(before, data.first), evaluate_geometry(after, data.first))
-    print("4/4  plot the cosines of synonyms and of random pairs")
-    plot_cosine_distributions(
-        out / "cosines.png",
-        {
-            "before": (_synonym_cosines(before), _random_cosines(vectors["before"])),
-            "after": (_synonym_cosines(after), _random_cosines(vectors["after"])),
-        },
-    )
-    print(f"     {out / 'cosines.png'}")
-    print(
-        "\nUse it:\n\n"
-        "    from mirror_rt import Encoder\n"
-        f'    encoder = Encoder.load("{out / "bundle"}")\n'
-        '    vectors = encoder.encode(["happy", "glad"])\n'
-    )
+    print("4/4  two pictures")
+    _plot(out, tests, vectors)
+    print(_NEXT.format(bundle=out / "bundle", command=os.path.relpath(sys.argv[0])))
+
+
+def _word_test(model: BatchEncoder) -> Grades:
+    """Return the cosines of words with unrelated and with related words, and with synonyms."""
+    table = (resources.files("mirror_export") / "cli" / "demo_words.tsv").read_text("utf-8")
+    words, synonyms, related = zip(*map(str.split, table.splitlines()), strict=True)
+    others = {"unrelated": related[53:] + related[:53], "related": related, "synonyms": synonyms}
+    return {grade: cosines(model, list(words), list(column)) for grade, column in others.items()}
+
+
+def _print_score(tests: dict[str, Grades]) -> None:
+    n = sum(map(len, tests["before"].values()))
+    print(f"\n     A test of {n} pairs of words: doctor goes with physician before hospital, and "
+          "with\n     hospital before an unrelated word. Correlation of the cosines with this "
+          "order (Spearman's rho,\n     higher is better, 1 is perfect):\n")  # fmt: skip
+    for when, grades in tests.items():
+        values = np.concatenate(list(grades.values()))
+        order = np.repeat(np.arange(len(grades)), [len(g) for g in grades.values()])
+        print(f"     {when:<8}{spearman(values, order):>6.3f}")
+    print()
 
 
 def _print_neighbours(words: list[str], vectors: dict[str, Vectors]) -> None:
+    print("     The nearest of all words, for some that changed:")
     for probe in (word for word in _PROBES if word in words):
         for when, matrix in vectors.items():
             nearest = np.argsort(-(matrix @ matrix[words.index(probe)]))[1:6]
@@ -112,17 +143,23 @@ def _print_neighbours(words: list[str], vectors: dict[str, Vectors]) -> None:
 
 
 def _print_geometry(before: Geometry, after: Geometry) -> None:
-    print(f"     {'':<28}{'before':>9}{'after':>9}")
-    for field in dataclasses.fields(Geometry)[1:]:
-        old, new = getattr(before, field.name), getattr(after, field.name)
-        print(f"     {field.name.replace('_', ' '):<28}{old:>9.3f}{new:>9.3f}")
+    print(f"\n     {'The space of the vectors':<46}{'before':>8}{'after':>8}")
+    for field, meaning in _MEASURES.items():
+        print(f"     {meaning:<46}{getattr(before, field):>8.3f}{getattr(after, field):>8.3f}")
 
 
-def _synonym_cosines(model: BatchEncoder) -> Cosines:
-    table = (resources.files("mirror_export") / "cli" / "demo_synonyms.tsv").read_text("utf-8")
-    pairs = [line.split("\t") for line in table.splitlines()]
-    return cosines(model, [a for a, _ in pairs], [b for _, b in pairs])
-
-
-def _random_cosines(vectors: Vectors) -> Cosines:
-    return cosine_pairs(vectors.astype(np.float64), pairs=20_000, seed=0)
+def _plot(out: Path, tests: dict[str, Grades], vectors: dict[str, Vectors]) -> None:
+    plot_grades(
+        out / "grades.png", tests,
+        title="The better the vectors, the less the three groups of pairs overlap",
+    )  # fmt: skip
+    print(f"     {out / 'grades.png'}: the pairs of the test by their grade")
+    random = {
+        when: cosine_pairs(matrix.astype(np.float64), pairs=20_000, seed=0)
+        for when, matrix in vectors.items()
+    }
+    plot_cosine_distributions(
+        out / "cosines.png", {when: (tests[when]["synonyms"], random[when]) for when in tests},
+        title="The further apart the two hills, the better synonyms are told from random pairs",
+    )  # fmt: skip
+    print(f"     {out / 'cosines.png'}: synonyms, and random pairs of all words")
