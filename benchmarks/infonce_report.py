@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 
 from helpers import write_whole
+
+from mirror_rt.evaluation.plots import COLOURS, label_lines, new_figure, save_png
 
 
 def write_json(path, machine, results):
@@ -51,20 +54,15 @@ def table(machine, results):
 
 
 def plot(path, machine, results):
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     dims = sorted({r["dim"] for r in results})
     names = list(dict.fromkeys(name for r in results for name in r["contenders"]))
-    figure, axes = plt.subplots(
-        2, len(dims), figsize=(5 * len(dims), 8), squeeze=False, layout="constrained"
-    )
+    colours = dict(zip(names, itertools.cycle(COLOURS)))
+    figure = new_figure(6 * len(dims), 8)
+    axes = figure.subplots(2, len(dims), squeeze=False)
     panels = [("total_products", "time / one matrix product"), ("peak_mb", "peak memory, MB")]
     for column, dim in enumerate(dims):
         for row, (key, label) in enumerate(panels):
-            axis = axes[row][column]
+            axis, ends = axes[row][column], []
             for name in names:
                 points = [
                     (r["rows"], r["contenders"][name][key])
@@ -72,11 +70,14 @@ def plot(path, machine, results):
                     if r["dim"] == dim and r["contenders"].get(name, {}).get(key)
                 ]
                 if points:
-                    axis.plot(*zip(*points, strict=True), marker="o", label=name)
+                    axis.plot(*zip(*points, strict=True), marker="o", color=colours[name])
+                    ends.append((points[-1][1], name, colours[name]))
             axis.set(xscale="log", yscale="log", xlabel="rows (2N)", ylabel=label)
+            rows = sorted({r["rows"] for r in results if r["dim"] == dim})
+            axis.set_xticks(rows, list(map(str, rows)), rotation=45)
+            axis.minorticks_off()
+            label_lines(axis, ends)
             axis.set_title(f"dim {dim}")
             axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=8)
-    figure.suptitle(f"InfoNCE, forward + backward: {machine['name']}, {machine['dtype']}")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    title = f"InfoNCE, forward + backward: {machine['name']}, {machine['dtype']}"
+    save_png(figure, path, title, overwrite=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from browser import Browser, find_browser
 from hub_server import TOKEN, HubServer
 from paths import ROOT
 from tiny_models import TINY, make_model
@@ -193,3 +194,14 @@ def command_in_child() -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def browser(tmp_path) -> Iterator[Browser]:
+    """A headless Chromium."""
+    executable = find_browser()
+    if executable is None:
+        pytest.skip("no Chromium: install one (Debian: chromium), or set MIRROR_RT_CHROMIUM")
+    browser = Browser(executable, tmp_path / "profile")
+    yield browser
+    browser.close()

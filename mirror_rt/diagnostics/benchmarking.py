@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import platform
 import random
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -19,8 +21,11 @@ from tokenizers import Tokenizer
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
-from mirror_rt.evaluation.plots import new_figure
+from mirror_rt.evaluation.plots import COLOURS, label_lines, new_figure, save_png
 from mirror_rt.io.atomic import new_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "Cell",
@@ -178,22 +183,29 @@ def write_json_report(path: Path, about: dict[str, object], cells: list[Cell]) -
 
 def plot_cells(path: Path, title: str, cells: list[Cell]) -> None:
     """Plot throughput and latency by length as PNG, with a line for each number of texts."""
-    figure = new_figure(10, 4)
+    figure = new_figure(11, 4)
+    from matplotlib.ticker import LogLocator
+
     rate, delay = figure.subplots(1, 2)
-    for batch in sorted({cell.texts for cell in cells}):
+    lengths = sorted({round(cell.tokens) for cell in cells})
+    ends: dict[Axes, list[tuple[float, str, str]]] = {rate: [], delay: []}
+    for batch, colour in zip(sorted({c.texts for c in cells}), itertools.cycle(COLOURS)):
         line = sorted((cell for cell in cells if cell.texts == batch), key=lambda c: c.tokens)
         tokens = [cell.tokens for cell in line]
-        label = f"{batch} text{'s' * (batch > 1)} a call"
-        rate.plot(tokens, [cell.texts_per_second for cell in line], "o-", label=label)
-        (median,) = delay.plot(tokens, [cell.p50_ms for cell in line], "o-", label=label)
         tail = [(cell.tokens, cell.p95_ms) for cell in line if cell.p95_ms is not None]
-        if tail:
-            delay.plot(*zip(*tail, strict=True), ":", color=median.get_color())
-    for axes, label in ((rate, "texts/s"), (delay, "ms a call (p50, dotted p95)")):
+        rate.plot(tokens, [cell.texts_per_second for cell in line], "o-", color=colour)
+        delay.plot(tokens, [cell.p50_ms for cell in line], "o-", color=colour)
+        delay.plot([x for x, _ in tail], [y for _, y in tail], ":", color=colour)
+        label = f"{batch} text{'s' * (batch > 1)} a call"
+        ends[rate].append((line[-1].texts_per_second, label, colour))
+        ends[delay].append((line[-1].p50_ms, label, colour))
+    for axes, label in ((rate, "texts/s"), (delay, "ms a call (dotted: 95th percentile)")):
         axes.set(xlabel="tokens of a text", ylabel=label, xscale="log", yscale="log")
+        axes.set_xticks(lengths, [str(length) for length in lengths])
+        axes.minorticks_off()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    rate.legend(frameon=False)
-    figure.suptitle(title, fontsize=10)
-    with new_file(path, overwrite=True) as file:
-        figure.savefig(file, format="png", dpi=150)
+        label_lines(axes, ends[axes])
+    save_png(figure, path, title, overwrite=True)

@@ -9,21 +9,40 @@ from html import escape
 
 from mirror_rt.evaluation.bootstrap import CONFIDENCE
 from mirror_rt.evaluation.plots import cosine_distributions_svg, intervals_svg
-from mirror_rt.evaluation.report import Header, describe_comparison, describe_value, verdict
+from mirror_rt.evaluation.report import (
+    Header,
+    describe_comparison,
+    describe_value,
+    summaries,
+    verdict,
+)
 from mirror_rt.evaluation.run import Evaluation, Measure, Result
 
 __all__ = ["to_html"]
 
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
-  color: #222; background: #fff; }
+:root { color-scheme: light dark; --page: #fff; --text: #1b2530; --quiet: #5b6877; --line: #dfe3e8;
+  --card: #eef4fc; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #12161b; --text: #e6eaef; --quiet: #9aa7b5; --line: #303943; --card: #1b2a3d; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+  color: var(--text); background: var(--page); }
+h2 { margin-top: 2.5rem; }
+.verdict { background: var(--card); border-radius: .5rem; padding: .8rem 1.1rem;
+  font-size: 1.1rem; }
+.verdict p { margin: .3rem 0; }
+.quiet, td.note { color: var(--quiet); font-size: .87rem; }
+.wide { overflow-x: auto; }
+td:last-child { min-width: 10rem; }
 table { border-collapse: collapse; margin: 1rem 0; }
-th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #ddd;
+th, td { text-align: left; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.note { color: #666; font-size: .85rem; }
-img { max-width: 100%; display: block; margin: 1rem 0; }
+img { min-width: 36rem; max-width: 100%; display: block; margin: 1rem 0; padding: .6rem;
+  background: #fff; border-radius: .5rem; box-sizing: border-box; }
 """
+_ARROWS = {"higher": "\u2191 higher", "lower": "\u2193 lower"}
 _EXPLAINED = f"""
 Intervals are percentile bootstrap intervals of {CONFIDENCE:.0%} over the items of a set (pairs,
 mentions, test words); they say nothing of another seed of training. Models are compared on the same
@@ -37,19 +56,31 @@ def to_html(header: Header, evaluation: Evaluation, *, plots: bool = True) -> st
     suites = dict.fromkeys(measure.suite for measure in evaluation.by_measure())
     body = [
         "<h1>Evaluation</h1>",
-        _settings(header),
-        _sentence(_EXPLAINED),
+        _verdict(evaluation),
         *(_suite(name, evaluation, plots) for name in suites),
         _comparisons(evaluation),
         _failures(evaluation),
         _missing(header),
+        "<h2>How this was measured</h2>",
+        _settings(header),
+        _sentence(_EXPLAINED),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Evaluation</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(part for part in body if part)
         + "\n</body></html>\n"
     )
+
+
+def _verdict(evaluation: Evaluation) -> str:
+    """Say on top which model is better at what, or that there is nothing to compare."""
+    found = summaries(evaluation)
+    if not found:
+        count = len(evaluation.by_measure())
+        found = [f"{', '.join(evaluation.models)}: {count} measures, and nothing to compare with."]
+    return f'<div class="verdict">{"".join(map(_sentence, found))}</div>'
 
 
 def _settings(header: Header) -> str:
@@ -72,8 +103,19 @@ def _suite(name: str, evaluation: Evaluation, plots: bool) -> str:
         some = next(iter(row.values())).outcome
         values = [describe_value(row[m]) if m in row else "" for m in evaluation.models]
         verdicts = [verdict(row)] if several else []
-        rows.append([measure.set, measure.metric, str(some.n), *values, *verdicts, some.note])
-    header = ["set", "measure", "n", *evaluation.models, *(["shown"] if several else []), "note"]
+        rows.append([
+            measure.set, measure.metric, _ARROWS.get(some.better, some.better), str(some.n),
+            *values, *verdicts, some.note,
+        ])  # fmt: skip
+    header = [
+        "set",
+        "measure",
+        "better",
+        "n",
+        *evaluation.models,
+        *(["shown"] if several else []),
+        "note",
+    ]
     parts = [_section(name, header, rows)]
     if plots and ranked:
         parts.append(_intervals(ranked, evaluation))
@@ -144,7 +186,8 @@ def _section(title: str, header: list[str], rows: Sequence[Sequence[str]]) -> st
 def _table(header: list[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     lines = ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows]
-    return f"<table>{f'<tr>{head}</tr>' if head else ''}\n" + "\n".join(lines) + "</table>"
+    first = f"<tr>{head}</tr>" if head else ""
+    return f'<div class="wide"><table>{first}\n' + "\n".join(lines) + "</table></div>"
 
 
 def _cell(text: str) -> str:
@@ -155,4 +198,5 @@ def _cell(text: str) -> str:
 
 def _image(svg: bytes, alt: str) -> str:
     data = base64.b64encode(svg).decode("ascii")
-    return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">'
+    source = f"data:image/svg+xml;base64,{data}"
+    return f'<div class="wide"><img alt="{escape(alt)}" src="{source}"></div>'

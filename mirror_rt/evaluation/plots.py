@@ -13,17 +13,23 @@ from mirror_rt.errors import require
 from mirror_rt.io.atomic import new_file
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
+    "COLOURS",
     "cosine_distributions_svg",
     "intervals_svg",
+    "label_lines",
     "new_figure",
     "plot_cosine_distributions",
     "plot_grades",
+    "save_png",
 ]
 
 Cosines = npt.NDArray[np.float64]
+# They can be told apart by the colour-blind, and are dark enough for text on white (4.5:1).
+COLOURS = ("#1f5fbf", "#b34a00", "#17713b", "#8a3d9c", "#5f6368", "#a3195b")
 
 
 def plot_cosine_distributions(
@@ -36,10 +42,10 @@ def plot_cosine_distributions(
     """Plot histograms of the cosines of positive and of random pairs, one panel per model, as PNG.
 
     The figure follows Figure 7 of Mirror-BERT (EMNLP 2021). `panels` maps a title to (cosines of
-    positive pairs, cosines of negative pairs); `title` is that of the whole figure.
+    positive pairs, cosines of negative pairs), and `title` is that of the whole figure.
     """
     figure = _cosine_figure(panels, ("synonyms", "random"))
-    _save(figure, path, title, overwrite)
+    save_png(figure, path, title, overwrite)
 
 
 def plot_grades(
@@ -55,20 +61,18 @@ def plot_grades(
     """
     figure = new_figure(5 * len(panels), 3.8)
     spread = np.random.default_rng(0)
-    first = None
-    for i, (name, grades) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(1, len(panels), i, sharey=first)
-        first = first or axes
+    for (name, grades), axes in zip(panels.items(), _panels(figure, len(panels)), strict=True):
         for place, values in enumerate(grades.values()):
-            around = place + spread.uniform(-0.18, 0.18, len(values))
-            axes.scatter(around, values, s=10, alpha=0.6, color=f"C{place}", linewidths=0)
-            axes.hlines(values.mean(), place - 0.3, place + 0.3, color="black", linewidth=1.5)
+            around, mean = place + spread.uniform(-0.18, 0.18, len(values)), values.mean()
+            colour = COLOURS[place % len(COLOURS)]
+            axes.scatter(around, values, s=10, alpha=0.5, color=colour, linewidths=0)
+            axes.hlines(mean, place - 0.3, place + 0.3, color="black", linewidth=1.5)
+            axes.annotate(f"{mean:.2f}", (place + 0.32, mean), va="center", fontsize=9)
         axes.set_xticks(range(len(grades)), list(grades))
+        axes.set_xlim(-0.5, len(grades) - 0.25)
         axes.set_title(name, fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-    if first is not None:
-        first.set_ylabel("cosine (bar: mean)")
-    _save(figure, path, title, overwrite)
+    figure.axes[0].set_ylabel("cosine (bar: mean)")
+    save_png(figure, path, title, overwrite)
 
 
 def cosine_distributions_svg(
@@ -83,18 +87,23 @@ def intervals_svg(rows: list[str], values: dict[str, list[tuple[float, float, fl
 
     `values` maps a model to (value, low, high) of each row, NaN where it has no value.
     """
-    figure = new_figure(8, 1 + 0.3 * len(rows) * max(1, len(values) * 0.6))
-    axes = figure.add_subplot()
+    figure = new_figure(8, 1.1 + 0.34 * len(rows) * max(1, len(values) * 0.6))
+    (axes,) = _panels(figure, 1)
     for i, (model, points) in enumerate(values.items()):
         table = np.array(points)
-        height = np.arange(len(rows)) + 0.18 * (i - (len(values) - 1) / 2)
+        height = np.arange(len(rows)) + 0.22 * (i - (len(values) - 1) / 2)
         around = np.abs(table[:, 1:].T - table[:, 0])
-        axes.errorbar(table[:, 0], height, xerr=around, fmt="o", markersize=4, label=model)
+        colour = COLOURS[i % len(COLOURS)]
+        axes.errorbar(table[:, 0], height, xerr=around, fmt="o", ms=4, label=model, color=colour)
+    for edge in np.arange(len(rows) - 1) + 0.5:
+        axes.axhline(edge, color="0.9", linewidth=0.8)
     axes.set_yticks(range(len(rows)), rows)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.margins(x=0.08)
+    axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.set_xlabel("value with its interval; further right is better")
+    figure.legend(frameon=False, loc="outside upper left", ncols=4)
     return _svg(figure)
 
 
@@ -109,7 +118,25 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _save(figure: Figure, path: Path, title: str, overwrite: bool) -> None:
+def label_lines(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
+    """Write (y, text, colour) at the right ends of lines, apart from each other.
+
+    The limits and the scale of the axes must be final.
+    """
+    low, high = axes.transData.inverted().transform(axes.transAxes.transform([(0, 0), (0, 1)]))[
+        :, 1
+    ]
+    scale = axes.yaxis.get_transform()
+    bottom, top = scale.transform(np.array([low, high]))
+    least, gap = -np.inf, 0.055
+    for y, text, colour in sorted(ends):
+        least = max(least + gap, (scale.transform(np.array([y]))[0] - bottom) / (top - bottom))
+        axes.annotate(f" {text}", (1, least), xycoords="axes fraction", color=colour, va="center",
+                      fontsize=9)  # fmt: skip
+
+
+def save_png(figure: Figure, path: Path, title: str, overwrite: bool) -> None:
+    """Write a figure with a title as PNG."""
     figure.suptitle(title, fontsize=11)
     with new_file(path, overwrite=overwrite) as file:
         figure.savefig(file, format="png", dpi=150)
@@ -126,18 +153,26 @@ def _svg(figure: Figure) -> bytes:
 
 def _cosine_figure(panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]) -> Figure:
     figure = new_figure(5 * len(panels), 3.4)
-    bins = np.linspace(-0.4, 1, 57).tolist()
-    first = None
-    for i, (title, (positives, negatives)) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(1, len(panels), i, sharex=first, sharey=first)
-        first = first or axes
-        axes.hist(negatives, bins, density=True, alpha=0.65, color="tab:orange", label=labels[1])
-        axes.hist(positives, bins, density=True, alpha=0.65, color="tab:blue", label=labels[0])
-        gap = positives.mean() - negatives.mean()
-        axes.set_title(f"{title}: means {gap:.2f} apart", fontsize=10)
+    lowest = min((cosines.min() for pair in panels.values() for cosines in pair), default=0.0)
+    bins = np.arange(np.floor(lowest * 40) / 40, 1.0251, 0.025).tolist()
+    for (title, pair), axes in zip(panels.items(), _panels(figure, len(panels)), strict=True):
+        for cosines, label, colour in zip(pair, labels, COLOURS, strict=False):
+            axes.hist(cosines, bins, density=True, alpha=0.45, color=colour)
+            axes.axvline(cosines.mean(), color=colour, linewidth=1)
+            # Just above the panel, on the outer side of the means, where no bar is.
+            outside = "left" if cosines.mean() == max(one.mean() for one in pair) else "right"
+            axes.annotate(f" {label} {cosines.mean():.2f} ", (cosines.mean(), 1), color=colour,
+                          xycoords=("data", "axes fraction"), ha=outside, fontsize=9)  # fmt: skip
+        apart = pair[0].mean() - pair[1].mean()
+        axes.set_title(f"{title}: means {apart:.2f} apart", fontsize=10, pad=18)
         axes.set_xlabel("cosine")
-        axes.spines[["top", "right"]].set_visible(False)
-    if first is not None:
-        first.set_ylabel("density")
-        first.legend(frameon=False, loc="upper left", fontsize=8)
+    figure.axes[0].set_ylabel("density")
     return figure
+
+
+def _panels(figure: Figure, count: int) -> list[Axes]:
+    """Add panels side by side, which share their axes and have no frame."""
+    found = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0].tolist()
+    for axes in found:
+        axes.spines[["top", "right"]].set_visible(False)
+    return list(found)

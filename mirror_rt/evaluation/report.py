@@ -11,7 +11,8 @@ import numpy as np
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Interval
 from mirror_rt.evaluation.run import Comparison, Evaluation, Result, compare
 
-__all__ = ["Header", "describe_comparison", "describe_value", "to_json", "verdict"]
+__all__ = ["Header", "describe_comparison", "describe_value", "summaries", "to_json",
+           "verdict"]  # fmt: skip
 
 _FORMAT = "mirror_rt evaluation"
 _VERSION = 1
@@ -100,6 +101,49 @@ def verdict(row: dict[str, Result]) -> str:
     return f"{NO_DIFFERENCE} between {', '.join([best, *equal])}"
 
 
+def summaries(evaluation: Evaluation) -> list[str]:
+    """Say in a sentence for every two models which is better at what, and by how much.
+
+    The differences are those whose intervals show them; the largest one of a model is named.
+    """
+    pairs: dict[tuple[str, str], list[Comparison]] = {}
+    for one in evaluation.comparisons():
+        pairs.setdefault((one.first, one.second), []).append(one)
+    return [_summary(*models, compared) for models, compared in pairs.items()]
+
+
+def _summary(first: str, second: str, compared: list[Comparison]) -> str:
+    shown = [one for one in compared if one.difference.shown]
+    ahead = [one for one in shown if one.difference.value > 0]
+    behind = [one for one in shown if one.difference.value < 0]
+    if len(behind) > len(ahead):  # name the model first that is better at more
+        first, second, ahead, behind = second, first, behind, ahead
+    total = len(compared)
+    if not shown:
+        return f"No difference between {first} and {second} is shown on {_measures(total)}."
+    text = f"{first} is better than {second} on {len(ahead)} of {_measures(total)} ({_most(ahead)})"
+    if behind:
+        text += f", and worse on {len(behind)} ({_most(behind)})"
+    level = total - len(shown)
+    return text + (f"; no difference is shown on the other {level}." if level else ".")
+
+
+def _measures(count: int) -> str:
+    return f"{count} measure{'s' * (count != 1)}"
+
+
+def _most(compared: list[Comparison]) -> str:
+    """Describe the largest difference, as a gain of the better model."""
+    one = max(compared, key=lambda one: abs(one.difference.value))
+    value, found = abs(one.difference.value), one.difference.interval
+    figures = f"+{value:.3f}"
+    if found is not None:
+        low, high = sorted((abs(found.low), abs(found.high)))
+        figures += f", interval {low:.3f} to {high:.3f}"
+    most = "most on " * (len(compared) > 1)
+    return f"{most}{one.measure.set}, {one.measure.metric}: {figures}"
+
+
 def _result(result: Result) -> dict[str, Any]:
     outcome = result.outcome
     return {
@@ -109,6 +153,7 @@ def _result(result: Result) -> dict[str, Any]:
         "interval": _ends(result.interval),
         "n": outcome.n,
         "ranked": outcome.ranked,
+        "better": outcome.better,
         "note": outcome.note,
         "seconds": round(result.seconds, 3),
     }

@@ -1,5 +1,6 @@
 """`mirror-rt evaluate --suite`: sets found in a folder, models compared, a report."""
 
+import itertools
 import json
 import re
 import shutil
@@ -9,10 +10,10 @@ import pytest
 
 from mirror_rt import DataError, ModelError
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.report import verdict
-from mirror_rt.evaluation.run import evaluate_sets
+from mirror_rt.evaluation.report import summaries, verdict
+from mirror_rt.evaluation.run import Evaluation, Measure, Result, evaluate_sets
 from mirror_rt.evaluation.suites import SuiteOptions, find_sets
-from mirror_rt.evaluation.suites.base import evaluation_splits, language_of
+from mirror_rt.evaluation.suites.base import Outcome, evaluation_splits, language_of
 
 SUITES = ["words", "sentences", "linking", "qnli", "clws", "bli", "geometry"]
 
@@ -306,6 +307,53 @@ def test_ranking_is_refused_inside_the_interval(folder):
         words = verdict(row)
         assert ("no difference shown" in words) == bool(close)
         assert ("is best" in words) == (not close)
+
+
+def known(values):
+    """An evaluation of measures m0, m1 ...: (value of a, value of b, half the interval)."""
+    spread, found = np.linspace(-1, 1, 201), Evaluation(["a", "b"])
+    for i, (a, b, half) in enumerate(values):
+        for model, value, drawn in (("a", a, a + half * spread), ("b", b, np.full(201, b))):
+            outcome = Outcome("spearman", 10, value)
+            measure = Measure("words", f"m{i}", "spearman")
+            found.results.append(Result(measure, model, outcome, None, drawn, 0.0))
+    return found
+
+
+def test_the_verdict_of_known_figures():
+    """The better model comes first, with its largest gain and the interval of that."""
+    better = known([(0.5, 0.7, 0.0), (0.4, 0.5, 0.02), (0.6, 0.5, 0.04), (0.5, 0.51, 0.1)])
+    (words,) = summaries(better)
+    assert words == (
+        "b is better than a on 2 of 4 measures (most on m0, spearman: +0.200, interval 0.200 to "
+        "0.200), and worse on 1 (m2, spearman: +0.100, interval 0.062 to 0.138); no "
+        "difference is shown on the other 1."
+    )
+    (words,) = summaries(known([(0.5, 0.51, 0.1)]))
+    assert words == "No difference between a and b is shown on 1 measure."
+    assert summaries(Evaluation(["a"])) == []
+
+
+def test_the_report_begins_with_the_verdict(report):
+    _, values, page = report
+    assert page.index('class="verdict"') < page.index("<h2>")
+    assert "No difference between" in page or "is better than" in page
+    directions = {result["metric"]: result["better"] for result in values["results"]}
+    assert (directions["spearman"], directions["uniformity"]) == ("higher", "lower")
+    assert directions["mean cosine"] == "nearer to 0"
+    for words in ("\u2191 higher", "\u2193 lower", "nearer to 0"):
+        assert words in page
+
+
+@pytest.mark.browser
+def test_the_report_in_a_browser(report, browser, tmp_path):
+    (tmp_path / "report.html").write_text(report[2])
+    for width, scheme in itertools.product((1280, 390), ("light", "dark")):
+        browser.show_as(width, scheme)
+        browser.call("Page.navigate", url=(tmp_path / "report.html").as_uri())
+        browser.wait_for("document.querySelector('.verdict') !== null")
+        browser.check_readable()
+    assert {url.partition(":")[0] for url in browser.requested} <= {"about", "file", "data"}
 
 
 def test_splits_and_languages_from_names(tmp_path):

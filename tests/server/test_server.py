@@ -204,9 +204,6 @@ def test_other_paths_and_methods(server):
     assert server.get("/v1/models/tiny")[1]["id"] == "tiny"
     assert server.get("/v1/models/other")[0] == 404
     assert server.get("/health") == (200, {"status": "live"})
-    page = server.get("/docs")[1].decode()
-    assert "POST /v1/embeddings" in page
-    assert "http" not in page.replace("https://", "http") or "src=" not in page
     assert set(server.get("/openapi.json")[1]["paths"]) >= {"/v1/embeddings", "/embed", "/ready"}
 
 

@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import itertools
+import json
 import os
 import re
 from html.parser import HTMLParser
@@ -9,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from browser import Browser, find_browser
 from mirror_rt import Encoder
 from mirror_rt.scheduling import BatchReport
 from mirror_rt.server.monitoring.recent import Recent
@@ -90,6 +91,7 @@ def test_status(server):
     status, after = server.get("/status", KEY)
     assert status == 200
     assert (after["ready"], after["default"], after["open_requests"]) == (True, "tiny", 0)
+    assert after["state"] == "ready"
     assert after["process"] == server.process.pid
     assert 10e6 < after["resident_bytes"] < 10e9
     model, recent = after["models"][0], after["last_minute"]
@@ -137,22 +139,12 @@ def test_rates_are_of_the_last_minute():
     assert recent.summary()["requests_per_second"] == pytest.approx(8192 / 2, rel=1e-3)
 
 
-@pytest.fixture
-def browser(tmp_path):
-    executable = find_browser()
-    if executable is None:
-        pytest.skip("no Chromium: install one (Debian: chromium), or set MIRROR_RT_CHROMIUM")
-    browser = Browser(executable, tmp_path / "profile")
-    yield browser
-    browser.close()
-
-
 @pytest.mark.browser
 def test_in_a_browser(server, browser, bundle):
     """Asks for the key, shows the model, compares two texts, says what is wrong with one."""
     address = f"http://127.0.0.1:{server.port}/"
     browser.call("Page.navigate", url=address)
-    browser.wait_for("!document.getElementById('key-form')?.hidden ?? false")
+    browser.wait_for("document.getElementById('key-form')?.hidden === false")
     assert browser.evaluate("document.getElementById('content').hidden")
     browser.type("#key", "wrong")
     browser.click("#key-form button")
@@ -175,8 +167,11 @@ def test_in_a_browser(server, browser, bundle):
     browser.wait_for("document.querySelector('#requests').textContent !== '0'")
     browser.wait_for("document.querySelector('#requests-line polyline').points.length > 1")
     folder = Path(os.environ.get("MIRROR_RT_ARTEFACTS", ROOT / "build"))
-    browser.screenshot(folder / "status-page.png")
-    assert (folder / "status-page.png").stat().st_size > 10_000
+    for width, scheme in itertools.product((1280, 390), ("dark", "light")):
+        browser.show_as(width, scheme)
+        browser.check_readable()
+        browser.screenshot(folder / f"status-page-{width}-{scheme}.png")
+    assert (folder / "status-page-390-dark.png").stat().st_size > 10_000
 
     browser.type("#other", " ")
     browser.click("#go")
@@ -186,3 +181,25 @@ def test_in_a_browser(server, browser, bundle):
     # The browser notes each refusal of ours; anything else would be a fault of the page.
     wrong = [text for text in browser.complaints if "the server responded with" not in text]
     assert wrong == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("state", "colour"), [("ready", "good"), ("warming up", "wait"), ("failed", "bad")]
+)
+def test_only_a_failure_is_red(server, browser, state, colour, scheme):
+    browser.show_as(390, scheme)
+    browser.call("Page.navigate", url=f"http://127.0.0.1:{server.port}/")
+    browser.wait_for(
+        "document.getElementById('state')?.textContent === 'locked'"
+    )  # it asks no more
+    status = server.get("/status", KEY)[1] | {"state": state}
+    browser.evaluate(f"render({json.dumps(status)}); $('content').hidden = false")
+    assert browser.evaluate("document.getElementById('state').className") == colour
+    browser.check_readable()
+    red, green, blue = browser.evaluate(
+        "getComputedStyle(document.getElementById('state')).color.match(/\\d+/g).map(Number)"
+    )
+    amber = red > green > blue and red - green < green - blue
+    assert amber == (state == "warming up")

@@ -65,7 +65,7 @@ REQUESTS = {
     "health": ("/health", None), "ready": ("/ready", None), "metrics": ("/metrics", None),
     "info": ("/info", None), "models": ("/v1/models", None), "model": ("/v1/models/tiny", None),
     "page": ("/", None), "status": ("/status", None), "docs": ("/docs", None),
-    "openapi": ("/openapi.json", None),
+    "renderer": ("/docs/scalar.js", None), "openapi": ("/openapi.json", None),
 }  # fmt: skip
 
 

@@ -118,6 +118,18 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def show_as(self, width: int, scheme: str) -> None:
+        """Give the page this width in pixels, and readers who prefer `light` or `dark`."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900,
+                  deviceScaleFactor=1, mobile=width < 500)  # fmt: skip
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    def check_readable(self) -> None:
+        """Fail if a text has too little contrast, or if the page is wider than the window."""
+        assert self.evaluate(Path(__file__).with_name("contrast.js").read_text()) == []
+        assert self.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
     def screenshot(self, path: Path) -> None:
         """Write a PNG of the whole page."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)

@@ -54,7 +54,8 @@ class Outcome:
     Attributes:
         statistic: the measure for any weights [n] of the items; None for no interval.
         groups: [n], group of each item, within which items are resampled; None for one group.
-        ranked: whether a larger value is better.
+        better: the direction of better values: "higher", "lower", or such as "nearer to 0".
+        ranked: whether models are ranked by the value; if so, higher is better.
         note: what a reader must know about the figure.
     """
 
@@ -65,6 +66,7 @@ class Outcome:
     groups: Groups | None = None
     ranked: bool = True
     note: str = ""
+    better: str = "higher"
 
     @classmethod
     def of(

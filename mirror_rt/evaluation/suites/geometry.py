@@ -23,6 +23,13 @@ from mirror_rt.evaluation.suites.base import (
 __all__ = ["find_texts"]
 
 _FOLDERS = ("words", "sentences")
+# What is better as far as geometry tells; none of these measures ranks models.
+_BETTER = {
+    "alignment": "lower",
+    "uniformity": "lower",
+    "mean_vector_norm": "lower",
+    "mean_cosine": "nearer to 0",
+}
 
 
 def find_texts(data: Path, options: SuiteOptions) -> Found:
@@ -51,7 +58,14 @@ def _measure(path: Path, options: SuiteOptions, model: EvaluatedModel) -> Measur
     geometry, positives, negatives = measure_geometry(model.of(path.stem), texts, options.seed)
     note = f"a sample of {len(texts)} of {of} texts" if len(texts) < of else ""
     outcomes = [
-        Outcome(field.name.replace("_", " "), geometry.n, value, ranked=False, note=note)
+        Outcome(
+            field.name.replace("_", " "),
+            geometry.n,
+            value,
+            ranked=False,
+            note=note,
+            better=_BETTER.get(field.name, "higher"),
+        )
         for field in dataclasses.fields(Geometry)[1:]
         if (value := getattr(geometry, field.name)) is not None
     ]

@@ -17,9 +17,8 @@ from starlette.routing import Route
 
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.http import openai, status, tei
-from mirror_rt.server.http.docs_page import docs_page
-from mirror_rt.server.http.exchange import HTML, Answer, Exchange
+from mirror_rt.server.http import openai, pages, status, tei
+from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
@@ -76,8 +75,6 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
 
 
 def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
-    document = openapi_document()
-    docs = Answer(docs_page(document).encode(), content_type=HTML, headers=_DOCS_HEADERS)
     gets: list[tuple[str, Handler]] = [
         ("/health", _always(Answer(b'{"status":"live"}'))),  # the event loop works
         ("/ready", _ready),
@@ -85,8 +82,9 @@ def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
         ("/info", tei.info),
         ("/v1/models", openai.models),
         ("/v1/models/{name:path}", openai.model),
-        ("/openapi.json", _always(Answer(orjson.dumps(document)))),
-        ("/docs", _always(docs)),
+        ("/openapi.json", _always(Answer(orjson.dumps(openapi_document())))),
+        ("/docs", _always(pages.DOCS_PAGE)),
+        ("/docs/scalar.js", _always(pages.RENDERER)),
         ("/status", status.status),
     ]
     routes = [
@@ -94,7 +92,7 @@ def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
     ]
     # What is posted to `/` does not get here, but the answer to any other method names both.
     routes.append(
-        Route("/", Endpoint(registry, _always(status.PAGE), "/"), methods=["GET", "POST"])
+        Route("/", Endpoint(registry, _always(pages.STATUS_PAGE), "/"), methods=["GET", "POST"])
     )
     return routes + [
         Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items() if path != "/"
@@ -108,12 +106,6 @@ def _always(answer: Answer) -> Handler:
         return answer
 
     return handler
-
-
-_DOCS_HEADERS = [
-    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
-    (b"x-content-type-options", b"nosniff"),
-]
 
 
 def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middleware]:

@@ -1,152 +1,201 @@
-"""Write the OpenAPI document, whose request schemas are the types that bodies are decoded to."""
+"""Write the OpenAPI document: the types that bodies are decoded to, the answers, and examples."""
 
 from __future__ import annotations
 
 import functools
+import json
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import msgspec
 
 from mirror_rt import __version__
+from mirror_rt.server.http import openapi_answers as answers
 from mirror_rt.server.http import schemas
 
-__all__ = ["openapi_document"]
+__all__ = ["ADDRESS", "openapi_document"]
 
+# The server's address in the curl samples, which the page at /docs replaces by its own.
+ADDRESS = "http://localhost:8080"
+_OPENAI, _TEI, _WATCH = "OpenAI", "text-embeddings-inference", "Operation"
+_TAGS = {
+    _OPENAI: "The protocol of OpenAI's clients: set their base URL to this server's `/v1`.",
+    _TEI: "The protocol of Hugging Face's server of that name, and of its clients.",
+    _WATCH: "Probes, load and metrics of the server.",
+}
+_INTRODUCTION = """
+Text embeddings, in the protocols of OpenAI and of text-embeddings-inference.
+
+Each path has a sample for curl. Where the server wants an API key, add
+`-H 'Authorization: Bearer KEY'`; the paths that stay open are the probes and these pages.
+
+An answer with status 429 or 503 may be asked for again after the seconds in `Retry-After`. Every
+answer has an `X-Request-Id`, which the server's log repeats.
+"""
 _REASONS = {
-    400: "not JSON, or nothing to encode",
-    401: "no API key, or a wrong one",
-    404: "no such model",
-    408: "not within the time given",
-    413: "too many items, bytes or tokens",
-    415: "a compressed body",
-    422: "a field has an unusable value",
-    424: "the model failed on the input",
-    429: "too much waits: Retry-After says when to come back",
-    501: "the graph gives no token vectors",
-    503: "not ready",
+    400: "The body is not JSON, or has nothing to encode.",
+    401: "There is no API key, or a wrong one.",
+    404: "There is no such model.",
+    408: "The answer was not ready within the time given.",
+    413: "There are too many items, bytes or tokens.",
+    415: "The body is compressed.",
+    422: "A field has an unusable value.",
+    424: "The model failed on the input.",
+    429: "Too much waits: `Retry-After` says when to come back.",
+    501: "The graph gives no token vectors.",
+    503: "The server is not ready.",
 }
-_ANY, _STRING, _INTEGER = {"type": "object"}, {"type": "string"}, {"type": "integer"}
-
-
-def _list_of(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-def _object_of(**properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-_VECTOR = _list_of({"type": "number"})
-_EMBEDDING = {
-    "description": "numbers, or base64 of little-endian float32",
-    "anyOf": [_VECTOR, _STRING],
+_TIMEOUT = {
+    "name": "X-Request-Timeout",
+    "in": "header",
+    "description": "The seconds after which the answer is of no use.",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
 }
-_EMBEDDINGS = _object_of(
-    object={"const": "list"},
-    data=_list_of(_object_of(object={"const": "embedding"}, index=_INTEGER, embedding=_EMBEDDING)),
-    model=_STRING,
-    usage=_object_of(prompt_tokens=_INTEGER, total_tokens=_INTEGER),
-)
-_PLACE = {"type": ["integer", "null"]}
-_TOKEN = _object_of(
-    id=_INTEGER, text=_STRING, special={"type": "boolean"}, start=_PLACE, stop=_PLACE
-)
 
-# Maps a path to its summary, its request and its answer.
-_POSTS: dict[str, tuple[str, type[msgspec.Struct], dict[str, Any]]] = {
-    "/v1/embeddings": ("A vector for each text (OpenAI)", schemas.EmbeddingsRequest, _EMBEDDINGS),
-    "/embed": ("A vector for each text (TEI)", schemas.EmbedRequest, _list_of(_VECTOR)),
-    "/embed_all": ("A vector for each token of each text", schemas.EmbedAllRequest,
-                   _list_of(_list_of(_VECTOR))),
-    "/similarity": ("Cosines of a text with others", schemas.SimilarityRequest, _VECTOR),
-    "/tokenize": ("The tokens of texts", schemas.TokenizeRequest, _list_of(_list_of(_TOKEN))),
-    "/": ("As /embed, where Hugging Face's client asks", schemas.EmbedRequest, _list_of(_VECTOR)),
-}  # fmt: skip
-_GETS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "/v1/models": ("The models (OpenAI)", "application/json", _ANY),
-    "/info": ("What is served, and its limits (TEI)", "application/json", _ANY),
-    "/": ("The status page", "text/html", _STRING),
-    "/status": ("Models, load, queue and memory", "application/json", _ANY),
-    "/health": ("Live: the process answers", "application/json", _ANY),
-    "/ready": ("Ready: every model has just run", "application/json", _ANY),
-    "/metrics": ("Metrics for Prometheus", "text/plain", _STRING),
-}
-_OPEN = ("/", "/health", "/ready")
+
+def _query(name: str, description: str) -> dict[str, Any]:
+    schema = {"type": "string", "maxLength": 256}
+    return {"in": "query", "name": name, "description": description, "schema": schema}
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """One method of a path: a POST if it has a request, else a GET."""
+
+    tag: str
+    path: str
+    summary: str
+    description: str
+    answer: dict[str, Any]
+    _: KW_ONLY
+    request: type[msgspec.Struct] | None = None
+    body: dict[str, Any] | None = None  # an example of the request
+    media: str = "application/json"
+    statuses: tuple[int, ...] = (401,)
+    parameters: tuple[dict[str, Any], ...] = ()
+
+
+_POST = (400, 401, 404, 408, 413, 415, 422, 424, 429, 503)
+_TEXT = "A cat sleeps."
+_OPERATIONS = (
+    _Operation(
+        _OPENAI, "/v1/embeddings", "A vector for each text",
+        "Encodes texts or token ids. The field `dimensions` is here to keep the example short.",
+        answers.EMBEDDINGS, request=schemas.EmbeddingsRequest, statuses=_POST,
+        body={"input": [_TEXT], "dimensions": 4},
+    ),
+    _Operation(_OPENAI, "/v1/models", "The models", "Lists the models that are served.",
+               answers.MODELS),
+    _Operation(
+        _OPENAI, "/v1/models/{name}", "One model", "Describes a model.", answers.MODEL,
+        statuses=(401, 404),
+        parameters=({"name": "name", "in": "path", "required": True, "schema": {"type": "string"},
+                     "description": "The name of a model.", "example": answers.NAME},),
+    ),
+    _Operation(
+        _TEI, "/embed", "A vector for each text",
+        "Encodes texts or token ids. The field `dimensions` is here to keep the example short.",
+        answers.VECTORS, request=schemas.EmbedRequest, statuses=_POST,
+        body={"inputs": [_TEXT], "dimensions": 4},
+    ),
+    _Operation(
+        _TEI, "/", "The same as /embed", "Answers as /embed does: Hugging Face's client asks here.",
+        answers.VECTORS, request=schemas.EmbedRequest, statuses=_POST,
+        body={"inputs": [_TEXT], "dimensions": 4},
+    ),
+    _Operation(
+        _TEI, "/embed_all", "A vector for each token",
+        "Returns the vectors of all tokens of each text, before pooling, special tokens included. "
+        "The example shows the beginning of each vector.",
+        answers.TOKEN_VECTORS, request=schemas.EmbedAllRequest, statuses=(*_POST, 501),
+        body={"inputs": ["Hello"]},
+    ),
+    _Operation(
+        _TEI, "/similarity", "The cosines of a text with others",
+        "Compares a text with others: one cosine, from -1 to 1, for each of them.",
+        answers.COSINES, request=schemas.SimilarityRequest, statuses=_POST,
+        body={"inputs": {"source_sentence": _TEXT,
+                         "sentences": ["A kitten naps.", "Stocks fell."]}},
+    ),
+    _Operation(
+        _TEI, "/tokenize", "The tokens of texts", "Shows how the model splits each text.",
+        answers.TOKENS, request=schemas.TokenizeRequest, statuses=_POST,
+        body={"inputs": "Hello world"},
+    ),
+    _Operation(
+        _TEI, "/info", "A model and its limits", "Says what is served, and what is accepted.",
+        answers.INFO, statuses=(401, 404, 422),
+        parameters=(_query("model", "The name of a model; without it the default model."),
+                    _query("lang", "The language of a model of a pack.")),
+    ),
+    _Operation(_WATCH, "/", "The status page", "Shows models, load and queue in a browser.",
+               answers.PAGE, media="text/html", statuses=()),
+    _Operation(_WATCH, "/status", "Models, load, queue and memory",
+               "Returns the numbers of the status page.", answers.STATUS),
+    _Operation(_WATCH, "/health", "Is the process alive?", "Answers as long as the process does.",
+               answers.HEALTH, statuses=()),
+    _Operation(_WATCH, "/ready", "Is every model ready?", "Has just run every model.",
+               answers.READY, statuses=(503,)),
+    _Operation(_WATCH, "/metrics", "Metrics for Prometheus", "Returns counters and histograms.",
+               answers.METRICS, media="text/plain"),
+)  # fmt: skip
 
 
 @functools.cache
 def openapi_document() -> dict[str, Any]:
     """Return the document, in OpenAPI 3.1."""
-    requests = [request for _, request, _ in _POSTS.values()]
+    requests = dict.fromkeys(one.request for one in _OPERATIONS if one.request is not None)
     _, components = msgspec.json.schema_components(
-        list(dict.fromkeys(requests)), ref_template="#/components/schemas/{name}"
+        list(requests), ref_template="#/components/schemas/{name}"
     )
-    components["OpenAIError"] = _object_of(error=_ANY)
-    components["Error"] = _object_of(error=_STRING, error_type=_STRING)
     paths: dict[str, Any] = {}
-    for path, (summary, request, answer) in _POSTS.items():
-        paths.setdefault(path, {})["post"] = _post(path, summary, request, answer)
-    for path, (summary, media, answer) in _GETS.items():
-        paths.setdefault(path, {})["get"] = _get(path, summary, media, answer)
-    choice = {"in": "query", "required": False, "schema": {"type": "string", "maxLength": 256}}
-    paths["/info"]["get"]["parameters"] = [choice | {"name": name} for name in ("model", "lang")]
-    paths["/info"]["get"]["responses"] |= _problems("/info", [404, 422])
-    parameter = {"name": "name", "in": "path", "required": True, "schema": _STRING}
-    one = _get("/v1/models/", "One of the models (OpenAI)", "application/json", _ANY)
-    one["responses"] |= _problems("/v1/models/", [404])
-    paths["/v1/models/{name}"] = {"get": one | {"parameters": [parameter]}}
+    for one in _OPERATIONS:
+        method = "get" if one.request is None else "post"
+        paths.setdefault(one.path, {})[method] = _operation(method, one)
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "mirror_rt",
-            "version": __version__,
-            "description": "Text embeddings, in the protocols of OpenAI and of "
-            "text-embeddings-inference.",
-        },
+        "info": {"title": "mirror_rt", "version": __version__, "description": _INTRODUCTION},
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": components | answers.ERRORS,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"key": []}, {}],
     }
 
 
-def _post(
-    path: str, summary: str, request: type[msgspec.Struct], answer: dict[str, Any]
-) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{request.__name__}"}
-    statuses = [status for status in _REASONS if status != 501 or path == "/embed_all"]
-    return {
-        "summary": summary,
-        "operationId": f"post{path.replace('/', '_')}",
-        "parameters": [
-            {
-                "name": "X-Request-Timeout",
-                "in": "header",
-                "description": "seconds after which the answer is of no use",
-                "schema": {"type": "number", "exclusiveMinimum": 0},
-            }
-        ],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        "responses": {"200": _answer(answer)} | _problems(path, statuses),
+def _operation(method: str, one: _Operation) -> dict[str, Any]:
+    name = "OpenAIError" if one.path.startswith("/v1/") else "Error"
+    problem = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    responses: dict[str, Any] = {
+        "200": {
+            "description": one.answer["description"],
+            "content": {one.media: {"schema": one.answer}},
+        }
     }
-
-
-def _get(path: str, summary: str, media: str, answer: dict[str, Any]) -> dict[str, Any]:
-    statuses = [503] if path == "/ready" else [] if path in _OPEN else [401]
-    return {
-        "summary": summary,
-        "operationId": f"get{path.replace('/', '_')}",
-        "responses": {"200": _answer(answer, media)} | _problems(path, statuses),
+    for status in one.statuses:
+        responses[str(status)] = {"description": _REASONS[status], "content": problem}
+    described = {
+        "tags": [one.tag],
+        "summary": one.summary,
+        "description": one.description,
+        "operationId": f"{method}{one.path.translate({ord(c): '_' for c in '/{}'})}",
+        "parameters": list(one.parameters),
+        "responses": responses,
+        "x-codeSamples": [{"lang": "shell", "label": "curl", "source": _curl(one)}],
     }
+    if one.request is not None:
+        schema = {"$ref": f"#/components/schemas/{one.request.__name__}"}
+        content = {"application/json": {"schema": schema, "example": one.body}}
+        described["requestBody"] = {"required": True, "content": content}
+        described["parameters"] = [_TIMEOUT]
+    return described
 
 
-def _answer(schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
-    return {"description": "done", "content": {media: {"schema": schema}}}
-
-
-def _problems(path: str, statuses: list[int]) -> dict[str, Any]:
-    name = "OpenAIError" if path.startswith("/v1/") else "Error"
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-    return {str(s): {"description": _REASONS[s], "content": content} for s in statuses}
+def _curl(one: _Operation) -> str:
+    line = f"curl {ADDRESS}{one.path.format(name=answers.NAME)}"
+    if one.body is None:
+        return line
+    body = json.dumps(one.body, indent=2)
+    return f"{line} \\\n  -H 'Content-Type: application/json' \\\n  -d '{body}'"

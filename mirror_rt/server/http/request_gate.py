@@ -32,7 +32,7 @@ access = logging.getLogger("mirror_rt.server.access")
 Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
 
 # Probes have no key; the documents and the page contain nothing that the source code does not.
-_OPEN = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
+_OPEN = frozenset({"/health", "/ready", "/docs", "/docs/scalar.js", "/openapi.json"})
 # Headers that decide something, and that a request may therefore have only once: with two, a
 # server that reads the first and a server that reads the last would disagree.
 _SINGLE = frozenset({b"authorization", b"content-encoding", b"content-length", b"content-type",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mirror_rt.errors import MirrorError
 from mirror_rt.server.admission.api_keys import ApiKeys
@@ -190,9 +190,13 @@ class Registry:
             self._probed = time.monotonic()
 
     @property
-    def is_ready(self) -> bool:
-        """Return whether requests are accepted, as far as is known without running a model."""
-        return self.warm.is_set() and not self.stopping
+    def state(self) -> Literal["ready", "warming up", "failed", "stopping"]:
+        """Return what is known without running a model; requests are accepted if it is ready."""
+        if self.stopping:
+            return "stopping"
+        if self.warm.is_set():
+            return "ready"
+        return "warming up" if self._failure is None else "failed"
 
     def stop(self) -> None:
         """Report from now on that no more requests should be sent here."""

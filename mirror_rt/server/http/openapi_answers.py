@@ -1,0 +1,155 @@
+"""Describe the answers of the server as schemas, each with an example of a real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["COSINES", "EMBEDDINGS", "ERRORS", "HEALTH", "INFO", "METRICS", "MODEL", "MODELS",
+           "NAME", "PAGE", "READY", "STATUS", "TOKENS", "TOKEN_VECTORS", "VECTORS"]  # fmt: skip
+
+NAME = "all-MiniLM-L6-v2"  # the model of the examples
+Schema = dict[str, Any]
+
+
+def _list_of(items: Schema, description: str, **more: Any) -> Schema:
+    return {"type": "array", "items": items, "description": description, **more}
+
+
+def _object_of(description: str, *examples: Any, **properties: Schema) -> Schema:
+    """Return an object that has all of these fields, with an example if one is given."""
+    schema = {"type": "object", "description": description, "required": list(properties),
+              "properties": properties}  # fmt: skip
+    return schema | {"examples": list(examples)} if examples else schema
+
+
+def _a(kind: str, description: str) -> Schema:
+    return {"type": kind, "description": description}
+
+
+def _any(description: str, example: dict[str, Any]) -> Schema:
+    return _a("object", description) | {"examples": [example]}
+
+
+_NUMBERS = _list_of({"type": "number"}, "One number a dimension.")
+_EMBEDDED = [0.6463976, 0.12261579, -0.21663997, 0.72125083]
+EMBEDDINGS = _object_of(
+    "The vectors, in the order of the texts.",
+    {
+        "object": "list",
+        "data": [{"object": "embedding", "index": 0, "embedding": _EMBEDDED}],
+        "model": NAME,
+        "usage": {"prompt_tokens": 6, "total_tokens": 6},
+    },
+    object={"const": "list", "description": "The kind of this object."},
+    data=_list_of(
+        _object_of(
+            "One text.",
+            object={"const": "embedding", "description": "The kind of this object."},
+            index=_a("integer", "The place of the text in the request, from 0."),
+            embedding={
+                "description": "Numbers, or base64 of little-endian float32.",
+                "anyOf": [_NUMBERS, {"type": "string"}],
+            },
+        ),
+        "An object for each text.",
+    ),
+    model=_a("string", "The model that encoded the texts."),
+    usage=_object_of(
+        "The tokens that were encoded.",
+        prompt_tokens=_a("integer", "The tokens of all texts, special tokens included."),
+        total_tokens=_a("integer", "The same number."),
+    ),
+)
+VECTORS = _list_of(_NUMBERS, "A vector for each text, in their order.", examples=[[_EMBEDDED]])
+TOKEN_VECTORS = _list_of(
+    _list_of(_NUMBERS, "A vector for each token."),
+    "A list for each text, in their order.",
+    examples=[[[[0.1623, 0.0429, 0.0673], [-0.5365, 0.6194, 0.7126], [-0.7608, 0.3314, 0.1633]]]],
+)
+COSINES = _list_of(
+    {"type": "number"}, "A cosine for each of the sentences.", examples=[[0.7135484, 0.009120454]]
+)
+_PLACE = {"type": ["integer", "null"]}
+TOKENS = _list_of(
+    _list_of(
+        _object_of(
+            "One token.",
+            id=_a("integer", "The number of the token in the vocabulary."),
+            text=_a("string", "The token as text."),
+            special=_a("boolean", "Whether the model added the token."),
+            start=_PLACE
+            | {"description": "The first character; null for tokens that the model added."},
+            stop=_PLACE | {"description": "The character after the last one, or null."},
+        ),
+        "The tokens of one text.",
+    ),
+    "A list for each text, in their order.",
+    examples=[[[
+        {"id": 101, "text": "[CLS]", "special": True, "start": None, "stop": None},
+        {"id": 7592, "text": "Hello", "special": False, "start": 0, "stop": 5},
+        {"id": 2088, "text": "world", "special": False, "start": 6, "stop": 11},
+        {"id": 102, "text": "[SEP]", "special": True, "start": None, "stop": None},
+    ]]],
+)  # fmt: skip
+_MODEL = {"id": NAME, "object": "model", "created": 1795366515, "owned_by": "mirror_rt"}
+MODEL = _any("A model; `created` is the time of its export, in Unix seconds.", _MODEL)
+MODELS = _any("The models.", {"object": "list", "data": [_MODEL]})
+INFO = _any(
+    "A model and its limits, in the names of text-embeddings-inference.",
+    {
+        "model_id": NAME,
+        "model_dtype": "fp32",
+        "model_type": {"embedding": {"pooling": "mean"}},
+        "max_input_length": 512,
+        "max_client_batch_size": 2048,
+        "auto_truncate": False,
+        "version": "0.1.0",
+        "dimension": 384,
+        "language": None,
+        "prompts": [],
+        "models": [NAME],
+    },
+)
+STATUS = _any(
+    "Models, load, queue and memory of the process that answered.",
+    {
+        "version": "0.1.0",
+        "process": 4711,
+        "uptime_seconds": 10.7,
+        "state": "ready",
+        "ready": True,
+        "open_requests": 0,
+        "resident_bytes": 263090176,
+        "default": NAME,
+        "last_minute": {"requests_per_second": 0.47, "latency_seconds": {"p50": 0.021}},
+        "models": [{"name": NAME, "waiting_texts": 0, "texts": 7, "tokens": 44}],
+    },
+)
+HEALTH = _any("The process answers.", {"status": "live"})
+READY = _any("Every model has just run.", {"status": "ready"})
+METRICS = _a("string", "Prometheus' text format.")
+PAGE = _a("string", "A page of HTML.")
+ERRORS = {
+    "OpenAIError": _object_of(
+        "An error, as OpenAI's clients expect it.",
+        error=_object_of(
+            "What went wrong.",
+            {
+                "message": "input: item 0 is empty",
+                "type": "invalid_request_error",
+                "param": "input",
+                "code": "empty",
+            },
+            message=_a("string", "One line for people."),
+            type=_a("string", "The kind of error."),
+            param={"type": ["string", "null"], "description": "The field that is wrong."},
+            code={"type": ["string", "null"], "description": "A word for programs."},
+        ),
+    ),
+    "Error": _object_of(
+        "An error, as text-embeddings-inference writes it.",
+        {"error": "inputs: item 0 is empty", "error_type": "Empty"},
+        error=_a("string", "One line for people."),
+        error_type=_a("string", "The kind of error."),
+    ),
+}

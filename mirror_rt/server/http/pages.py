@@ -1,0 +1,64 @@
+"""Serve the pages for people: the status page at `/`, and the documentation at /docs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+from mirror_rt.server.http.exchange import HTML, Answer
+
+__all__ = ["DOCS_PAGE", "RENDERER", "STATUS_PAGE"]
+
+_FOLDER = Path(__file__).parent
+_PIECE = 64 << 10
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
+
+
+def _page(name: str, policy: str) -> Answer:
+    """Return a page whose own scripts may run, and which may connect to this server alone.
+
+    `policy` says what else it may do. The page is static: it gets what it shows from other paths.
+    """
+    html = (_FOLDER / name).read_bytes()
+    always = "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    allowed = policy.format(style=_hashes(html, "style"), script=_hashes(html, "script"))
+    headers = [
+        (b"content-security-policy", f"default-src 'none'; {allowed}; {always}".encode()),
+        _NOSNIFF,
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"no-cache"),
+    ]
+    return Answer(html, content_type=HTML, headers=headers)
+
+
+def _hashes(html: bytes, tag: str) -> str:
+    """Return the hashes with which a content security policy allows the page's `tag` elements."""
+    contents = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), html, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in contents]
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+def _renderer() -> Answer:
+    """Return the program that shows the OpenAPI document, compressed: browsers alone ask for it.
+
+    It goes out in pieces, so that a client that does not read holds none of them but one.
+    """
+    packed = (_FOLDER / "scalar.js.gz").read_bytes()
+    headers = [
+        (b"content-encoding", b"gzip"),
+        (b"content-length", str(len(packed)).encode()),
+        _NOSNIFF,
+        (b"cache-control", b"max-age=86400"),
+    ]
+    pieces = [packed[start : start + _PIECE] for start in range(0, len(packed), _PIECE)]
+    return Answer(pieces, content_type=b"text/javascript", headers=headers)
+
+
+STATUS_PAGE = _page("status.html", "style-src {style}; script-src {script}")
+# The renderer writes its own styles, and pictures into them.
+DOCS_PAGE = _page(
+    "docs.html", "style-src 'unsafe-inline'; img-src data:; script-src 'self' {script}"
+)
+RENDERER = _renderer()

@@ -1,0 +1,127 @@
+"""The page /docs: it is whole, a browser shows it, and what it says of the server is true."""
+
+import contextlib
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+
+from mirror_rt.server.http.openapi import ADDRESS, openapi_document
+from mirror_rt.server.http.openapi_answers import NAME
+from paths import ROOT
+from server_process import ServerProcess
+
+OPERATIONS = {
+    f"{method.upper()} {path}": operation
+    for path, methods in openapi_document()["paths"].items()
+    for method, operation in methods.items()
+}
+PACKED = (resources.files("mirror_rt") / "server" / "http" / "scalar.js.gz").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def server(bundle):
+    server = ServerProcess(bundle, "--model-name", NAME)
+    server.wait_until_ready()
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_sample_runs(server, name):
+    operation = OPERATIONS[name]
+    (sample,) = operation["x-codeSamples"]
+    line = sample["source"].replace(ADDRESS, f"http://127.0.0.1:{server.port}") + " -fsS"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
+    ((media, found),) = operation["responses"]["200"]["content"].items()
+    if media == "application/json":
+        jsonschema_rs.validate(found["schema"], json.loads(done.stdout))
+    else:
+        assert done.stdout
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_examples_are_what_the_schemas_allow(name):
+    operation, components = OPERATIONS[name], openapi_document()["components"]
+    found = [operation["responses"]["200"]["content"]]
+    if "requestBody" in operation:
+        found.append(operation["requestBody"]["content"])
+    for value in (content for one in found for content in one.values()):
+        schema = value["schema"]
+        examples = [value["example"]] if "example" in value else schema.get("examples", [])
+        assert examples or schema["type"] == "string"
+        for example in examples:
+            jsonschema_rs.validate(schema | {"components": components}, example)
+
+
+@pytest.mark.parametrize("name", openapi_document()["components"]["schemas"])
+def test_every_field_has_a_sentence(name):
+    components = openapi_document()["components"]["schemas"]
+    for field, schema in components[name]["properties"].items():
+        named = json.dumps(schema).partition("#/components/schemas/")[2].partition('"')[0]
+        text = schema.get("description") or components[named]["description"]
+        assert re.fullmatch(r"[A-Z].*\.", text, re.DOTALL), (field, text)
+
+
+def test_the_renderer_is_the_pinned_one(server):
+    script = (ROOT / ".ci" / "renderer").read_text()
+    (pinned,) = re.findall(r"^program=(\w+)$", script, re.MULTILINE)
+    assert hashlib.sha256(gzip.decompress(PACKED)).hexdigest() == pinned
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("GET", "/docs/scalar.js")
+        response = connection.getresponse()
+        assert response.getheader("content-encoding") == "gzip"
+        assert response.getheader("content-type") == "text/javascript"
+        assert response.read() == PACKED
+
+
+def test_the_page_is_open_and_runs_nothing_from_elsewhere(bundle):
+    server = ServerProcess(bundle, MIRROR_RT_SERVE_API_KEYS="a-key")
+    server.wait_until_ready()
+    try:
+        assert [server.get(path)[0] for path in ("/docs/scalar.js", "/status")] == [200, 401]
+        with contextlib.closing(server.connect()) as connection:
+            connection.request("GET", "/docs")
+            response = connection.getresponse()
+            page = response.read().decode()
+            policy = response.getheader("content-security-policy")
+    finally:
+        server.stop()
+    assert re.findall(r'src="(.*?)"', page) == ["docs/scalar.js"]
+    assert re.findall(r"https?://[\w.:]+", page) == [ADDRESS]
+    assert policy.startswith("default-src 'none'; ")
+    assert "connect-src 'self';" in policy
+    (script,) = re.findall(r"script-src (.*?);", policy)
+    assert re.fullmatch(r"'self' 'sha256-[\w+/=]+'", script)
+
+
+@pytest.mark.browser
+def test_in_a_browser(server, browser):
+    """It shows each path, with the server's own address, and asks nothing of anybody else."""
+    address = f"http://127.0.0.1:{server.port}"
+    folder = Path(os.environ.get("MIRROR_RT_ARTEFACTS", ROOT / "build"))
+    for width, scheme in itertools.product((1280, 390), ("light", "dark")):
+        browser.show_as(width, scheme)
+        browser.call("Page.navigate", url="about:blank")
+        browser.call("Page.navigate", url=f"{address}/docs#tag/openai/POST/v1/embeddings")
+        browser.wait_for(f"document.body?.innerText.includes('curl {address}/v1/embeddings')")
+        browser.wait_for("document.body.innerText.includes('Keep so many of the first')")
+        browser.check_readable()
+        browser.screenshot(folder / f"docs-{width}-{scheme}.png")
+    shown = browser.evaluate("document.body.textContent")
+    assert [one["summary"] for one in OPERATIONS.values() if one["summary"] not in shown] == []
+    assert {url.partition("#")[0] for url in browser.requested} <= {
+        "about:blank", f"{address}/docs", f"{address}/docs/scalar.js",
+        f"{address}/openapi.json", f"{address}/favicon.ico",
+    }  # fmt: skip
+    assert [text for text in browser.complaints if "favicon" not in text] == []
