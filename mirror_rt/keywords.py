@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from mirror_rt.errors import UnknownOptionError
@@ -75,11 +75,12 @@ def with_visible_options(*kinds: type[Any]) -> Callable[[C], C]:
 
 def _with_fields(signature: inspect.Signature, kind: type[Any]) -> inspect.Signature:
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    defaults = kind()
     added = [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=field.default if field.default is not MISSING else field.default_factory(),  # type: ignore[misc]
+            default=getattr(defaults, field.name),
             annotation=field.type,
         )
         for field in fields(kind)

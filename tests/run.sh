@@ -34,6 +34,10 @@ step "fetch the schema of Triton (its client wants older versions of what others
 [ -d build/tritonclient ] || .venv/bin/python -m pip install --quiet --no-deps \
   --target build/tritonclient tritonclient
 
+step "fetch fastembed, whose class is compared (it wants an older huggingface_hub than transformers)"
+[ -d build/fastembed ] || .venv/bin/python -m pip install --quiet --no-deps \
+  --target build/fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
+
 step "fetch the default model (the tests themselves are offline)"
 .venv/bin/python -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())'
 

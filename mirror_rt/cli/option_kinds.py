@@ -45,9 +45,9 @@ def kind_of(hint: Any) -> Kind:
     if members and all(get_origin(member) is Literal for member in members):
         return kind_of(Literal[tuple(one for member in members for one in get_args(member))])
     if len(members) == 2 and members[0] is int and get_origin(members[1]) is Literal:
-        words = get_args(members[1])
-        metavar = f"N|{'|'.join(words)}"
-        return Kind(partial(_integer_or, words), f"an integer or {', '.join(words)}", metavar)
+        others = get_args(members[1])
+        expected, metavar = f"an integer or {', '.join(others)}", f"N|{'|'.join(others)}"
+        return Kind(partial(_integer_or, others), expected, metavar)
     if get_origin(hint) is Literal:
         words, metavar = f"one of {', '.join(members)}", f"{{{','.join(members)}}}"
         return Kind(partial(_one_of, members), words, metavar, choices=tuple(members))
