@@ -18,8 +18,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import IO, Any, TypeVar
 
-__all__ = ["end_with_parent", "give_task", "how_it_ended", "main", "read_reply", "start_child"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["CpuBudget", "available_cpus", "cgroup_folders", "cpu_budget"]
-
 _ROOT = Path("/")
 
 

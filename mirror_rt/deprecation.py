@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["accept_flat"]
-
 T = TypeVar("T")
 
 

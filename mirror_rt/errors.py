@@ -30,32 +30,6 @@ import importlib
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-__all__ = [
-    "BundleError",
-    "BundleIntegrityError",
-    "BundleVersionError",
-    "ClosedError",
-    "ConfigError",
-    "DataError",
-    "DeadlineError",
-    "HubError",
-    "InvalidTextError",
-    "MirrorError",
-    "MissingDependencyError",
-    "ModelError",
-    "NonFiniteError",
-    "OutputExistsError",
-    "OverloadedError",
-    "ParityError",
-    "ProcessGroupError",
-    "ProviderError",
-    "ReentrantCallError",
-    "ServerError",
-    "UnknownOptionError",
-    "importing",
-    "require",
-]
-
 
 class MirrorError(Exception):
     """The base class of every error that this project raises on purpose."""

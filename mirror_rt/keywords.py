@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from mirror_rt.errors import UnknownOptionError
 
-__all__ = ["ATTRIBUTES", "refuse_unknown", "with_visible_options"]
-
 C = TypeVar("C", bound=type[Any])
 
 # What sentence-transformers and fastembed call it -> the line to write here.

@@ -9,8 +9,6 @@ from typing import Any
 
 from mirror_rt.errors import importing
 
-__all__ = ["lazy_exports"]
-
 _NEEDS = {
     "train": ("torch", "transformers"),
     "export": ("torch", "transformers", "onnx", "onnxscript"),
@@ -29,8 +27,8 @@ def lazy_exports(
     Args:
         package: full name of the package.
         names: public names of the package.
-        modules: its modules that have these names in their `__all__`, in the order in which they
-            are searched: those that import quickly first.
+        modules: its modules that have these names, in the order in which they are searched: those
+            that import quickly first.
         extra: extra of mirror-rt that installs the dependencies of the slow modules.
     """
 
@@ -41,7 +39,7 @@ def lazy_exports(
                     missing.enter_context(importing(need, extra=extra, purpose=f"{package}.{name}"))
                 for module in modules:
                     found = import_module(f"{package}.{module}")
-                    if name in found.__all__:
+                    if hasattr(found, name):
                         return getattr(found, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["SpanMask", "mask_span"]
-
 SpanMask = Literal["mask-token", "reference"]
 
 

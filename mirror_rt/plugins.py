@@ -7,8 +7,6 @@ from typing import Any
 
 from mirror_rt.errors import MissingDependencyError
 
-__all__ = ["load_plugin", "load_plugins"]
-
 
 def load_plugins(group: str) -> Iterator[Any]:
     """Load all objects that installed packages register in a group of entry points."""

@@ -9,8 +9,6 @@ import time
 from importlib.util import find_spec
 from typing import Protocol
 
-__all__ = ["ProgressBar", "describe_seconds", "progress_bar"]
-
 SECONDS_BETWEEN_LINES = 10.0
 
 logger = logging.getLogger("mirror_rt")

@@ -15,9 +15,6 @@ from pathlib import PurePosixPath
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Digest", "InnerFolder", "InnerPath", "Rule", "at_most", "between", "build",
-           "check_values", "is_unicode", "matching"]  # fmt: skip
-
 # `copy`, `json` and `repr` are recursive, so deep values would break them; real documents have 5
 # levels.
 _MOST_LEVELS = 32

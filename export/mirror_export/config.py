@@ -8,8 +8,6 @@ from typing import Literal
 
 from mirror_rt.bundle.manifest import Pooling, Precision, Target
 
-__all__ = ["ExportConfig"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExportConfig:

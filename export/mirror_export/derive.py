@@ -22,16 +22,6 @@ from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, Precision, Target, Variant
 from mirror_rt.encoding.batch_encoder import Vectors
 
-__all__ = [
-    "KINDS",
-    "Kind",
-    "derive",
-    "find_sensitive_layers",
-    "graph_bytes",
-    "remove_graph",
-    "write_graph",
-]
-
 logger = logging.getLogger("mirror_export")
 
 

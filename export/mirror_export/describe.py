@@ -20,8 +20,6 @@ from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 
-__all__ = ["choose_head", "describe"]
-
 logger = logging.getLogger("mirror_export")
 
 

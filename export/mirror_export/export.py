@@ -21,8 +21,6 @@ from mirror_rt.languages.freed_memory import give_back_memory
 from mirror_rt.progress import progress_bar
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 
-__all__ = ["export_bundle"]
-
 _FIRST = "loading the model"
 
 

@@ -12,8 +12,6 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
 
-__all__ = ["write_companions"]
-
 logger = logging.getLogger("mirror_export")
 
 

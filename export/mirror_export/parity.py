@@ -12,8 +12,6 @@ from mirror_rt.bundle.manifest import Precision
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.errors import ParityError
 
-__all__ = ["GATES", "PARITY_BATCH", "Gate", "ParityReport", "check_parity", "compare"]
-
 # Small, so that the sample gives many batches with different padding.
 PARITY_BATCH = 8
 

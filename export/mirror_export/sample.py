@@ -8,8 +8,6 @@ from itertools import cycle, islice
 
 from mirror_rt.tokens.tokenization import TextTokenizer
 
-__all__ = ["parity_texts"]
-
 # First word and number of words of each passage from the sample.
 _PASSAGES = [(start, count) for count in (15, 30, 60, 90, 120, 160, 200) for start in (0, 90, 180)]
 # If a language gives fewer texts than this, texts of all languages are added.

@@ -14,8 +14,6 @@ from mirror_train.experiments.systems.table import BASE
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
 
-__all__ = ["open_bundles"]
-
 
 def open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
     """Return a function that opens a model as it is used: exported, checked, run by onnxruntime."""

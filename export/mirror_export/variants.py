@@ -36,8 +36,6 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 
-__all__ = ["Reference", "check_wanted", "trace", "write_variants"]
-
 logger = logging.getLogger("mirror_export")
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

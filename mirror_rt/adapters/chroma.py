@@ -11,8 +11,6 @@ with importing("chromadb", extra="chroma", purpose="mirror_rt.adapters.chroma"):
     from chromadb.api.types import Documents, EmbeddingFunction, Embeddings, Space
     from chromadb.utils.embedding_functions import register_embedding_function
 
-__all__ = ["MirrorEmbeddingFunction"]
-
 
 @register_embedding_function
 class MirrorEmbeddingFunction(Adapter, EmbeddingFunction[Documents]):

@@ -13,8 +13,6 @@ from mirror_rt.errors import importing
 with importing("haystack", extra="haystack", purpose="mirror_rt.adapters.haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
 
-__all__ = ["MirrorDocumentEmbedder", "MirrorTextEmbedder"]
-
 
 class _Embedder(Adapter):
     _loads_at_once = False  # `warm_up` does

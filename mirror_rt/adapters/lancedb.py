@@ -13,8 +13,6 @@ with importing("lancedb", extra="lancedb", purpose="mirror_rt.adapters.lancedb")
     from lancedb.embeddings import TextEmbeddingFunction, register
     from pydantic import Field, PrivateAttr
 
-__all__ = ["MirrorEmbeddings"]
-
 
 @register("mirror-rt")
 class MirrorEmbeddings(TextEmbeddingFunction):

@@ -8,8 +8,6 @@ from mirror_rt.errors import importing
 with importing("langchain_core", extra="langchain", purpose="mirror_rt.adapters.langchain"):
     from langchain_core.embeddings import Embeddings
 
-__all__ = ["MirrorEmbeddings"]
-
 
 class MirrorEmbeddings(Adapter, Embeddings):
     """`langchain_core.embeddings.Embeddings`; the arguments are those of `LazyEncoder`.

@@ -16,8 +16,6 @@ from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["Adapter", "LazyEncoder", "TextEncoder"]
-
 _ENCODE_OPTIONS = EncodeKeywords.__annotations__
 _LOAD_OPTIONS = LoadKeywords.__annotations__
 

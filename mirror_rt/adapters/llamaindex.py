@@ -13,8 +13,6 @@ with importing("llama_index", extra="llamaindex", purpose="mirror_rt.adapters.ll
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
 
-__all__ = ["MirrorEmbedding"]
-
 
 class MirrorEmbedding(BaseEmbedding):
     """LlamaIndex's `BaseEmbedding`; the first three arguments are those of `LazyEncoder`.

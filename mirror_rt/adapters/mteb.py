@@ -24,8 +24,6 @@ with importing("mteb", extra="mteb", purpose="mirror_rt.adapters.mteb"):
 if TYPE_CHECKING:
     from mteb.abstasks.task_metadata import TaskMetadata
 
-__all__ = ["MirrorEncoder"]
-
 logger = logging.getLogger("mirror_rt")
 
 

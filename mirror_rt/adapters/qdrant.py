@@ -14,8 +14,6 @@ from mirror_rt.vectors.quantization import Embeddings
 with importing("qdrant_client", extra="qdrant", purpose="mirror_rt.adapters.qdrant"):
     from qdrant_client.models import Datatype, Distance, PointStruct, VectorParams
 
-__all__ = ["MirrorEmbedder"]
-
 _DATATYPES = {"float32": Datatype.FLOAT32, "float16": Datatype.FLOAT16}
 
 

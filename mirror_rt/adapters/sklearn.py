@@ -13,8 +13,6 @@ from mirror_rt.vectors.quantization import Embeddings
 with importing("sklearn", extra="sklearn", purpose="mirror_rt.adapters.sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-__all__ = ["MirrorVectorizer"]
-
 
 class MirrorVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Turn texts into vectors, used like `TfidfVectorizer`; parameters are those of `LazyEncoder`.

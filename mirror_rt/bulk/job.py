@@ -25,8 +25,6 @@ from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import open_sink, output_files
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["JobFolder", "open_job", "partial_folder"]
-
 _JOB, _COMPLETE, _LOCK = "job.json", "complete.json", ".lock"
 
 

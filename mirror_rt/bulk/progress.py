@@ -8,8 +8,6 @@ import time
 from mirror_rt.bulk.workers import RunCounter
 from mirror_rt.progress import ProgressBar, progress_bar
 
-__all__ = ["Progress", "padding"]
-
 _SECONDS_BETWEEN = 0.5
 
 

@@ -12,8 +12,6 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.text import iter_csv, iter_jsonl, iter_lines
 from mirror_rt.schema import is_unicode
 
-__all__ = ["Window", "count_records", "iter_records", "windows"]
-
 # A window is sorted by length, held in memory and saved as a whole, so the length of its text is
 # limited: a model of so many bytes, on two processors, works on this much for a minute or two.
 _WINDOW_CHARACTERS = 2_000_000

@@ -38,8 +38,6 @@ from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files
 from mirror_rt.pipeline.options import EncodeOptions
 
-__all__ = ["BulkConfig", "BulkReport", "encode_file"]
-
 # Options that change no vector: where the bundle is from (its hash counts anyway), whether it is
 # checked, which threads or cards share the work, and what happens to a text without a vector.
 _NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",

@@ -30,8 +30,6 @@ from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.windows import TextWindow
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["EncoderSpec", "RunCounter", "WindowVectors", "encode_windows"]
-
 
 class RunCounter:
     """Count texts, tokens and padded tokens that ran, for a bar that moves while a window runs.

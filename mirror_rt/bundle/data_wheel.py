@@ -15,8 +15,6 @@ from pathlib import Path, PurePosixPath
 
 from mirror_rt.errors import BundleError, BundleIntegrityError
 
-__all__ = ["download_wheel", "unpack"]
-
 _POLL_SECONDS = 0.2
 # Where nobody watches a terminal, a line as often as this shows that the work goes on.
 _LINE_SECONDS = 10

@@ -16,8 +16,6 @@ from mirror_rt.bundle.manifest import Layout
 from mirror_rt.errors import BundleError
 from mirror_rt.schema import InnerFolder, build
 
-__all__ = ["DeclaredEncoder", "read_declared"]
-
 # Keys of the pooling's older layout, in the order in which that layout joins several poolings.
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",

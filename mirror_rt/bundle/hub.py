@@ -13,17 +13,6 @@ from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, ConfigError, MirrorError, require
 
-__all__ = [
-    "cache_folder",
-    "download",
-    "download_bundle",
-    "download_graphs",
-    "hub_errors",
-    "hub_library",
-    "is_hub_name",
-    "refuse_revision",
-]
-
 _LOG_IN = "a token in HF_TOKEN, or hf auth login"
 
 

@@ -8,8 +8,6 @@ from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.errors import BundleError
 
-__all__ = ["bundle_folders", "read_bundles", "visible_files"]
-
 
 def visible_files(folder: Path) -> list[str]:
     """Return the sorted paths of all files in `folder` that are not hidden or in hidden folders.

@@ -12,9 +12,6 @@ from typing import Any
 from mirror_rt.errors import BundleError, BundleVersionError
 from mirror_rt.schema import check_values
 
-__all__ = ["naming", "read_document", "read_json", "to_export"]
-
-
 # More than 100 times the size of a pack.json of 100 languages; so much takes half a second to parse
 # and check.
 _MOST_BYTES = 1 << 22

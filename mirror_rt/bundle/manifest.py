@@ -13,22 +13,6 @@ from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
 
-__all__ = [
-    "FORMAT_VERSION",
-    "Dimension",
-    "FileRecord",
-    "Format",
-    "Layout",
-    "Manifest",
-    "Pooling",
-    "PoolingMode",
-    "Precision",
-    "Target",
-    "Variant",
-    "declared_format",
-    "record_files",
-]
-
 FORMAT_VERSION = 1
 
 Pooling = Literal["cls", "mean", "mean-without-special", "mean-with-padding"]

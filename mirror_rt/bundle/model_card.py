@@ -15,8 +15,6 @@ from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.io.atomic import new_file
 
-__all__ = ["model_card", "pack_card", "write_model_card"]
-
 _TAGS = ["feature-extraction", "mirror-bert", "onnx", "onnxruntime", "sentence-embeddings"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
 # Descriptions by the `system` of a recipe; a recipe without one is Mirror-BERT.

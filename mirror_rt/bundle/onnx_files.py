@@ -21,8 +21,6 @@ from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
 
-__all__ = ["PoolingChoice", "digest_of", "download_onnx", "onnx_variants", "read_manifest"]
-
 PoolingChoice = Literal[
     "auto", "cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"
 ]

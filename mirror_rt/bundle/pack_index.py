@@ -13,8 +13,6 @@ from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import sha256, write_json
 from mirror_rt.schema import Digest, InnerPath, build
 
-__all__ = ["PACK_FILE", "PACK_VERSION", "PackIndex", "PackedBundle", "is_pack", "refuse_pack"]
-
 PACK_FILE = Layout.pack
 PACK_VERSION = 1
 _FORMAT = "mirror_rt pack"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 from typing import TypedDict
 
-__all__ = ["Provenance", "made_now"]
-
 
 class Provenance(TypedDict):
     """The program that wrote a manifest or an index, and the time, in ISO 8601 and UTC."""

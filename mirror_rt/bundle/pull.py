@@ -16,8 +16,6 @@ from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
 from mirror_rt.io.atomic import check_free, check_space, link_or_copy, new_folder, write_json
 
-__all__ = ["Pulled", "pull"]
-
 # Smaller files are copied rather than linked, because editing a link changes it in every bundle.
 _SMALLEST_LINK = 64 * 1024
 

@@ -14,8 +14,6 @@ from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.model_card import model_card, pack_card
 from mirror_rt.errors import ConfigError, HubError
 
-__all__ = ["Pushed", "push"]
-
 # These files belong to the hub or the owner, not to a former version, and are never removed.
 _KEPT = (".gitattributes", "LICENSE*", "NOTICE*")
 

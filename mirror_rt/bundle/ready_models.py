@@ -20,8 +20,6 @@ from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError, MirrorError
 from mirror_rt.io.atomic import new_folder
 
-__all__ = ["READY_MODELS", "ReadyModel", "find_ready_model", "ready_bundle"]
-
 # The owner on a model hub whose repositories have the names of the ready models.
 _OWNER = "MIRROR_RT_BUNDLE_OWNER"
 

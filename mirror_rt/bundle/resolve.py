@@ -11,8 +11,6 @@ from mirror_rt.bundle.onnx_files import download_onnx
 from mirror_rt.bundle.ready_models import READY_MODELS, find_ready_model, ready_bundle
 from mirror_rt.errors import BundleError
 
-__all__ = ["resolve_bundle"]
-
 
 def resolve_bundle(
     path_or_name: str | Path,

@@ -32,8 +32,6 @@ from mirror_rt.io.atomic import check_free
 from mirror_rt.io.text import iter_lines
 from mirror_rt.pipeline.options import EncodeOptions
 
-__all__ = ["add_parser"]
-
 # Options that change which tokens or how many texts are encoded; `ranges` costs no time.
 NOT_MEASURED = ("ranges", "prompt_name", "prompt", "on_too_long", "errors")
 

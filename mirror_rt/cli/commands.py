@@ -11,17 +11,6 @@ from typing import Any
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.plugins import load_plugins
 
-__all__ = [
-    "COMMANDS",
-    "ENTRY_POINTS",
-    "GROUPS",
-    "INCOMPLETE",
-    "Command",
-    "command_of",
-    "find_command",
-    "installed_commands",
-]
-
 ENTRY_POINTS = "mirror_rt.commands"
 GROUPS = ("use a model", "make a model", "measure", "operate")
 INCOMPLETE = (

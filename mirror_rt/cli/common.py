@@ -24,16 +24,6 @@ from mirror_rt.plugins import load_plugin
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder
 
-__all__ = [
-    "add_hub_options",
-    "add_loading_options",
-    "fill_table",
-    "format_table",
-    "hub_progress",
-    "load_named",
-    "progress",
-]
-
 
 def add_hub_options(parser: argparse.ArgumentParser) -> None:
     """Add --revision and --offline, for a model given by its hub name."""

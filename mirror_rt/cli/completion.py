@@ -10,8 +10,6 @@ from mirror_rt.cli.commands import find_command, installed_commands
 from mirror_rt.cli.parser import Parser, Subparsers, add_subparser
 from mirror_rt.errors import require
 
-__all__ = ["add_parser", "complete"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

@@ -17,8 +17,6 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.languages.routing import AUTO, Router
 from mirror_rt.pipeline.options import EncodeOptions
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

@@ -26,8 +26,6 @@ from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptio
 from mirror_rt.io.atomic import check_free, new_file, write_json
 from mirror_rt.progress import progress_bar
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

@@ -15,8 +15,6 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
 from mirror_rt.io.text import iter_lines
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add both commands to the command line."""

@@ -14,8 +14,6 @@ from mirror_rt.cli.common import add_hub_options, fill_table, format_table
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.heads.task_heads import Heads
 
-__all__ = ["add_parser", "describe_parity"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

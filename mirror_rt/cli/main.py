@@ -15,8 +15,6 @@ from mirror_rt.cli.parser import Parser, suggestion, usage_error
 from mirror_rt.cli.wording import for_the_command_line
 from mirror_rt.errors import ConfigError, MirrorError
 
-__all__ = ["main"]
-
 _ABOUT = "Turn a masked language model into a text encoder, and run it without torch."
 _WAY = (
     "The way of the data: strings --tune--> Hugging Face folder --export--> bundle --encode--> "

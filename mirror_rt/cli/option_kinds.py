@@ -15,8 +15,6 @@ import numpy.typing as npt
 from mirror_rt.inference.devices import Devices
 from mirror_rt.inference.providers import Providers
 
-__all__ = ["BOOLEAN", "Kind", "kind_of"]
-
 
 class Kind(NamedTuple):
     """The kind of values that options of a type take.

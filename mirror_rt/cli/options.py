@@ -23,18 +23,6 @@ from mirror_rt.cli.parser import suggestion
 from mirror_rt.cli.wording import NAMES, flag_of
 from mirror_rt.errors import ConfigError
 
-__all__ = [
-    "Option",
-    "Source",
-    "add_options",
-    "build",
-    "from_arguments",
-    "from_environment",
-    "from_file",
-    "given_values",
-    "options_of",
-]
-
 T = TypeVar("T")
 
 # Help for fields whose docstrings describe Python objects.

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "Subparsers", "add_model", "add_subparser", "suggestion", "usage_error"]
-
 Subparsers = Any  # argparse keeps the type of add_subparsers() private
 
 # Former names of options. A command that has the new one takes the old one, too.

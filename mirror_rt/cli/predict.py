@@ -29,8 +29,6 @@ from mirror_rt.io.text import Table, iter_jsonl, iter_lines
 from mirror_rt.pipeline.options import EncodeOptions
 from mirror_rt.progress import progress_bar
 
-__all__ = ["add_parser"]
-
 # All other options of `encode` change the vectors, and the heads were trained on unchanged ones.
 OF_PREDICT = ("batch_size", "on_too_long", "errors")
 

@@ -9,8 +9,6 @@ from mirror_rt.bundle.pull import pull
 from mirror_rt.cli.common import add_hub_options, hub_progress
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

@@ -9,8 +9,6 @@ from mirror_rt.bundle.push import push
 from mirror_rt.cli.common import hub_progress
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

@@ -19,8 +19,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.server.config import ListenConfig, ServerConfig
 
-__all__ = ["add_parser"]
-
 _PREFIX = "MIRROR_RT_SERVE_"
 
 

@@ -11,8 +11,6 @@ from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.triton.repository import RepositoryConfig, write_repository
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

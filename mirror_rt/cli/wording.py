@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["NAMES", "flag_of", "for_the_command_line"]
-
 # Names of options that differ from those of fields; a repeated option is named in the singular.
 NAMES = {
     "normalize_embeddings": "normalize",

@@ -15,8 +15,6 @@ from mirror_rt.vectors.quantization import Embeddings
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["AsyncClient"]
-
 
 class AsyncClient(ClientBase):
     """A `Client` for any number of tasks of one event loop; arguments and errors are the same.

@@ -22,8 +22,6 @@ from mirror_rt.errors import (
     ServerError,
 )
 
-__all__ = ["Attempts", "Failure", "Reply"]
-
 # The statuses with which the server, or a proxy in front of it, says that it may succeed later.
 _LATER = frozenset({429, 502, 503, 504})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0

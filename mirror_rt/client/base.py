@@ -17,8 +17,6 @@ from mirror_rt.errors import ClosedError, ConfigError, ServerError, require
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["ClientBase"]
-
 logger = logging.getLogger("mirror_rt")
 
 # By default, the server closes a connection that was idle for 75 seconds.

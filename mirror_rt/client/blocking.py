@@ -19,8 +19,6 @@ from mirror_rt.vectors.quantization import Embeddings
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["Client"]
-
 
 class Client(ClientBase):
     """A client of `mirror-rt serve`, with the `encode` of an `Encoder`, for any number of threads.

@@ -22,8 +22,6 @@ from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.tokens.tokenization import why_invalid
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings, quantize_embeddings
 
-__all__ = ["EncodeRequest", "InputType", "RemoteOptions"]
-
 InputType = Literal["query", "document"]
 # Limit for the texts of one request: far below the server's, even if every character is escaped.
 _MOST_CHARACTERS = 1 << 20

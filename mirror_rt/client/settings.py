@@ -9,8 +9,6 @@ from typing import Any
 
 from mirror_rt.errors import ConfigError
 
-__all__ = ["API_KEY_VARIABLE", "Settings", "check_text", "checked_key"]
-
 API_KEY_VARIABLE = "MIRROR_RT_API_KEY"
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords
 
-__all__ = ["device_options", "refuse"]
-
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.compat.arguments import device_options, refuse
+from mirror_rt.compat.model_properties import ModelProperties
 from mirror_rt.compat.similarity import SimilarityName, pairwise_similarity, similarity
 from mirror_rt.compat.tensors import as_tensor, has_tensors
 from mirror_rt.encoding.encoder import Encoder
@@ -22,8 +21,6 @@ from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.prompts import QUERY_NAMES, Prompts
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import calibration_ranges, quantize_embeddings
-
-__all__ = ["SentenceTransformer"]
 
 OutputValue = Literal["sentence_embedding", "token_embeddings"] | None
 Pool = dict[str, Any]
@@ -53,7 +50,7 @@ _ELSEWHERE = {
 }
 
 
-class SentenceTransformer:
+class SentenceTransformer(ModelProperties):
     """A bundle with the methods of `sentence_transformers.SentenceTransformer`, without torch.
 
     Results are numpy arrays, where the original returns a tensor, too, unless a tensor is asked
@@ -273,65 +270,6 @@ class SentenceTransformer:
             truncate_dim=truncate_dim,
         )
 
-    def get_embedding_dimension(self) -> int:
-        """Return the length D of an embedding."""
-        return self.truncate_dim or self.encoder.dimension
-
-    get_sentence_embedding_dimension = get_embedding_dimension
-
-    def get_max_seq_length(self) -> int:
-        """Return the most tokens of a text, special tokens included."""
-        return self.encoder.max_length
-
-    @property
-    def max_seq_length(self) -> int:
-        """The most tokens of a text, special tokens included."""
-        return self.encoder.max_length
-
-    @max_seq_length.setter
-    def max_seq_length(self, value: int) -> None:
-        most = self.encoder.manifest.max_length
-        if value > most:
-            raise ConfigError(
-                f"max_seq_length {value} is above the {most} tokens of the bundle: export it again "
-                f"with `mirror-rt export --max-length {value}`"
-            )
-        self.encoder.pipeline.tokenizer.limit(value)
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The prompts by name."""
-        return dict(self.encoder.prompts.by_name)
-
-    @prompts.setter
-    def prompts(self, value: Mapping[str, str]) -> None:
-        self._set_prompts(Prompts(value, self.default_prompt_name))
-
-    @property
-    def default_prompt_name(self) -> str | None:
-        """The name of the prompt of calls that name none."""
-        return self.encoder.prompts.default_name
-
-    @default_prompt_name.setter
-    def default_prompt_name(self, value: str | None) -> None:
-        self._set_prompts(Prompts(self.encoder.prompts.by_name, value))
-
-    @property
-    def device(self) -> str:
-        """The device of the model: `"cpu"` or `"cuda:0"`."""
-        return self.encoder.devices[0]
-
-    @contextmanager
-    def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
-        """Keep the first so many dimensions within the block."""
-        before, self.truncate_dim = self.truncate_dim, truncate_dim
-        try:
-            yield
-        finally:
-            self.truncate_dim = before
-
-    truncate_sentence_embeddings = truncate_embeddings
-
     def eval(self) -> SentenceTransformer:
         """Return the model as it is, which never trains."""
         return self
@@ -342,11 +280,6 @@ class SentenceTransformer:
 
     def __repr__(self) -> str:
         return f"SentenceTransformer({str(self.encoder.folder)!r})"
-
-    def _set_prompts(self, prompts: Prompts) -> None:
-        prompts.choose(None, None)  # so that a default without its prompt is an error now
-        pipeline = self.encoder.pipeline
-        pipeline.defaults = replace(pipeline.defaults, prompts=prompts)
 
     def _prompt_of(
         self, names: tuple[str, ...], prompt_name: str | None, prompt: str | None

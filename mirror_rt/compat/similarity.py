@@ -10,8 +10,6 @@ import numpy.typing as npt
 from mirror_rt.errors import ConfigError
 from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = ["SimilarityName", "pairwise_similarity", "similarity"]
-
 SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
 Floats = npt.NDArray[np.float32]
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from mirror_rt.errors import require
 
-__all__ = ["as_tensor", "has_tensors"]
-
 
 def has_tensors(values: Any) -> bool:
     """Return whether `values` is a tensor, or a list of tensors."""

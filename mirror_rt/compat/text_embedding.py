@@ -16,8 +16,6 @@ from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords
 
-__all__ = ["TextEmbedding"]
-
 Vector = npt.NDArray[np.float32]
 _REFUSED = {
     "cache_dir": "set MIRROR_RT_CACHE, or HF_HOME for the files of a hub",

@@ -27,16 +27,6 @@ from mirror_rt.io.atomic import new_file
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "Cell",
-    "machine_name",
-    "measure",
-    "peak_memory_mb",
-    "plot_cells",
-    "synthetic_texts",
-    "write_json_report",
-]
-
 _WORDS = 500
 # The number of calls from which a percentile is reported; fewer do not show such rare delays.
 _CALLS_FOR = {95: 20, 99: 100}

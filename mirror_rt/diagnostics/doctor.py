@@ -35,8 +35,6 @@ from mirror_rt.inference.shared_libraries import (
     remedy,
 )
 
-__all__ = ["Finding", "examine"]
-
 Status = Literal["ok", "warning", "fault"]
 
 _WHEELS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")

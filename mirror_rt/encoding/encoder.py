@@ -26,8 +26,6 @@ from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.tokens.chunking import check_prompt
 from mirror_rt.tokens.tokenization import TextTokenizer
 
-__all__ = ["Encoder"]
-
 
 @with_visible_options(LoadOptions, EncodeOptions)
 class Encoder(BatchEncoder):

@@ -11,16 +11,6 @@ import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError, DataError
 
-__all__ = [
-    "CONFIDENCE",
-    "Difference",
-    "Interval",
-    "Statistic",
-    "difference",
-    "interval",
-    "replicates",
-]
-
 Floats = npt.NDArray[np.float64]
 # Returns the value of a measure when item i is counted weights[i] times.
 Statistic = Callable[[Floats], float]

@@ -12,17 +12,6 @@ from mirror_rt.errors import DataError
 from mirror_rt.masking import mask_span
 from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = [
-    "Geometry",
-    "cosine_pairs",
-    "evaluate_geometry",
-    "isotropy_score",
-    "masked_cosines",
-    "mean_vector_norm",
-    "measure_geometry",
-    "uniformity",
-]
-
 Matrix = npt.NDArray[np.float64]
 
 _RANDOM_PAIRS = 20_000

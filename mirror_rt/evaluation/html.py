@@ -18,8 +18,6 @@ from mirror_rt.evaluation.report import (
 )
 from mirror_rt.evaluation.run import Evaluation, Measure, Result
 
-__all__ = ["to_html"]
-
 _STYLE = """
 :root { color-scheme: light dark; --page: #fff; --text: #1b2530; --quiet: #5b6877; --line: #dfe3e8;
   --card: #eef4fc; }

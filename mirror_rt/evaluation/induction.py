@@ -17,8 +17,6 @@ from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import DataError
 from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = ["Lexicon", "csls_nearest", "induce", "normalized", "orthogonal_procrustes", "vecmap"]
-
 Matrix = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 Entries = list[tuple[str, str]]

@@ -12,8 +12,6 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.concepts import Names
 from mirror_rt.vectors.search import search
 
-__all__ = ["Linking", "link"]
-
 
 @dataclass(frozen=True, slots=True)
 class Linking:

@@ -13,8 +13,6 @@ from mirror_rt.vectors.normalization import normalize_rows
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 
-__all__ = ["EvaluatedModel", "LanguageView"]
-
 # Most numbers in the vectors that are kept: 512 MB of float32.
 _MOST_NUMBERS = 1 << 27
 

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS",
-    "cosine_distributions_svg",
-    "intervals_svg",
-    "label_lines",
-    "new_figure",
-    "plot_cosine_distributions",
-    "plot_grades",
-    "save_png",
-]
-
 Cosines = npt.NDArray[np.float64]
 # They can be told apart by the colour-blind, and are dark enough for text on white (4.5:1).
 COLOURS = ("#1f5fbf", "#b34a00", "#17713b", "#8a3d9c", "#5f6368", "#a3195b")

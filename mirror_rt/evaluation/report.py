@@ -11,9 +11,6 @@ import numpy as np
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Interval
 from mirror_rt.evaluation.run import Comparison, Evaluation, Result, compare
 
-__all__ = ["Header", "describe_comparison", "describe_value", "summaries", "to_json",
-           "verdict"]  # fmt: skip
-
 _FORMAT = "mirror_rt evaluation"
 _VERSION = 1
 _BINS = np.linspace(-1, 1, 81)

@@ -23,8 +23,6 @@ from mirror_rt.evaluation.suites import EvaluationSet, Outcome
 from mirror_rt.evaluation.suites.base import CosineSamples
 from mirror_rt.evaluation.suites.sentences import AVERAGED
 
-__all__ = ["Comparison", "Evaluation", "Failure", "Measure", "Result", "compare", "evaluate_sets"]
-
 
 @dataclass(frozen=True, slots=True)
 class Measure:

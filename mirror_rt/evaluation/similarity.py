@@ -16,16 +16,6 @@ from mirror_rt.evaluation.statistics import spearman
 from mirror_rt.io.text import Table, read_table
 from mirror_rt.tokens.tokenization import check_texts
 
-__all__ = [
-    "ScoredPairs",
-    "cosines",
-    "evaluate_similarity",
-    "find_text_columns",
-    "make_pairs",
-    "read_scored_pairs",
-    "table_pairs",
-]
-
 _TEXT_COLUMNS = [
     ("text1", "text2"),
     ("sentence1", "sentence2"),

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from mirror_rt.errors import DataError
 
-__all__ = ["RankCorrelation", "RocAuc", "pearson", "spearman"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -19,8 +19,6 @@ from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.options import OnError, OnTooLong
 from mirror_rt.tokens.tokenization import why_invalid
 
-__all__ = ["Predictor", "class_of", "score_predictions"]
-
 _NO_VECTOR = "it is too long, leaves no token, or the model gives it no finite vector"
 
 

@@ -21,8 +21,6 @@ from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import write_json
 from mirror_rt.schema import Rule, between, build, matching
 
-__all__ = ["FEATURES", "HEADS_VERSION", "HeadKind", "Heads", "Predictions", "TaskHead"]
-
 HEADS_VERSION = 1
 
 HeadKind = Literal["classifier", "cosine-classifier", "cosine-regressor"]

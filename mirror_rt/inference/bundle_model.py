@@ -25,8 +25,6 @@ from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.tokens.padding import PaddedBatch
 
-__all__ = ["BundleModel"]
-
 # The name of the graph's output, by whether its vectors have unit length.
 _OUTPUT = {True: "sentence_embedding", False: "pooled_embedding"}
 

@@ -28,8 +28,6 @@ from mirror_rt.tokens.padding import PaddedBatch
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["CapturedShapes", "WithCudaGraphs"]
-
 ROWS = (1, 2, 4, 8)
 LENGTHS = (16, 32, 64, 128)
 _CAPTURED_OUTPUTS = ("sentence_embedding", "pooled_embedding")

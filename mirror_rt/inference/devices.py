@@ -11,8 +11,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.inference.providers import CUDA, TENSORRT
 from mirror_rt.inference.shared_libraries import nvidia_cards
 
-__all__ = ["Devices", "choose_devices", "device_name", "memory_of", "on_card", "with_options"]
-
 Devices = Sequence[int] | Literal["all"] | None
 
 # Providers whose sessions run on a card. Tests add the CPU provider, to test without a card how

@@ -9,8 +9,6 @@ from mirror_rt.inference.openvino.compiling import import_openvino
 from mirror_rt.inference.providers import NATIVE, OPENVINO, Providers
 from mirror_rt.inference.session import import_onnxruntime
 
-__all__ = ["engine_version", "openvino_offer"]
-
 
 def engine_version(providers: Providers) -> dict[str, str]:
     """Return the name and the version of the library that runs graphs; native has none."""

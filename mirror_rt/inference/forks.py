@@ -7,8 +7,6 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["Forgetful", "forget_after_fork", "leak"]
-
 
 class Forgetful(Protocol):
     """Holds objects of a library whose threads are gone in a forked process."""

@@ -8,8 +8,6 @@ from typing import Protocol
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError
 
-__all__ = ["check_graph", "loadable"]
-
 
 class LoadedGraph(Protocol):
     """A graph whose inputs and outputs are known.

@@ -27,8 +27,6 @@ from mirror_rt.inference.providers import (
 from mirror_rt.inference.replicas import Replicas, Runner
 from mirror_rt.inference.session import GraphSession, NotStarted, import_onnxruntime
 
-__all__ = ["GraphCheck", "exact_variant", "open_exact", "open_variant"]
-
 GraphCheck = Callable[[GraphSession, int], None]
 
 logger = logging.getLogger("mirror_rt")

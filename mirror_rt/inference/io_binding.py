@@ -16,8 +16,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["BindingPool"]
-
 # Buffers for more tokens than this are freed after their run, so that a set keeps at most 1.5 MB.
 _KEEP_TOKENS = 1 << 16
 # The number of sets that are kept, which is the number of concurrent runs that find one.

@@ -12,8 +12,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import Devices
 from mirror_rt.inference.providers import NATIVE, OPENVINO, Providers
 
-__all__ = ["LoadKeywords", "LoadOptions", "Spinning"]
-
 Spinning = Literal["off", "run", "always"]
 
 _SPINNING = {

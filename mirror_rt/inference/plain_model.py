@@ -18,8 +18,6 @@ from mirror_rt.inference.token_pooling import pool
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = ["PlainModel"]
-
 # Outputs in the order of preference: vectors of tokens, then of texts as all modules give them.
 _TOKENS = ("last_hidden_state", "token_embeddings")
 _POOLED = "sentence_embedding"

@@ -11,8 +11,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.tokens.batching import CPU_RUN_COST
 from mirror_rt.tokens.padding import PaddedBatch
 
-__all__ = ["PooledModel", "Vectors"]
-
 Vectors = npt.NDArray[np.float32]
 
 

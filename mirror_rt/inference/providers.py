@@ -17,19 +17,6 @@ from mirror_rt.inference.shared_libraries import (
     remedy,
 )
 
-__all__ = [
-    "CPU",
-    "CUDA",
-    "NATIVE",
-    "OPENVINO",
-    "TENSORRT",
-    "Providers",
-    "candidates",
-    "installed",
-    "not_started",
-    "why_not",
-]
-
 logger = logging.getLogger("mirror_rt")
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from mirror_rt.tokens.padding import PaddedBatch
 
-__all__ = ["Replicas", "Runner"]
-
 
 class Runner(Protocol):
     """A graph that is ready to run.

@@ -31,13 +31,6 @@ from mirror_rt.tokens.padding import PaddedBatch
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = [
-    "GraphSession",
-    "NotStarted",
-    "import_onnxruntime",
-    "onnxruntime_errors",
-]
-
 logger = logging.getLogger("mirror_rt")
 
 # After a run of more padded tokens than this (twice the default budget) the arena gives its memory

@@ -9,16 +9,6 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-__all__ = [
-    "INSTALL_DRIVER",
-    "driver_fault",
-    "missing_libraries",
-    "nvidia_cards",
-    "preload",
-    "provider_library",
-    "remedy",
-]
-
 # Results of cuInit: success, the library that stands in for the driver in builds, and no card.
 _DRIVER_STARTS = (0, 34, 100)
 

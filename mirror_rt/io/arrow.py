@@ -12,8 +12,6 @@ from mirror_rt.errors import DataError, require
 from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
 from mirror_rt.io.text import column_indices
 
-__all__ = ["TableSink", "count_parquet", "iter_parquet"]
-
 # The number of rows to decode at a time; a row group may be much larger.
 _BATCH_ROWS = 4096
 

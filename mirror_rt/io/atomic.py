@@ -15,17 +15,6 @@ from typing import IO, Any
 
 from mirror_rt.errors import OutputExistsError
 
-__all__ = [
-    "check_free",
-    "check_space",
-    "link_or_copy",
-    "new_file",
-    "new_folder",
-    "replace_folder",
-    "sha256",
-    "write_json",
-]
-
 
 def sha256(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file's bytes."""

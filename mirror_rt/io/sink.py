@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Embeddings", "Ids", "VectorSink", "invalid_rows"]
-
 # float32, float16, int8 or uint8 [n, D].
 Embeddings = npt.NDArray[Any]
 Ids = Sequence[int | str]

@@ -18,17 +18,6 @@ from mirror_rt.errors import DataError
 if TYPE_CHECKING:
     from _csv import Reader
 
-__all__ = [
-    "Table",
-    "column_indices",
-    "csv_reader",
-    "iter_csv",
-    "iter_jsonl",
-    "iter_lines",
-    "make_table",
-    "read_table",
-]
-
 # The most bytes of a line, and characters of a CSV cell. The limit keeps a file without line ends,
 # or with a quote that is never closed, from being read into memory as a whole. It is above 60 MB,
 # the size of the 10 million characters that `chunk` takes if JSON escapes each of them.

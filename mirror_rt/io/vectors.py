@@ -16,8 +16,6 @@ from mirror_rt.io.arrow import TableSink
 from mirror_rt.io.atomic import new_file
 from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
 
-__all__ = ["open_sink", "output_files"]
-
 
 class NpySink(VectorSink):
     """A .npy file of one array [rows, D], and a file of the ids, if wanted: a JSON value a line."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 
 from mirror_rt.errors import ConfigError, require
 
-__all__ = ["Detector", "language_detector"]
-
 # Maps texts to a language tag each, or None for a text whose language cannot be told.
 Detector = Callable[[list[str]], Sequence[str | None]]
 

@@ -11,8 +11,6 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ClosedError
 from mirror_rt.languages.freed_memory import give_back_memory
 
-__all__ = ["CacheStatistics", "EncoderCache"]
-
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:

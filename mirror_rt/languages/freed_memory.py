@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import sys
 
-__all__ = ["give_back_memory"]
-
 
 def give_back_memory() -> None:
     """Return free memory to the system, because glibc keeps that of many small objects."""

@@ -21,8 +21,6 @@ from mirror_rt.languages.pack_encoder import PackEncoder
 from mirror_rt.languages.routing import Router
 from mirror_rt.languages.tags import find_language
 
-__all__ = ["LanguagePack"]
-
 logger = logging.getLogger("mirror_rt")
 
 # The memory that a tokenizer takes, as a multiple of its tokenizer.json: XLM-R's takes 286 MB for

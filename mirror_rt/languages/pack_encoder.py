@@ -27,8 +27,6 @@ from mirror_rt.tokens.windows import WINDOW_TEXTS, text_windows
 from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.vectors.search import cosine_similarity
 
-__all__ = ["PackEncoder"]
-
 T = TypeVar("T")
 Rows = npt.NDArray[np.int64]
 

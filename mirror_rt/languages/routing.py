@@ -14,8 +14,6 @@ from mirror_rt.languages.detection import Detector, language_detector
 from mirror_rt.languages.tags import find_language, normalize_tag
 from mirror_rt.tokens.tokenization import find_invalid
 
-__all__ = ["AUTO", "Languages", "Router"]
-
 AUTO = "auto"
 # The language of all texts of a call, or of each text; None for the pack's default.
 Languages = str | Sequence[str | None] | None

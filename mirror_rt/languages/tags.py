@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from mirror_rt.errors import ConfigError
 
-__all__ = ["find_language", "lookup_chain", "normalize_tag"]
-
 T = TypeVar("T")
 
 _TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")

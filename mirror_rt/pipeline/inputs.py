@@ -7,8 +7,6 @@ from typing import Any
 
 from mirror_rt.errors import ConfigError, InvalidTextError
 
-__all__ = ["Inputs", "as_list", "check_stream"]
-
 # One text, many texts, or the token ids of many texts as `BatchEncoder.tokenize` returns them.
 Inputs = str | Iterable[str] | Iterable[list[int]]
 

@@ -11,8 +11,6 @@ from mirror_rt.errors import ConfigError
 if TYPE_CHECKING:
     from mirror_rt.pipeline.options import EncodeKeywords
 
-__all__ = ["DOCUMENT_NAMES", "QUERY_NAMES", "Prompts"]
-
 # The names that models give to these prompts; the first one that a model has is used.
 QUERY_NAMES = ("query",)
 DOCUMENT_NAMES = ("document", "passage")

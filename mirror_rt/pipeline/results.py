@@ -11,8 +11,6 @@ import numpy.typing as npt
 from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.vectors.quantization import Embeddings
 
-__all__ = ["EncodedTexts", "empty_texts", "join", "place"]
-
 
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:

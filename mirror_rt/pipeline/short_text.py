@@ -22,8 +22,6 @@ from mirror_rt.vectors.quantization import Embeddings
 if TYPE_CHECKING:
     from mirror_rt.pipeline.pipeline import Pipeline
 
-__all__ = ["encode_short"]
-
 logger = logging.getLogger("mirror_rt")
 
 

@@ -18,8 +18,6 @@ from mirror_rt.scheduling.calls import ReentryGuard, cancel_result, is_short
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import Call, RequestTimes, make_request
 
-__all__ = ["Admission"]
-
 T = TypeVar("T")
 
 

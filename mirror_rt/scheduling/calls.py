@@ -10,8 +10,6 @@ from typing import Any, Protocol
 from mirror_rt.errors import ConfigError, ReentrantCallError
 from mirror_rt.pipeline.pipeline import Pipeline
 
-__all__ = ["HasPipeline", "ReentryGuard", "cancel_result", "check_scheduler", "is_short"]
-
 # Limits of a call that is tokenised in the event loop itself, within a fraction of a millisecond:
 # the number of texts, and the total number of characters or token ids.
 _MOST_INLINE_TEXTS, _MOST_INLINE_SIZE = 8, 1024

@@ -15,8 +15,6 @@ from mirror_rt.scheduling.requests import BatchReport
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.padding import RaggedTokens
 
-__all__ = ["DeviceThread"]
-
 
 class DeviceThread(threading.Thread):
     """A thread that runs one model until the queue is closed and empty.

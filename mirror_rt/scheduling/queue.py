@@ -12,8 +12,6 @@ from mirror_rt.errors import ClosedError, ConfigError, OverloadedError
 from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
 
-__all__ = ["RequestQueue", "Work"]
-
 
 class Work(NamedTuple):
     """The next work of a device: a batch to run, and requests whose deadline has passed."""

@@ -15,8 +15,6 @@ from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = ["BatchReport", "Call", "Request", "RequestTimes", "SchedulerStatistics", "make_request"]
-
 Finish = Callable[[Vectors, TokenRows, EncodePlan], EncodedTexts]
 
 

@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from mirror_rt.scheduling.scheduler import HasPipeline, Scheduler
 
-__all__ = ["SHARED_TEXTS", "run_in_thread", "scheduler_of"]
-
 # A call of more texts than this fills batches by itself, and tokenising it would delay others.
 SHARED_TEXTS = 256
 

@@ -14,8 +14,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from mirror_rt.scheduling.requests import Request
 
-__all__ = ["WaitingText", "WaitingTexts", "best_window"]
-
 # A text without a deadline, or with a later one, is due this many seconds after it came: more
 # urgent texts may overtake it until then, and no text starves.
 _PATIENCE = 1.0

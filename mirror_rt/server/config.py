@@ -13,8 +13,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import OnTooLong
 
-__all__ = ["ListenConfig", "LogFormat", "LogLevel", "ServerConfig", "UnknownFields"]
-
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
 UnknownFields = Literal["refuse", "ignore"]

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from mirror_rt import _core
 
-__all__ = ["CPU_RUN_COST", "GPU_RUN_COST", "plan_batches"]
-
 # The fixed cost of a run, expressed in tokens: benchmarks/batching.py measures it on a CPU. A GPU
 # computes some thousand tokens in the time that it takes to start the operators of a model.
 CPU_RUN_COST, GPU_RUN_COST = 16, 2048

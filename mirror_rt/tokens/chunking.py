@@ -19,17 +19,6 @@ from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_rt.tokens.windows import TextWindow
 from mirror_rt.vectors.normalization import normalize_rows
 
-__all__ = [
-    "MOST_CHARACTERS",
-    "OnTooLong",
-    "TokenRows",
-    "check_prompt",
-    "id_rows",
-    "pool_chunks",
-    "token_rows",
-    "too_long_reason",
-]
-
 Ids = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from mirror_rt import _core
 
-__all__ = ["PaddedBatch", "RaggedTokens"]
-
 
 class PaddedBatch(NamedTuple):
     """A right-padded batch; each member is int64 [rows, length]."""

@@ -20,17 +20,6 @@ from mirror_rt.tokens.padding import RaggedTokens
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-__all__ = [
-    "Framed",
-    "Stopped",
-    "TextTokenizer",
-    "TokenPiece",
-    "TokenizedTexts",
-    "check_texts",
-    "find_invalid",
-    "why_invalid",
-]
-
 # Real text has 1 to 6 characters per token; only runs of white space and the like have more.
 _CLIP_CHARACTERS_PER_TOKEN = 64
 # The second limit, for texts with even more characters per token. A text beyond it counts as cut,

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from mirror_rt.tokens.tokenization import find_invalid, why_invalid
 
-__all__ = ["WINDOW_TEXTS", "TextWindow", "in_parallel", "one_ahead", "text_windows"]
-
 # Texts that are sorted together: enough for little padding, few enough for constant memory.
 WINDOW_TEXTS = 8192
 _WINDOW_CHARACTERS = 1 << 24

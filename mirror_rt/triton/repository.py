@@ -16,8 +16,6 @@ from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import new_folder
 from mirror_rt.pipeline.prompts import Prompts
 
-__all__ = ["RepositoryConfig", "write_repository"]
-
 _TYPES = {
     "tensor(int64)": "TYPE_INT64",
     "tensor(int32)": "TYPE_INT32",

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["normalize_rows"]
-
 # A row shorter than this is divided by this number instead, so that a row of zeros stays so.
 _SHORTEST = 1e-12
 

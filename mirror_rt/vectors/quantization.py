@@ -15,17 +15,6 @@ import numpy.typing as npt
 from mirror_rt import _core
 from mirror_rt.errors import ConfigError
 
-__all__ = [
-    "EmbeddingPrecision",
-    "Embeddings",
-    "Quantizer",
-    "Ranges",
-    "calibration_ranges",
-    "checked_ranges",
-    "quantize_embeddings",
-    "unit_ranges",
-]
-
 EmbeddingPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 _PRECISIONS = get_args(EmbeddingPrecision)
 Embeddings = npt.NDArray[Any]

@@ -13,8 +13,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Ranges, checked_ranges, unit_ranges
 
-__all__ = ["SearchResult", "cosine_similarity", "search"]
-
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 

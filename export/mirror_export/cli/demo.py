@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     Grades = dict[str, Cosines]  # of pairs of words, from the least alike to the most
 
-__all__ = ["add_parser"]
-
 _MEASURES = {
     "isotropy_score_normalized": "isotropy of unit vectors (higher is better)",
     "alignment": "alignment of a word's two views (lower is better)",

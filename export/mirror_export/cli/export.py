@@ -15,8 +15,6 @@ from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.text import iter_lines
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mirror_export.pack.export_pack import ModelResult, PackReport
     from mirror_rt.bundle.manifest import Manifest
 
-__all__ = ["lowest_cosine", "run_pack"]
-
 
 def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
     """Export the models of the command line as a pack.

@@ -23,8 +23,6 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from mirror_train.model.families import family_of
 
-__all__ = ["fused_attention"]
-
 _NAME = "mirror_rt_onnxruntime"
 
 

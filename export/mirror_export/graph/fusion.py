@@ -18,8 +18,6 @@ from onnxscript.rewriter import RewriteRule, rewrite
 
 from mirror_export.graph.graph_edit import ORT, array
 
-__all__ = ["describe_graph", "fuse"]
-
 
 def fuse(model: ir.Model) -> None:
     """Replace patterns in place by onnxruntime's fused operators."""

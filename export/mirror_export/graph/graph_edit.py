@@ -11,24 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = [
-    "ORT",
-    "array",
-    "attention_parts",
-    "by_rows",
-    "constant",
-    "is_dense",
-    "is_weight",
-    "layer_name",
-    "lazy_constant",
-    "read_graph",
-    "remove_unused",
-    "replace",
-    "share_weights",
-    "source",
-    "split_embeddings",
-]
-
 # The domain of onnxruntime's own operators.
 ORT = "com.microsoft"
 # How many numbers of a weight `by_rows` processes at once.

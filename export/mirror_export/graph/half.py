@@ -24,8 +24,6 @@ from mirror_export.graph.graph_edit import (
 )
 from mirror_export.graph.probe import Probe
 
-__all__ = ["single_layers", "to_half"]
-
 _SINGLE, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 _COMPUTES = {"MatMul", "Attention", "PackedAttention", "MultiHeadAttention"}

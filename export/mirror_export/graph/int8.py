@@ -33,8 +33,6 @@ from mirror_export.graph.graph_edit import (
     split_embeddings,
 )
 
-__all__ = ["SWITCH", "quantize"]
-
 # The name of the input that `quantize(switches=True)` adds to the graph.
 SWITCH = "int8_layers"
 # 2 * 255 * 64 < 2^15: the sum of two products fits into 16 bits.

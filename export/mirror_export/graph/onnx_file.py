@@ -23,8 +23,6 @@ import onnx_ir as ir
 from mirror_export.graph.graph_edit import replace, source
 from mirror_rt.bundle.manifest import Layout
 
-__all__ = ["remove_sources", "write_onnx"]
-
 # Field number and wire type (2: a length follows) of ModelProto.graph, GraphProto.initializer,
 # TensorProto.doc_string and .raw_data in onnx.proto.
 _GRAPH, _INITIALIZER, _DOC, _RAW_DATA = (bytes([number << 3 | 2]) for number in (7, 5, 12, 9))

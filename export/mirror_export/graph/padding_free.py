@@ -15,8 +15,6 @@ import onnx_ir as ir
 from mirror_export.graph.graph_edit import ORT, attention_parts, constant, replace
 from mirror_rt.errors import ModelError
 
-__all__ = ["can_pack", "check_packed", "pack"]
-
 _NORMS = ("SkipLayerNormalization", "LayerNormalization")
 
 

@@ -16,8 +16,6 @@ from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.tokenization import TextTokenizer
 
-__all__ = ["Probe"]
-
 Array = npt.NDArray[Any]
 
 

@@ -14,8 +14,6 @@ from mirror_export.graph.probe import Probe, run_batch
 from mirror_export.parity import Gate
 from mirror_rt.encoding.batch_encoder import Vectors
 
-__all__ = ["sensitive_layers"]
-
 logger = logging.getLogger("mirror_export")
 
 # Each layer alone is measured over only every so many batches: enough to rank the layers.

@@ -21,8 +21,6 @@ from mirror_export.graph.onnx_file import write_onnx
 from mirror_rt.errors import ModelError
 from mirror_train.model.pooling_head import Head
 
-__all__ = ["PooledEncoder", "export_graph"]
-
 # The exporter's default opset since torch 2.9; onnxruntime has supported it since 1.17.
 OPSET = 20
 OUTPUT_NAMES = ("sentence_embedding", "pooled_embedding", "last_hidden_state")

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from mirror_rt.cpus import available_cpus, cgroup_folders
 
-__all__ = ["available_memory", "expected_peak", "jobs_that_fit"]
-
 # The memory assumed for one export: its libraries and a large tokenizer, and the weights three
 # times: in the model, in the file being written and in the session that checks it. A float32 export
 # takes less: 1.34 GB for 470 MB of weights (peak_bytes of mirror-rt export --json, 2026-11-21).

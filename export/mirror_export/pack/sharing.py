@@ -13,8 +13,6 @@ from pathlib import Path
 
 from mirror_rt.bundle.manifest import Manifest
 
-__all__ = ["link_identical"]
-
 # Smaller files are not worth a link, since one edited in place would change in every bundle.
 _SMALLEST = 64 * 1024
 

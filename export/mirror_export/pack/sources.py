@@ -19,8 +19,6 @@ from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
 from mirror_train.experiments.kept_results import files_sha256
 
-__all__ = ["find_models", "fingerprint", "name_models", "weight_bytes"]
-
 _LANGUAGE_TAG = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 _WEIGHTS = ("*.safetensors", "*.bin")
 # Fields of a configuration that do not influence the contents of a bundle.

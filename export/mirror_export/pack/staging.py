@@ -17,8 +17,6 @@ from mirror_rt.bundle.provenance import made_now
 from mirror_rt.errors import BundleError, OutputExistsError
 from mirror_rt.io.atomic import check_free, link_or_copy, replace_folder
 
-__all__ = ["Staging", "partial_folder", "staging"]
-
 logger = logging.getLogger("mirror_export")
 
 # The index of the complete bundles while others are made; by its name, no tool takes it for a pack.

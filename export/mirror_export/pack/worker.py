@@ -25,8 +25,6 @@ from mirror_rt.cpus import available_cpus
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
 from mirror_rt.errors import MirrorError
 
-__all__ = ["ModelResult", "run_workers"]
-
 ModelStatus = Literal["exported", "kept", "failed"]
 
 

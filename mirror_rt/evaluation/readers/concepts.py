@@ -11,8 +11,6 @@ from mirror_rt.evaluation.readers.tables import find_column, numbered_lines
 from mirror_rt.io.text import read_table
 from mirror_rt.tokens.tokenization import check_texts
 
-__all__ = ["Names", "read_concept_folder", "read_dictionary", "read_mentions", "split_ids"]
-
 _SEPARATOR = "||"
 
 

@@ -13,8 +13,6 @@ from mirror_rt.evaluation.readers.tables import find_column, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
 from mirror_rt.tokens.tokenization import check_texts
 
-__all__ = ["LABELS", "LabelledPairs", "read_labelled_pairs"]
-
 LABELS = ("label", "is_duplicate", "gold_label")
 _POSITIVE = {"1", "1.0", "entailment", "true", "duplicate"}
 _NEGATIVE = {"0", "0.0", "not_entailment", "neutral", "contradiction", "false", "not_duplicate"}

@@ -9,8 +9,6 @@ from mirror_rt.evaluation.readers.tables import numbered_lines
 from mirror_rt.io.text import iter_lines
 from mirror_rt.tokens.tokenization import check_texts
 
-__all__ = ["read_lexicon", "read_words"]
-
 
 def read_lexicon(path: Path) -> list[tuple[str, str]]:
     """Read one word TAB translation per line (or with a space, as in MUSE), without a header.

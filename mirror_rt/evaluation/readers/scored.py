@@ -10,18 +10,6 @@ from mirror_rt.evaluation.readers.tables import Rows, find_column, read_any_tabl
 from mirror_rt.evaluation.similarity import ScoredPairs, make_pairs, table_pairs
 from mirror_rt.io.text import iter_lines
 
-__all__ = [
-    "Reader",
-    "read_multisimlex",
-    "read_scored_table",
-    "read_senteval",
-    "read_senteval_file",
-    "read_sick",
-    "read_sts_benchmark",
-    "read_sts_year",
-    "read_stsb_multi",
-]
-
 Reader = Callable[[Path], ScoredPairs]
 
 _SCORES = ("score", "similarity", "relatedness_score", "relatedness")

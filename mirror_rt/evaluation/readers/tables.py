@@ -10,8 +10,6 @@ from pathlib import Path
 from mirror_rt.errors import DataError
 from mirror_rt.io.text import Table, csv_reader, iter_lines, make_table, read_table
 
-__all__ = ["Rows", "find_column", "numbered_lines", "read_any_table", "read_rows"]
-
 Rows = list[tuple[int, list[str]]]
 
 

@@ -16,20 +16,6 @@ from mirror_rt.evaluation.readers.scored import Reader, read_scored_table
 from mirror_rt.evaluation.similarity import ScoredPairs, cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
 
-__all__ = [
-    "CosineSamples",
-    "EvaluationSet",
-    "Found",
-    "Measured",
-    "Outcome",
-    "SuiteOptions",
-    "accuracy",
-    "correlation",
-    "evaluation_splits",
-    "language_of",
-    "scored_set",
-]
-
 Floats = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.intp]
 

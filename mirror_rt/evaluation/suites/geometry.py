@@ -20,8 +20,6 @@ from mirror_rt.evaluation.suites.base import (
     SuiteOptions,
 )
 
-__all__ = ["find_texts"]
-
 _FOLDERS = ("words", "sentences")
 # What is better as far as geometry tells; none of these measures ranks models.
 _BETTER = {

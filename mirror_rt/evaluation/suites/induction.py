@@ -12,8 +12,6 @@ from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.readers.lexicon import read_lexicon, read_words
 from mirror_rt.evaluation.suites.base import EvaluationSet, Found, Measured, SuiteOptions, accuracy
 
-__all__ = ["find_lexicons"]
-
 # The pairs of table 6 of the paper.
 _REPORTED = ("en-fr", "en-it", "en-ru", "en-tr", "it-fr", "ru-fr")
 _DESCRIBED = {

@@ -21,8 +21,6 @@ from mirror_rt.evaluation.suites.base import (
     language_of,
 )
 
-__all__ = ["find_labelled"]
-
 # The labels of GLUE's test set are not public, so papers use its development set.
 _QNLI = ("qnli/dev.tsv", "QNLI/dev.tsv", "glue/QNLI/dev.tsv")
 

@@ -16,8 +16,6 @@ from mirror_rt.evaluation.readers.concepts import (
 )
 from mirror_rt.evaluation.suites.base import EvaluationSet, Found, Measured, SuiteOptions, accuracy
 
-__all__ = ["find_linking"]
-
 # The sets of table 2 of the paper.
 _REPORTED = ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chemical", "askapatient", "cometa")
 _DICTIONARIES = ("-dictionary.txt", "/test_dictionary.txt", "/dictionary.txt", "/TERMINOLOGY.txt")

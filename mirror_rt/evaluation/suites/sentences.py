@@ -26,8 +26,6 @@ from mirror_rt.evaluation.suites.base import (
     scored_set,
 )
 
-__all__ = ["AVERAGED", "find_sentences"]
-
 # The seven English sets whose average the papers report.
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-en", "sick-r")
 _REPORTED = (*AVERAGED, "sts17-es", "sts17-ar", "stsb-ru")

@@ -24,8 +24,6 @@ from mirror_rt.evaluation.suites.base import (
     scored_set,
 )
 
-__all__ = ["align", "find_cross_lingual", "find_words"]
-
 # The columns of the published scores.csv, and their language tags.
 _CODES = {
     "ARA": "ar", "CMN": "zh", "CYM": "cy", "ENG": "en", "EST": "et", "FIN": "fi", "FRA": "fr",

@@ -22,15 +22,6 @@ import numpy.typing as npt
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.native.onnx_graph import Graph, Node
 
-__all__ = [
-    "Embeddings",
-    "Layer",
-    "UnsupportedGraphError",
-    "find_embeddings",
-    "find_layers",
-    "find_pooling",
-]
-
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]
 

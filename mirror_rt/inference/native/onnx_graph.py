@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from mirror_rt.errors import BundleError
 
-__all__ = ["Graph", "Node"]
-
 _TYPES: dict[int, type[np.generic]] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_}
 
 

@@ -27,8 +27,6 @@ from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.padding import PaddedBatch
 
-__all__ = ["NativeRunner", "open_native"]
-
 _PRECISIONS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8"}
 # How often a thread that waits for another looks again before it gives up its processor.
 _SPINS = {"off": 0, "run": 4000, "always": 4000}

@@ -19,8 +19,6 @@ from mirror_rt.errors import (
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import new_folder
 
-__all__ = ["choose_precision", "compile_graph", "import_openvino"]
-
 logger = logging.getLogger("mirror_rt")
 
 _HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16"}

@@ -16,8 +16,6 @@ from mirror_rt.inference.openvino.runner import OpenVinoRunner
 from mirror_rt.inference.providers import OPENVINO
 from mirror_rt.inference.replicas import Runner
 
-__all__ = ["open_openvino", "resolve_openvino"]
-
 logger = logging.getLogger("mirror_rt")
 
 

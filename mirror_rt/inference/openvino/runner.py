@@ -20,8 +20,6 @@ from mirror_rt.inference.providers import OPENVINO
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.padding import PaddedBatch
 
-__all__ = ["OpenVinoRunner"]
-
 logger = logging.getLogger("mirror_rt")
 
 # As many infer requests wait for the next run as runs are in flight at once; each keeps the outputs

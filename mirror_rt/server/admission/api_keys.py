@@ -14,8 +14,6 @@ from pathlib import Path
 
 from mirror_rt.errors import ConfigError
 
-__all__ = ["ApiKeys"]
-
 logger = logging.getLogger("mirror_rt.server")
 
 _LOOK_EVERY = 1.0  # seconds

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 
 from mirror_rt.errors import OverloadedError
 
-__all__ = ["BodyRoom", "Unread"]
-
 # A body of up to so many bytes is not counted: a connection has a buffer of that size in any case.
 _FREE_BYTES = 64 << 10
 

@@ -22,9 +22,6 @@ from mirror_rt.errors import (
 )
 from mirror_rt.tokens.chunking import too_long_reason
 
-__all__ = ["HUNG_UP", "Problem", "ProblemShape", "malformed", "openai_shape", "overloaded",
-           "problem_of", "tei_shape"]  # fmt: skip
-
 HUNG_UP = 499  # nginx's status for a client that hung up; nobody gets it
 
 

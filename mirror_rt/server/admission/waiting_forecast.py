@@ -6,8 +6,6 @@ import math
 
 from mirror_rt.scheduling import BatchReport
 
-__all__ = ["Pace"]
-
 # Each run multiplies the weight of the runs before it by this: about ten of them count.
 _DECAY = 0.9
 

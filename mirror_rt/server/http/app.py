@@ -24,8 +24,6 @@ from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import Models, lasting, load_models
 
-__all__ = ["create_app"]
-
 _POSTS: list[tuple[str, Handler]] = [
     ("/v1/embeddings", openai.embeddings),
     ("/embed", tei.embed),

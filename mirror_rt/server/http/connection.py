@@ -36,8 +36,6 @@ from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.http.ending import FramedApp, LingeringTransport
 from mirror_rt.server.http.framing import RefusedError, check_head, origin_form, resumed_head
 
-__all__ = ["limited_protocol"]
-
 access = logging.getLogger("mirror_rt.server.access")
 
 # When a client has closed its side, the only way to find out whether it has closed the other side

@@ -19,8 +19,6 @@ from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.tokens.chunking import MOST_CHARACTERS
 
-__all__ = ["BodyDecoder"]
-
 # A body of up to so many bytes is decoded at once, which takes some milliseconds.
 _SMALL = 128 << 10
 # Least bytes of a part, and most bytes of an item that cannot be cut (a list of token ids).

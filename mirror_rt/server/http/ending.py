@@ -9,8 +9,6 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-__all__ = ["FramedApp", "LingeringTransport"]
-
 _SECONDS = 2.0
 
 

@@ -22,8 +22,6 @@ from mirror_rt.server.admission.problems import Problem, overloaded
 if TYPE_CHECKING:
     from mirror_rt.server.models.registry import Serving
 
-__all__ = ["HTML", "Answer", "Exchange", "HungUp", "until_hang_up"]
-
 HTML, JSON = b"text/html; charset=utf-8", b"application/json"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # A little more of a body that is too large is read and discarded: most clients send all of it

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["RefusedError", "check_head", "origin_form", "resumed_head"]
-
 # Names are in lower case, as in ASGI.
 Headers = Iterable[tuple[bytes, bytes]]
 

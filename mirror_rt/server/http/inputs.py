@@ -12,8 +12,6 @@ from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.schemas import Inputs
 from mirror_rt.server.models.service import Items, ModelService
 
-__all__ = ["ROWS", "check_lengths", "encode", "items_of", "truncated_header", "vectors_answer"]
-
 # Number of vectors that are written at a time; other tasks have their turn in between.
 ROWS = 64
 

@@ -18,8 +18,6 @@ from mirror_rt.server.http.inputs import ROWS, encode, vectors_answer
 from mirror_rt.server.http.schemas import EmbeddingsRequest, InputList
 from mirror_rt.server.models.registry import Registry
 
-__all__ = ["embeddings", "model", "models"]
-
 _decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
 
 

@@ -13,8 +13,6 @@ from mirror_rt import __version__
 from mirror_rt.server.http import openapi_answers as answers
 from mirror_rt.server.http import schemas
 
-__all__ = ["ADDRESS", "openapi_document"]
-
 # The server's address in the curl samples, which the page at /docs replaces by its own.
 ADDRESS = "http://localhost:8080"
 _OPENAI, _TEI, _WATCH = "OpenAI", "text-embeddings-inference", "Operation"

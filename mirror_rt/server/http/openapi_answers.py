@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["COSINES", "EMBEDDINGS", "ERRORS", "HEALTH", "INFO", "METRICS", "MODEL", "MODELS",
-           "NAME", "PAGE", "READY", "STATUS", "TOKENS", "TOKEN_VECTORS", "VECTORS"]  # fmt: skip
-
 NAME = "all-MiniLM-L6-v2"  # the model of the examples
 Schema = dict[str, Any]
 

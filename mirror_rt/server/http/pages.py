@@ -9,8 +9,6 @@ from pathlib import Path
 
 from mirror_rt.server.http.exchange import HTML, Answer
 
-__all__ = ["DOCS_PAGE", "RENDERER", "STATUS_PAGE"]
-
 _FOLDER = Path(__file__).parent
 _PIECE = 64 << 10
 _NOSNIFF = (b"x-content-type-options", b"nosniff")

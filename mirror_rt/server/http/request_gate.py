@@ -24,8 +24,6 @@ from mirror_rt.server.http.exchange import Answer, Exchange, HungUp, until_hang_
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.monitoring.logs import where
 
-__all__ = ["Endpoint", "Gate", "Handler", "shape_of"]
-
 logger = logging.getLogger("mirror_rt.server")
 access = logging.getLogger("mirror_rt.server.access")
 

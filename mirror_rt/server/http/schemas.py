@@ -11,9 +11,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mirror_rt.pipeline.options import OnTooLong
 
-__all__ = ["EmbedAllRequest", "EmbedRequest", "EmbeddingsRequest", "InputList", "Inputs",
-           "SimilarityRequest", "TokenizeRequest"]  # fmt: skip
-
 TokenIds = list[Annotated[int, Meta(ge=0, lt=1 << 31)]]
 # One or several texts, or the token ids of one or several; `inputs.items_of` tells them apart,
 # because no schema language has a union of several lists.

@@ -13,8 +13,6 @@ from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.service import ModelService
 
-__all__ = ["status"]
-
 
 async def status(registry: Registry, _: Exchange, __: bytes) -> Answer:
     """Answer GET /status: models, load, queue and memory of this process."""

@@ -33,8 +33,6 @@ from mirror_rt.server.models.registry import Registry
 from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.vectors.search import cosine_similarity
 
-__all__ = ["embed", "embed_all", "info", "similarity", "tokenize"]
-
 _embed = BodyDecoder(EmbedRequest, "inputs", InputList)
 _embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
 _similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])

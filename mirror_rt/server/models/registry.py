@@ -27,8 +27,6 @@ from mirror_rt.server.monitoring.tracing import tracing_from_environment
 if TYPE_CHECKING:
     from mirror_rt.server.http.exchange import Exchange
 
-__all__ = ["Registry", "Serving"]
-
 logger = logging.getLogger("mirror_rt.server")
 
 # /ready runs the model; everybody who asks within _PROBE_KEPT seconds gets the same answer.

@@ -19,8 +19,6 @@ from mirror_rt.server.models.served_models import (
 )
 from mirror_rt.server.monitoring.logs import where
 
-__all__ = ["Reloader"]
-
 logger = logging.getLogger("mirror_rt.server")
 
 

@@ -19,9 +19,6 @@ from mirror_rt.languages.tags import find_language, normalize_tag
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 
-__all__ = ["Models", "NamedEncoder", "lasting", "load_folder", "load_models", "manifest_digest",
-           "resolve_source"]  # fmt: skip
-
 logger = logging.getLogger("mirror_rt.server")
 
 # Looking for a tag takes time that grows with the square of its length.

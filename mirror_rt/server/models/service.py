@@ -25,8 +25,6 @@ from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.server.monitoring.metrics import ModelMetrics
 from mirror_rt.server.monitoring.recent import Recent
 
-__all__ = ["Items", "ModelService"]
-
 logger = logging.getLogger("mirror_rt.server")
 
 # Texts, or lists of token ids.

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 
 import orjson
 
-__all__ = ["JsonFormatter", "configure_logging", "where"]
-
 _NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning"}
 
 

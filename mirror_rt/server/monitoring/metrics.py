@@ -17,8 +17,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from mirror_rt.scheduling import BatchReport
 
-__all__ = ["Metrics", "ModelMetrics"]
-
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -12,8 +12,6 @@ import numpy as np
 
 from mirror_rt.scheduling import BatchReport
 
-__all__ = ["Recent"]
-
 _WINDOW = 60.0  # seconds
 # Events that are kept of each kind; under high load the window is therefore shorter.
 _MOST = 8192

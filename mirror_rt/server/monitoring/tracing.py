@@ -19,8 +19,6 @@ from mirror_rt.server.admission.problems import HUNG_UP
 if TYPE_CHECKING:
     from mirror_rt.server.http.exchange import Exchange
 
-__all__ = ["Tracing", "tracing_from_environment"]
-
 logger = logging.getLogger("mirror_rt.server")
 
 _EXPORTERS = {

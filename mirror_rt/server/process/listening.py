@@ -9,8 +9,6 @@ import ssl
 from mirror_rt.errors import ConfigError
 from mirror_rt.server.config import ListenConfig
 
-__all__ = ["bind", "check_tls", "url_of"]
-
 
 def url_of(listener: socket.socket, listen: ListenConfig) -> str:
     """Return the address as a URL."""

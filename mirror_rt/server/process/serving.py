@@ -12,8 +12,6 @@ from mirror_rt.server.process.listening import bind, check_tls, url_of
 from mirror_rt.server.process.supervisor import Supervisor
 from mirror_rt.server.process.uvicorn_server import run_app
 
-__all__ = ["check", "serve"]
-
 logger = logging.getLogger("mirror_rt.server")
 
 

@@ -28,8 +28,6 @@ from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.models.served_models import lasting
 from mirror_rt.server.process.listening import url_of
 
-__all__ = ["Supervisor"]
-
 logger = logging.getLogger("mirror_rt.server")
 
 # Seconds before a worker that died is started again: doubled with each death, up to the longest.

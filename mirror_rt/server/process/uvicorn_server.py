@@ -18,8 +18,6 @@ from starlette.applications import Starlette
 from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.http.connection import limited_protocol
 
-__all__ = ["run_app"]
-
 logger = logging.getLogger("mirror_rt.server")
 
 # After SIGTERM, idle connections are kept for so long, because a request may be on its way.

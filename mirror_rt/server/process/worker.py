@@ -25,8 +25,6 @@ from mirror_rt.server.http.app import create_app
 from mirror_rt.server.monitoring.logs import configure_logging
 from mirror_rt.server.process.uvicorn_server import run_app
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Serve until SIGTERM, or until standard input ends."""

@@ -17,9 +17,6 @@ from mirror_train.cli.training_options import (
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.recipe import OBJECTIVES, BurtConfig, BurtRecipe
 
-__all__ = ["add_parser"]
-
-
 _FILES = {
     "nli": "SNLI, MultiNLI: the published .jsonl or .txt, or a TSV of premise, hypothesis, label",
     "ppdb": "PPDB 2.0, plain or .gz; equally many pairs of each relation are drawn",

@@ -13,8 +13,6 @@ from mirror_train.cli.tune import add_data_options, training_data
 from mirror_train.flow.recipe import CfConfig, CfRecipe, FlowRecipe
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
-__all__ = ["add_parser"]
-
 _RECIPE = "cf"
 # The fields of the first step's recipe with an option; a flow has options of some of their names.
 _MIRROR = ("epochs", "batch_size", "learning_rate", "temperature", "dropout", "max_length")

@@ -7,8 +7,6 @@ from statistics import median
 from mirror_train.data.scripts import letters_by_script
 from mirror_train.data.training_data import TrainingData
 
-__all__ = ["default_recipe"]
-
 _MOST_WORDS = 5  # of a phrase; what is longer is a sentence
 _UNSPACED = ("Hani", "Hira", "Kana", "Khmr", "Laoo", "Mymr", "Thai")
 _LETTERS = 2  # of a word in these scripts, about

@@ -14,8 +14,6 @@ from mirror_train.flow.recipe import FlowConfig, FlowRecipe
 if TYPE_CHECKING:
     from mirror_train.training.tune import TuneReport
 
-__all__ = ["add_parser", "report"]
-
 
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the command line."""

@@ -20,8 +20,6 @@ from mirror_train.cli.training_options import (
 from mirror_train.pairs.multitask_data import load_multitask_data
 from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
 
-__all__ = ["add_parser"]
-
 # The options for fields with a number for each task, with their help.
 _BY_TASK: Mapping[str, str] = {
     "weights": "factors of the losses",

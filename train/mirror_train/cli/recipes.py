@@ -13,8 +13,6 @@ from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
 
-__all__ = ["add_parser", "add_recipes_option"]
-
 _LEVELS = get_args(Level)
 
 

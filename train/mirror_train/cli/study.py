@@ -33,8 +33,6 @@ from mirror_train.recipes.recipe import Recipe, load_recipe
 if TYPE_CHECKING:
     from mirror_train.experiments.study_run import Run
 
-__all__ = ["add_parser"]
-
 _TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()}
 _NAMES = _TITLES | {NAME: TITLE}
 _OPTIONS = ("pooling", "seeds", "precision", "device")

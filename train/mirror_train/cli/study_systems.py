@@ -19,14 +19,6 @@ from mirror_train.experiments.systems.table import SYSTEMS
 if TYPE_CHECKING:
     from mirror_train.experiments.systems.rows import Row
 
-__all__ = [
-    "NAME",
-    "TITLE",
-    "add_systems_options",
-    "check_systems_options",
-    "run_systems",
-]
-
 NAME = "systems"
 TITLE = "every system of the papers from one base model, on the same sets (docs/guides/systems.md)"
 

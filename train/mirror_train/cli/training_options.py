@@ -12,8 +12,6 @@ from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.cli.parser import add_model
 from mirror_train.model.model_folder import DEFAULT_MODEL
 
-__all__ = ["add_base_options", "add_run_options", "given_config", "print_result"]
-
 if TYPE_CHECKING:
     from mirror_train.training.output_folder import TuneReport
 

@@ -23,8 +23,6 @@ from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
 from mirror_train.training.run_config import TuneConfig
 
-__all__ = ["add_data_options", "add_parser", "training_data"]
-
 _TOP = 10_000
 _NO_OVERRIDES = ("pooling",)  # of the recipe; --pooling is an option of the run
 

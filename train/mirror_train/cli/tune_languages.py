@@ -22,8 +22,6 @@ from mirror_train.training.run_config import TuneConfig
 if TYPE_CHECKING:
     from mirror_train.languages.tune_languages import LanguageJob, LanguageResult
 
-__all__ = ["first_strings", "run_languages"]
-
 # The files of a language's scored pairs below --data, by level.
 _PAIRS = {
     "word": ("multisimlex/{}.tsv", "{}.tsv"),

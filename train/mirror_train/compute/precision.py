@@ -9,8 +9,6 @@ from mirror_rt.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Precision", "resolve_device", "resolve_precision"]
-
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from mirror_rt.errors import ConfigError, ProcessGroupError
 from mirror_train.compute.precision import resolve_device
 
-__all__ = ["Processes", "is_first_process", "joined_processes", "world_size"]
-
 T = TypeVar("T")
 
 _VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # besides WORLD_SIZE

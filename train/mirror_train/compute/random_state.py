@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["RandomState"]
-
 
 class RandomState(NamedTuple):
     """The states of the generators that a forward pass may draw from."""

@@ -14,8 +14,6 @@ from mirror_train.data.training_data import TrainingData
 from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
 from mirror_train.recipes.recipe import Recipe
 
-__all__ = ["Batches", "StepBatch", "check_loss_batch"]
-
 
 def check_loss_batch(data: TrainingData, recipe: Recipe, loss_batch: int, count: int) -> None:
     """Check that the data fill a batch of `loss_batch` pairs that `count` processes can share.

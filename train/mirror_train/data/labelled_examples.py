@@ -14,8 +14,6 @@ import numpy.typing as npt
 from mirror_rt.errors import DataError
 from mirror_train.data.training_data import connected_groups
 
-__all__ = ["Examples", "held_out"]
-
 Rows = npt.NDArray[np.int64]
 
 

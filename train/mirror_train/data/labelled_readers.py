@@ -17,16 +17,6 @@ from mirror_rt.io.text import Table, iter_jsonl, iter_lines
 from mirror_rt.tokens.tokenization import why_invalid
 from mirror_train.data.labelled_examples import Examples
 
-__all__ = [
-    "NLI_LABELS",
-    "PARAPHRASE_LABELS",
-    "SENTIMENT_LABELS",
-    "read_nli",
-    "read_paraphrases",
-    "read_sentiment",
-    "read_similarity",
-]
-
 SENTIMENT_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 PARAPHRASE_LABELS = ("not duplicate", "duplicate")
 NLI_LABELS = ("entailment", "neutral", "contradiction")

@@ -6,8 +6,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["letters_by_script", "script_warning"]
-
 _ENOUGH = 0.5  # share of letters in the expected scripts; names are often in another script
 _LETTERS = 20_000  # number of letters to look at
 

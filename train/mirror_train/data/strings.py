@@ -12,8 +12,6 @@ from mirror_train.data.synonyms import read_synonyms
 from mirror_train.data.training_data import TrainingData
 from mirror_train.data.triplets import read_nli, read_triplets
 
-__all__ = ["DataFormat", "has_word_list", "load_training_data", "word_list"]
-
 DataFormat = Literal["auto", "text", "pairs", "tsv", "triplets", "nli", "synonyms"]
 
 logger = logging.getLogger("mirror_train")

@@ -14,8 +14,6 @@ from mirror_rt.evaluation.readers.tables import read_rows
 from mirror_rt.io.text import iter_lines
 from mirror_train.data.training_data import TrainingData
 
-__all__ = ["MOST_PAIRS", "read_synonyms", "synonym_pairs"]
-
 logger = logging.getLogger("mirror_train")
 
 # The most pairs of one concept, as in SapBERT: without a limit, most pairs would come from the few

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from mirror_rt.tokens.padding import RaggedTokens
 
-__all__ = ["mask_token_spans"]
-
 
 def mask_token_spans(
     tokens: RaggedTokens,

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["TrainingData", "connected_groups"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:

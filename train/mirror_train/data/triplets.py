@@ -12,8 +12,6 @@ from mirror_rt.tokens.tokenization import why_invalid
 from mirror_train.data.labelled_readers import read_nli as read_pairs
 from mirror_train.data.training_data import TrainingData
 
-__all__ = ["nli_triplets", "read_nli", "read_triplets"]
-
 _ANCHORS = ("sent0", "anchor", "premise")
 _POSITIVES = ("sent1", "positive", "entailment")
 _NEGATIVES = ("hard_neg", "negative", "contradiction")

@@ -12,8 +12,6 @@ from mirror_rt.masking import mask_span
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Recipe
 
-__all__ = ["dropout_seed", "epoch_order", "make_views", "step_rng"]
-
 
 @lru_cache(maxsize=1)  # needed at every step
 def epoch_order(n: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:

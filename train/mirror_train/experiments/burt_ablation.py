@@ -20,8 +20,6 @@ from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.ppdb import read_ppdb
 from mirror_train.pairs.recipe import CONCATENATIONS, BurtConfig, BurtRecipe
 
-__all__ = ["ABLATIONS", "read_sets", "run_ablations"]
-
 # The changes of the recipe for each row of each ablation.
 ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
     "objectives": {

@@ -19,8 +19,6 @@ from mirror_rt.errors import DataError
 from mirror_rt.io.atomic import sha256, write_json
 from mirror_train.compute.precision import resolve_device, resolve_precision
 
-__all__ = ["KeptResult", "files_sha256", "machine_facts", "run_setting"]
-
 T = TypeVar("T")
 
 

@@ -19,8 +19,6 @@ from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Level, Recipe, least
 from mirror_train.training.run_config import RunConfig
 
-__all__ = ["STUDIES", "Setup", "Study", "StudyConfig", "find_study"]
-
 
 @dataclass(frozen=True, slots=True)
 class Setup:

@@ -10,8 +10,6 @@ from mirror_rt.io.atomic import new_file
 from mirror_train.experiments.studies import Study
 from mirror_train.experiments.study_report import LEVEL, Row
 
-__all__ = ["plot_study"]
-
 
 def plot_study(path: Path, study: Study, rows: list[Row]) -> None:
     """Plot the rows of `summarize` as a PNG file, along the study's axis or one under the other."""

@@ -15,8 +15,6 @@ from mirror_train.experiments.kept_results import machine_facts
 from mirror_train.experiments.studies import StudyConfig
 from mirror_train.experiments.study_run import Run
 
-__all__ = ["Row", "markdown_table", "summarize", "t_interval", "write_report"]
-
 LEVEL = 0.95
 
 

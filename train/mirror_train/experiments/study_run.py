@@ -25,8 +25,6 @@ from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.run_config import TuneConfig
 from mirror_train.training.tune import tune
 
-__all__ = ["Run", "random_strings", "run_study"]
-
 
 @dataclass(frozen=True, slots=True)
 class Run:

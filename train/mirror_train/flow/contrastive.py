@@ -25,8 +25,6 @@ from mirror_train.training.step_bar import shows_bars, step_bar
 from mirror_train.training.trainer import TrainingStats
 from mirror_train.training.tune import tune, tuned_pooling
 
-__all__ = ["tune_cf"]
-
 
 def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
     """Tune an encoder by Mirror-BERT, fit a flow to it with the same loss, and write both.

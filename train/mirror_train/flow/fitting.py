@@ -26,8 +26,6 @@ from mirror_train.training.contrastive_loss import contrast
 from mirror_train.training.trainer import AUTOCAST, TrainingStats, finite_loss
 from mirror_train.training.view_tokenizer import ViewTokenizer
 
-__all__ = ["RegularisedFit", "bits_per_dimension", "fit_flow", "initial_flow"]
-
 # The most vectors that the ActNorms are fitted to before the first step.
 _INITIAL = 4096
 _ADVICE = "a lower learning rate"

@@ -22,8 +22,6 @@ from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.output_folder import TuneReport, check_disk, write_folder
 from mirror_train.training.step_bar import shows_bars, step_bar
 
-__all__ = ["tune_flow"]
-
 
 def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
     """Fit a flow to an encoder's vectors of `data`, and write both as `config.out`.

@@ -21,8 +21,6 @@ from mirror_train.recipes.recipe import (
 )
 from mirror_train.training.run_config import RunConfig
 
-__all__ = ["CfConfig", "CfRecipe", "FlowConfig", "FlowPooling", "FlowRecipe"]
-
 FlowPooling = Literal["auto", "cls", "mean", "mean-without-special"]
 
 

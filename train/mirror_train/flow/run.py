@@ -18,8 +18,6 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 
-__all__ = ["check_batch", "check_one_process", "frozen_head", "text_vectors", "tuned_level"]
-
 
 def check_one_process(command: str) -> None:
     """Raise ConfigError where torchrun has started several processes."""

@@ -18,8 +18,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.recipes.recipe import Level, Recipe, load_recipe, suggest
 
-__all__ = ["BaseModel", "LanguageRecipe", "LanguageTable", "load_languages"]
-
 _LEVELS: tuple[Level, ...] = get_args(Level)
 _POOLINGS = ("auto", *get_args(Pooling))
 _LANGUAGE_KEYS = ("name", "scripts", "base", *_LEVELS)

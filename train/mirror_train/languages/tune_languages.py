@@ -34,8 +34,6 @@ from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
 from mirror_train.training.tune import load_base, tune
 
-__all__ = ["REPORT_FILE", "LanguageJob", "LanguageResult", "Measures", "tune_languages"]
-
 REPORT_FILE = "languages.json"
 _GEOMETRY_TEXTS = 1000
 

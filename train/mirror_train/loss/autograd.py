@@ -13,8 +13,6 @@ from mirror_train.loss.steps import Inputs, Options, backward, forward
 if TYPE_CHECKING:
     from mirror_train.loss.distributed import Gathered
 
-__all__ = ["evaluate"]
-
 
 def evaluate(inputs: Inputs, options: Options, gathered: Gathered | None) -> Tensor:
     """Return the loss, differentiable in z1, z2 and the hard negatives.

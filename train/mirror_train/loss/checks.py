@@ -10,8 +10,6 @@ from torch import Tensor
 
 from mirror_train.loss.kernel import Variant
 
-__all__ = ["check_inputs", "check_options"]
-
 
 def check_inputs(
     z1: Tensor, z2: Tensor, hard: Tensor | None, ids: Tensor | None, *, alone: bool

@@ -13,8 +13,6 @@ from torch import Tensor
 from mirror_rt import _core
 from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
 
-__all__ = ["DTYPES", "CpuKernel", "CpuRows", "address", "unavailable_reason"]
-
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _FORCED = "MIRROR_RT_INSTRUCTION_SET"
 

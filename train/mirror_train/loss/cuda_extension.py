@@ -10,8 +10,6 @@ from torch import Tensor
 
 from mirror_train.loss.cpu_kernel import DTYPES
 
-__all__ = ["EXTENSION", "extension_is_built", "unavailable_reason"]
-
 EXTENSION = "mirror_train._cuda"
 _OLDEST = (7, 5)  # the first compute capability with the matrix loads that the kernels use
 

@@ -31,8 +31,6 @@ from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
 if TYPE_CHECKING:
     import mirror_train._cuda as _cuda
 
-__all__ = ["CudaKernel"]
-
 # Size of the panel of weights: waves so large that the sums are rarely read and written again.
 _PANEL_BYTES = 256 << 20
 # Tiles in each direction of a wave of logsumexp: enough to keep every GPU busy, while the partial

@@ -17,15 +17,6 @@ from mirror_train.loss.cpu_kernel import DTYPES
 if TYPE_CHECKING:
     import mirror_train._cuda as _cuda
 
-__all__ = [
-    "CudaRows",
-    "addresses",
-    "check_alike",
-    "check_blocks",
-    "check_vector",
-    "empty_like_rows",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CudaRows:

@@ -12,8 +12,6 @@ from mirror_train.loss import cpu_kernel, cuda_extension, cuda_kernel
 from mirror_train.loss.kernel import Kernel
 from mirror_train.loss.torch_kernel import TorchKernel
 
-__all__ = ["Impl", "choose_kernel", "kernel_named"]
-
 Impl = Literal["auto", "torch", "cpu", "cuda"]
 
 _log = logging.getLogger("mirror_train")

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from mirror_train.loss.kernel import Negatives, Objective
 
-__all__ = ["Gathered", "gather"]
-
 # The new name since torch 2.13, where the old one warns.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _checked: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()

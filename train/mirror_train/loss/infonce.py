@@ -23,8 +23,6 @@ from mirror_train.loss.dispatch import Impl, choose_kernel
 from mirror_train.loss.kernel import Variant
 from mirror_train.loss.steps import Inputs, Options
 
-__all__ = ["infonce"]
-
 
 def infonce(
     z1: Tensor,

@@ -26,8 +26,6 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-__all__ = ["Kernel", "Negatives", "Objective", "Pairs", "Variant"]
-
 Variant = Literal["ntxent", "decoupled", "one_way"]
 RowsT = TypeVar("RowsT")
 

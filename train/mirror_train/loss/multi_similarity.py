@@ -24,8 +24,6 @@ from torch.nn import functional
 
 from mirror_train.loss.checks import check_inputs
 
-__all__ = ["multi_similarity"]
-
 
 def multi_similarity(
     z1: Tensor,

@@ -14,8 +14,6 @@ from mirror_train.loss.kernel import Kernel, Negatives, Objective, Pairs, Varian
 if TYPE_CHECKING:
     from mirror_train.loss.distributed import Gathered
 
-__all__ = ["Inputs", "Options", "backward", "forward"]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

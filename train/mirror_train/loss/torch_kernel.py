@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
 
-__all__ = ["TorchKernel", "TorchRows"]
-
 # Cosines held at once. Larger chunks are no faster; a chunk needs three or four tensors this large.
 _CHUNK_ELEMENTS = 1 << 21
 _SHORTEST = 1e-12  # the norm of a shorter row is clamped to this

@@ -22,19 +22,6 @@ from mirror_train.model.json_file import read_json, read_object
 from mirror_train.model.pooling import POOLING_MODES
 from mirror_train.model.pooling_head import Head, Normalize
 
-__all__ = [
-    "FLOW_MODULE",
-    "POOLING_FLAGS",
-    "Declared",
-    "TextOptions",
-    "declared",
-    "declared_head",
-    "declared_pad_to",
-    "declared_pooling",
-    "declared_text_options",
-    "transformer_folder",
-]
-
 logger = logging.getLogger("mirror_train")
 
 _MODULES = "modules.json"

@@ -15,16 +15,6 @@ from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
 from mirror_train.model.json_file import read_object
 
-__all__ = [
-    "Dense",
-    "check_finite",
-    "load_dense",
-    "load_weights",
-    "read_weights",
-    "save_dense",
-    "save_weights",
-]
-
 logger = logging.getLogger("mirror_train")
 
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from mirror_rt.errors import ConfigError
 from mirror_train.model.families import FAMILIES, family_of
 
-__all__ = ["drop_heads", "drophead"]
-
 
 @contextlib.contextmanager
 def drophead(model: Any, rate: float) -> Iterator[None]:

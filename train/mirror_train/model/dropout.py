@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["dropout_fields", "set_dropout"]
-
 # Dropout in heads that an encoder does not have, and layer dropout, which is another technique.
 _NOT_FEATURE_DROPOUT = ("classifier_dropout", "summary_last_dropout", "layerdrop")
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FAMILIES", "GENERIC", "Family", "family_of"]
-
 # Fused operators of onnxruntime in an encoder graph and their number per layer (0: one per graph).
 _EMBEDDINGS = {"EmbedLayerNormalization": 0}
 _ATTENTION = {"Attention": 1}

@@ -15,8 +15,6 @@ from torch import Tensor
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_train.compute.random_state import RandomState
 
-__all__ = ["Forward", "Rows", "embed_batch", "in_order", "length_groups"]
-
 Rows: TypeAlias = npt.NDArray[np.int64]
 
 # The overhead of one more pass through the layers (kernel launches, small matrices), in tokens.

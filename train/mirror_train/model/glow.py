@@ -31,8 +31,6 @@ from mirror_train.model.dense import load_weights, read_weights, save_weights
 from mirror_train.model.glow_blocks import FlowBlock, FoldedBlock
 from mirror_train.model.json_file import read_object
 
-__all__ = ["Flow", "check_flow_size", "load_flow", "save_flow"]
-
 
 def check_flow_size(size: int) -> None:
     """Raise ConfigError unless a flow can take vectors of `size` dimensions."""

@@ -11,8 +11,6 @@ from torch.nn.utils import skip_init
 
 from mirror_rt.errors import ModelError
 
-__all__ = ["ActNorm", "AdditiveCoupling", "FlowBlock", "FoldedBlock", "InvertibleLinear"]
-
 # The least deviation to divide by, as a share of the root mean square of all deviations. Where a
 # dimension varies less, it carries no signal and must not be amplified.
 _LEAST_DEVIATION = 1e-3

@@ -8,8 +8,6 @@ from typing import Any
 
 from mirror_rt.errors import ModelError
 
-__all__ = ["read_json", "read_object"]
-
 # A tokenizer_config.json with all special tokens of a large vocabulary has a few million bytes.
 _MOST_BYTES = 1 << 26
 

@@ -13,8 +13,6 @@ from mirror_rt.errors import BundleError
 from mirror_train.model.model_folder import DEFAULT_MODEL_LICENSE, is_default_model
 from mirror_train.model.pretrained import Pretrained
 
-__all__ = ["base_license", "describe_base"]
-
 logger = logging.getLogger("mirror_train")
 
 # The identifier on the hub for the first line of a licence text.

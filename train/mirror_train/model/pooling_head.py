@@ -14,8 +14,6 @@ from mirror_train.model.dense import Dense
 from mirror_train.model.glow import Flow
 from mirror_train.model.pooling import pool
 
-__all__ = ["Head", "Normalize"]
-
 
 class Normalize(nn.Module):
     """A layer that scales vectors [B, D] to unit length."""

@@ -27,8 +27,6 @@ from mirror_train.model.families import family_of
 from mirror_train.model.json_file import read_object
 from mirror_train.model.model_folder import DEFAULT_MODEL, SAFE_WEIGHTS, resolve_model
 
-__all__ = ["Pretrained", "load_pretrained", "quiet_transformers"]
-
 logger = logging.getLogger("mirror_train")
 
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")

@@ -20,8 +20,6 @@ from mirror_train.model.glow import Flow, save_flow
 from mirror_train.model.json_file import read_object
 from mirror_train.model.pooling_head import Head
 
-__all__ = ["save_tokenizer", "write_modules"]
-
 # The module names from before version 5, which every version resolves.
 _LIBRARY = "sentence_transformers.models."
 # Keys that transformers 5 adds to tokenizer_config.json: where the tokenizer was loaded from, and

@@ -22,8 +22,6 @@ from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 
-__all__ = ["TorchEncoder"]
-
 
 class TorchEncoder(BatchEncoder):
     """An encoder with the `encode` of a bundle, computed by PyTorch in float32.

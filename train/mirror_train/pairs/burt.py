@@ -20,8 +20,6 @@ from mirror_train.training.output_folder import TuneReport
 from mirror_train.training.step_bar import step_bar
 from mirror_train.training.trainer import TrainingStats
 
-__all__ = ["tune_burt"]
-
 
 def tune_burt(tasks: BurtTasks, config: BurtConfig) -> TuneReport:
     """Train an encoder on pairs and write it, with the heads of its objectives, to `config.out`.

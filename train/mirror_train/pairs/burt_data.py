@@ -20,8 +20,6 @@ from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.ppdb import Ppdb, read_ppdb
 from mirror_train.pairs.recipe import OBJECTIVES
 
-__all__ = ["IDENTIFICATION_LABELS", "BurtTasks", "NegativeSampling", "turns"]
-
 IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
 
 

@@ -20,8 +20,6 @@ from mirror_train.pairs.training import TaskTrainer
 from mirror_train.training.output_folder import TuneReport
 from mirror_train.training.step_bar import step_bar
 
-__all__ = ["evaluate_tasks", "tune_multitask"]
-
 _SIMILARITY_SCALE = (0.0, 5.0)
 
 

@@ -12,9 +12,6 @@ from mirror_train.data.labelled_examples import Examples, held_out
 from mirror_train.data.labelled_readers import read_paraphrases, read_sentiment, read_similarity
 from mirror_train.pairs.recipe import TASKS
 
-__all__ = ["MultitaskData", "TaskData", "load_multitask_data"]
-
-
 _READERS: dict[str, Callable[[Path], Examples]] = {
     "sentiment": read_sentiment,
     "paraphrase": read_paraphrases,

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from mirror_train.data.labelled_examples import Examples
 
-__all__ = ["Passes", "TaskBatch", "batch_of"]
-
 Rows = npt.NDArray[np.int64]
 
 

@@ -25,8 +25,6 @@ from mirror_rt.io.text import iter_lines
 from mirror_rt.tokens.tokenization import why_invalid
 from mirror_train.data.labelled_examples import Examples
 
-__all__ = ["RELATIONS", "Ppdb", "read_ppdb"]
-
 logger = logging.getLogger("mirror_train")
 
 RELATIONS = ("equivalence", "entailment", "independent")

@@ -13,18 +13,6 @@ from mirror_train.compute.precision import Precision
 from mirror_train.recipes.recipe import NotNegative, Positive, Rate, check_rules, least
 from mirror_train.training.run_config import RunConfig
 
-__all__ = [
-    "CONCATENATIONS",
-    "OBJECTIVES",
-    "TASKS",
-    "BurtConfig",
-    "BurtPooling",
-    "BurtRecipe",
-    "MultitaskConfig",
-    "MultitaskRecipe",
-    "TaskConfig",
-]
-
 # The names in section 5.1 of the paper: natural language inference, paraphrase identification and
 # pairwise text classification.
 OBJECTIVES = ("nli", "pi", "ptc")

@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from mirror_rt.heads.task_heads import TaskHead
 
-__all__ = ["CosineLayer", "SoftmaxLayer", "TaskLayer", "join_features"]
-
 
 def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
     """Turn the vectors of n pairs [2n, D], n and then their partners, into [n, len(features) * D].

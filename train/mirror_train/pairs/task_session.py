@@ -24,8 +24,6 @@ from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.training.output_folder import TuneReport, check_disk, write_folder
 from mirror_train.training.trainer import TrainingStats
 
-__all__ = ["Session", "open_session"]
-
 
 @dataclass(frozen=True, slots=True)
 class Session:

@@ -19,8 +19,6 @@ from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.pairs.task_session import Session
 from mirror_train.training.trainer import AUTOCAST, TrainingStats, finite_loss
 
-__all__ = ["TaskTrainer", "warm_up_then_decay"]
-
 
 def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
     """Return a factor that rises linearly to 1 over the first `share` of steps, then falls to 0.

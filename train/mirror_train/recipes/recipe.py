@@ -17,23 +17,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.masking import SpanMask
 from mirror_rt.schema import Rule
 
-__all__ = [
-    "Level",
-    "Loss",
-    "NotNegative",
-    "Positive",
-    "Rate",
-    "Recipe",
-    "ViewMask",
-    "check_rules",
-    "check_types",
-    "checked",
-    "least",
-    "load_recipe",
-    "recipe_names",
-    "suggest",
-]
-
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way", "multi_similarity"]
 ViewMask = Literal[SpanMask, "tokens"]

@@ -16,9 +16,6 @@ from mirror_rt.io.atomic import new_file
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.run_config import check_same_run
 
-__all__ = ["Checkpoint", "CheckpointStore"]
-
-
 # The values of settings that did not exist yet when an older checkpoint was written.
 _ABSENT = {"loss_batch": None, "processes": 1}
 _ABSENT_IN_RECIPE = {

@@ -9,8 +9,6 @@ from mirror_train.data.batches import StepBatch
 from mirror_train.loss import infonce, multi_similarity
 from mirror_train.recipes.recipe import Recipe
 
-__all__ = ["contrast"]
-
 
 def contrast(
     z: Tensor,

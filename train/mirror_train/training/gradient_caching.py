@@ -24,8 +24,6 @@ from torch import Tensor
 
 from mirror_train.compute.random_state import RandomState
 
-__all__ = ["GradCache"]
-
 Chunk = TypeVar("Chunk")
 
 

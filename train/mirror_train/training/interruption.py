@@ -8,8 +8,6 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["Interrupted", "deferred_interrupt"]
-
 
 class Interrupted(KeyboardInterrupt):
     """Training was interrupted after a step; the checkpoint holds everything up to that step."""

@@ -22,8 +22,6 @@ from mirror_train.model.sentence_transformers import save_tokenizer, write_modul
 from mirror_train.training.run_config import RunConfig
 from mirror_train.training.trainer import TrainingStats
 
-__all__ = ["TuneReport", "check_disk", "write_folder"]
-
 
 @dataclass(frozen=True, slots=True)
 class TuneReport:

@@ -14,8 +14,6 @@ from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.recipes.recipe import Recipe, check_rules, least
 
-__all__ = ["RunConfig", "TuneConfig", "check_same_run", "recorded_run"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from mirror_rt.progress import progress_bar
 
-__all__ = ["shows_bars", "step_bar"]
-
 
 def shows_bars(wanted: bool | None) -> bool:
     """Return `wanted`, or, where it is None, whether standard error is a terminal."""

@@ -30,8 +30,6 @@ from mirror_train.training.gradient_caching import GradCache
 from mirror_train.training.interruption import Interrupted, deferred_interrupt
 from mirror_train.training.view_tokenizer import ViewTokenizer
 
-__all__ = ["AUTOCAST", "Trainer", "TrainingStats", "finite_loss", "pad_length"]
-
 AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

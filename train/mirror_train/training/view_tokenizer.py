@@ -8,8 +8,6 @@ from mirror_train.data.token_masking import mask_token_spans
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
 
-__all__ = ["ViewTokenizer"]
-
 
 class ViewTokenizer:
     """A tokenizer of a step's strings that masks a span of each positive if the recipe says so."""

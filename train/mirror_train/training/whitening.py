@@ -21,8 +21,6 @@ from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 
-__all__ = ["centre_again", "fit_whitening", "whitening_layer"]
-
 # The most strings that the mean and the covariance are estimated from.
 _SAMPLE = 5_000
 # This share of the mean eigenvalue is added to every eigenvalue, because some are 0 where there are

@@ -9,8 +9,6 @@ from typing import Literal
 from mirror_rt.evaluation.bootstrap import Difference, difference
 from mirror_rt.evaluation.run import Result
 
-__all__ = ["Claim", "Finding", "judge"]
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:

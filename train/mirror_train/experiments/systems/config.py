@@ -15,8 +15,6 @@ from mirror_train.pairs import BurtRecipe, MultitaskRecipe
 from mirror_train.recipes.recipe import Recipe, least
 from mirror_train.training.run_config import RunConfig
 
-__all__ = ["SystemJob", "SystemsConfig", "fitted"]
-
 RecipeType = TypeVar("RecipeType", Recipe, BurtRecipe, MultitaskRecipe)
 
 

@@ -18,8 +18,6 @@ from mirror_train.data.triplets import read_nli
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
 
-__all__ = ["INPUTS", "Inputs", "find_input"]
-
 # The patterns of each input's files in the folder; {} is the language, others are in English.
 INPUTS: dict[str, tuple[str, ...]] = {
     "sentences": ("sentences/{}.txt",),

@@ -16,8 +16,6 @@ from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.rows import Row, row_to_json
 from mirror_train.experiments.systems.table import BASE, SYSTEMS
 
-__all__ = ["claims_table", "figures_table", "find_claims", "write_report"]
-
 # The measures of geometry that allow comparing models of any scale.
 _GEOMETRY = ("isotropy score normalized", "uniformity", "mean cosine")
 _BEST = 1  # of the accuracies @1 and @5, the table shows @1

@@ -13,8 +13,6 @@ from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.suites import Outcome
 from mirror_train.experiments.systems.worker import Tuned
 
-__all__ = ["Row", "row_from_json", "row_to_json"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -24,8 +24,6 @@ from mirror_train.experiments.systems.worker import Tuned, tune_in_process
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 
-__all__ = ["Opened", "open_with_torch", "run_systems"]
-
 SUITES = ("sentences", "words", "linking", "geometry")
 
 

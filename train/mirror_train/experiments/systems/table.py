@@ -21,8 +21,6 @@ from mirror_train.recipes.recipe import load_recipe, suggest
 if TYPE_CHECKING:
     from mirror_train.training.output_folder import TuneReport
 
-__all__ = ["BASE", "SYSTEMS", "System", "find_systems"]
-
 BASE = "untuned"
 
 

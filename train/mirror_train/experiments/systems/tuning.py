@@ -18,8 +18,6 @@ from mirror_train.training.run_config import TuneConfig
 if TYPE_CHECKING:
     from mirror_train.training.output_folder import TuneReport
 
-__all__ = ["cf_recipe", "tune_burt", "tune_cf", "tune_flow", "tune_mirror", "tune_multitask"]
-
 
 def _steps(own: int, job: SystemJob) -> int:
     return own if job.max_steps is None else min(own, job.max_steps)

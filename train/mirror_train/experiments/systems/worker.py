@@ -11,8 +11,6 @@ from mirror_rt.diagnostics.benchmarking import peak_memory_mb
 from mirror_rt.errors import MirrorError
 from mirror_train.experiments.systems.config import SystemJob
 
-__all__ = ["Tuned", "tune_here"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
