@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import posixpath
 import re
 from pathlib import Path
@@ -9,6 +12,9 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from mirror_rt.cli.commands import installed_commands
+from mirror_rt.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = "repository"  # the folder of the site for files beside docs/
@@ -65,5 +71,13 @@ def outside(page: File) -> list[str]:
 
 
 def commands_page() -> str:
-    """Return the reference of the commands, made from their parsers."""
-    return "# Commands\n"
+    """Return the reference of the commands: the help of each, as their parsers write it."""
+    os.environ["COLUMNS"] = "100"
+    sections = []
+    for command in installed_commands().values():
+        parser, text = Parser(prog="mirror-rt"), io.StringIO()
+        command.add_to(parser.add_subparsers())
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            parser.parse_args([*command.name.split(), "--help"])
+        sections.append(f"## mirror-rt {command.name}\n\n```text\n{text.getvalue()}```\n")
+    return "\n".join(["# Commands", "", *sections])

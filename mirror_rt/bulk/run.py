@@ -188,7 +188,7 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
 def _windows(config: BulkConfig, spec: EncoderSpec) -> Iterator[Window]:
     manifest = read_manifest(spec.folder, pooling=spec.load.pooling)
     # A graph may keep its weights in a file beside it.
-    graph = Path(manifest.variant(spec.load.variant).file)
+    graph = Path(manifest.variant(spec.load.stored_variant).file)
     records = manifest.files.items()
     model_bytes = sum(one.bytes for name, one in records if Path(name).stem == graph.stem)
     rows = iter_records(config.input, config.text_field, config.id_field)

@@ -60,7 +60,7 @@ class BundleModel(PooledModel):
             BundleError: onnxruntime fails on the batch, or gives vectors of another length.
             ClosedError: the model is closed.
         """
-        vectors = self._run(self.runner, batch, normalize=normalize)
+        vectors = self.runner.run(batch, _OUTPUT[normalize])
         if vectors.shape != (len(batch.input_ids), self.dimension):
             raise BundleError(
                 f"{self.runner.graph} gave {vectors.shape[-1]} dimensions, its manifest "
@@ -88,15 +88,17 @@ class BundleModel(PooledModel):
                     self._options,
                     self.check_graph,
                 )
-        return self._run(self._exact, batch, normalize=normalize)
-
-    def _run(self, runner: Runner, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        return runner.run(batch, _OUTPUT[normalize])
+        return self._exact.run(batch, _OUTPUT[normalize])
 
     @property
     def has_token_vectors(self) -> bool:
         """Whether the graph also gives a vector for each token."""
         return self._token_output in self.runner.outputs
+
+    @property
+    def _text_output(self) -> str:
+        """The name of the graph's output with the vectors of texts as pooled."""
+        return _OUTPUT[False]
 
     @property
     def _token_output(self) -> str:
@@ -130,7 +132,7 @@ class BundleModel(PooledModel):
             ids = np.full(shape, pad_id, dtype=np.int64)
             batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
             for runner in self.runner.replicas:
-                self._run(runner, batch, normalize=False)
+                runner.run(batch, self._text_output)
 
     def close(self) -> None:
         """Free the memory once no run is in flight; every later run raises ClosedError."""

@@ -12,7 +12,6 @@ from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.pooled_model import Vectors
-from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.inference.token_pooling import pool
 from mirror_rt.tokens.padding import PaddedBatch
@@ -60,11 +59,30 @@ class PlainModel(BundleModel):
             )
         self._output = found[0]
 
-    def _run(self, runner: Runner, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        found = np.asarray(runner.run(batch, self._output), dtype=np.float32)
+    def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        """Run a padded batch: float32 [rows, D]; pool and normalise what the graph does not.
+
+        Raises:
+            BundleError: onnxruntime fails on the batch, or gives vectors of another length.
+            ClosedError: the model is closed.
+        """
+        found = np.asarray(self.runner.run(batch, self._output), dtype=np.float32)
         if found.ndim == 3:
             found = pool(found, batch.attention_mask, self._modes)
+        if found.shape[-1] != self.dimension:
+            raise BundleError(
+                f"{self.runner.graph} gave {found.shape[-1]} dimensions, its manifest "
+                f"says {self.dimension}"
+            )
         return normalize_rows(found) if normalize else found
+
+    def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:
+        """Return None: nothing tells which of the graphs computes the same in fp32."""
+        return None
+
+    @property
+    def _text_output(self) -> str:
+        return self._output
 
     @property
     def _token_output(self) -> str:

@@ -82,7 +82,7 @@ def test_texts_of_a_file(cli, bundle, tmp_path):
         (("--plot", "x.pdf"), "expected a name in .png"),
         (("--texts", "x", "--lengths", 8), "give --texts or --lengths"),
         (("--threads", 0), "threads must be in 1 .. 1024"),
-        (("--batch-size", 0), "batch_size must be at least 1"),
+        (("--batch-size", 0), "--batch-size must be at least 1"),
     ],
 )
 def test_refusals(cli, bundle, options, message):

@@ -10,6 +10,7 @@ import pytest
 import mirror_export
 import mirror_rt
 import mirror_train
+from mirror_rt.cli.commands import installed_commands
 from paths import ROOT
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra docs)")
@@ -50,3 +51,11 @@ def test_nothing_is_loaded_from_elsewhere(site):
             r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', page.read_text("utf-8")
         )
         assert not loaded, page
+
+
+def test_the_commands_have_a_section_each_with_their_options(site):
+    found = (site / "reference" / "commands" / "index.html").read_text("utf-8")
+    for command in installed_commands().values():
+        assert f"mirror-rt {command.name}</h2>" in re.sub(r"<a .*?</a>", "", found)
+    assert "--batch-size" in found
+    assert "--max-wait" in found

@@ -345,7 +345,7 @@ def test_models_of_a_folder(models, made, cli, tmp_path):
     one_line_error(cli("export", "x", "--all", models, *out), code=2, contains="not both")
     one_line_error(cli("export", *out), code=2, contains="nothing to export")
     one_line_error(cli("export", "x", "--resume", *out), code=2, contains="go with several models")
-    assert "usage:" in cli("export", "x", "y", "--jobs", "two", *out).err
+    assert "--jobs must be an integer or auto" in cli("export", "x", "y", "--jobs", "two", *out).err
 
 
 def test_refusals_before_any_work(models, in_process, tmp_path):

@@ -139,7 +139,7 @@ def test_the_choice_is_said(bundle, cards, caplog):
     with caplog.at_level("INFO", "mirror_rt"):
         Encoder.load(bundle, devices=[0, 1])
     said = [record.getMessage() for record in caplog.records]
-    assert said == [
+    assert [line for line in said if "OpenVINO" not in line] == [
         f"{bundle}/onnx/model_mapped.onnx runs under CPUExecutionProvider on cuda:0, cuda:1"
     ]
 

@@ -115,7 +115,7 @@ def test_the_signature_of_encode_is_that_of_the_fields():
         "truncate_dim",
     ]
     named = {name: p for name, p in parameters.items() if name in ENCODE_FIELDS}
-    assert set(parameters) - set(named) == {"self", "inputs", "show_progress_bar"}
+    assert set(parameters) - set(named) == {"self", "inputs", "show_progress_bar", "unknown"}
     assert list(named) == ENCODE_FIELDS
     hints = typing.get_type_hints(BatchEncoder.encode)
     for field in fields(EncodeOptions):

@@ -400,7 +400,7 @@ def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
         assert len(done.err.strip().splitlines()) == 1, done.err
 
     fails(2, "no model: name a bundle or a pack")
-    fails(1, "is no folder: expected a bundle or a pack", tmp_path / "nowhere")
+    fails(1, "no such folder, and no ready model of that name", tmp_path / "nowhere")
     fails(2, "is one bundle, not a pack", bundle_copy, "--lang", "fr")
     fails(2, "no bundle 'de' in", pack, "--lang", "de")
     fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path / "none")
@@ -408,8 +408,8 @@ def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
     fails(2, "has no API key", bundle_copy, "--api-keys-file", empty)
     fails(2, "TLS needs both", bundle_copy, "--tls-key", empty)
     fails(2, "TLS: ", bundle_copy, "--tls-key", empty, "--tls-certificate", empty)
-    fails(2, "max_wait must be above 0", bundle_copy, "--max-wait", 0)
-    fails(2, "is less than max_items", bundle_copy, "--max-waiting-texts", 1)
+    fails(2, "--max-wait must be above 0", bundle_copy, "--max-wait", 0)
+    fails(2, "is less than --max-items", bundle_copy, "--max-waiting-texts", 1)
     fails(2, "cannot listen at '256.1.1.1'", bundle_copy, "--host", "256.1.1.1")
     fails(1, "CUDA", bundle_copy, "--providers", "cuda")
     with taken_port() as port:

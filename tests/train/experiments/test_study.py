@@ -218,7 +218,7 @@ def test_what_cannot_be_used(inputs, configure, cli, tmp_path, monkeypatch):
         (["ablation", "--out", tmp_path], 2, "pass --data DIR, or --strings FILE"),
         (["ablation", *options, "--lang", "xx", "--out", tmp_path], 2, "words/xx.txt does not"),
         (["ablation", "--data", folder, "--out", tmp_path], 2, "'sentence' needs it: pass --str"),
-        (["ablations", *options, "--out", tmp_path], 2, "invalid choice: 'ablations'"),
+        (["ablations", *options, "--out", tmp_path], 2, "did you mean ablation?"),
         (["ablation", *options, "--top", 0, "--out", tmp_path], 2, "--top must be at least 1"),
         (["ablation", *options, "--seeds", 0, "--out", tmp_path], 2, "seeds must be at least 1"),
         (["ablation", *options, "--top", 5, "--out", tmp_path], 1, "fewer than one batch of 20"),

@@ -48,7 +48,7 @@ def real_texts(data):
 
 
 def test_default_bundle_against_pytorch(cli, default_model, real_texts, tmp_path):
-    result = cli("export", default_model, "--out", tmp_path / "bundle")
+    result = cli("export", default_model, "--max-length", "model", "--out", tmp_path / "bundle")
     assert result.code == 0, result.err
     encoder, reference = Encoder.load(tmp_path / "bundle"), TorchEncoder.load(default_model)
     lengths = dict(zip(real_texts, map(len, encoder.tokenize(real_texts)), strict=True))
