@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.adapters.lazy import LazyEncoder
+from mirror_rt.bundle.ready_models import READY_MODELS
 from mirror_rt.compat.arguments import refuse
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
@@ -82,7 +83,7 @@ class TextEmbedding:
     @classmethod
     def list_supported_models(cls) -> list[dict[str, Any]]:
         """List the models that load by their name alone; every bundle loads by its folder."""
-        return []
+        return [{"model": model.name, "sources": {"hf": model.source}} for model in READY_MODELS]
 
     @classmethod
     def add_custom_model(cls, *args: Any, **kwargs: Any) -> None:

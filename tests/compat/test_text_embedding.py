@@ -113,3 +113,8 @@ def test_what_cannot_be_done_says_what_to_do(bundle, options, hint):
 def test_a_model_is_not_added_but_exported():
     with pytest.raises(ConfigError, match="mirror-rt export"):
         TextEmbedding.add_custom_model("tiny")
+
+
+def test_the_default_model_is_among_those_that_load_by_name():
+    default = inspect.signature(TextEmbedding.__init__).parameters["model_name"].default
+    assert default in [model["model"] for model in TextEmbedding.list_supported_models()]
