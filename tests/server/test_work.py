@@ -278,6 +278,22 @@ def test_bodies_have_a_limit_together(make):
     run(main())
 
 
+@pytest.mark.parametrize("path", ["/embed_all", "/tokenize"])
+def test_answers_that_are_computed_are_not_cut_off(path, make):
+    """Where more answers begin than the room is for, all whose clients read them are whole."""
+    app = make(max_waiting_texts=30_000)
+    app.state.registry.unread._most = 1
+    body = {"inputs": ["river"] * 600}
+
+    async def main():
+        calls = [Call(app, path, body) for _ in range(12)]
+        for call in calls:
+            status, found = await call.answer()
+            assert (status, len(found)) == (200, 600)
+
+    run(main())
+
+
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/embed_all", "/tokenize"])
 def test_clients_that_do_not_read(path, make):
     """Where their answers fill the memory, the slowest is cut off, and others are served."""
@@ -287,12 +303,13 @@ def test_clients_that_do_not_read(path, make):
 
     async def main():
         first = Call(app, path, body, takes=1)
-        while not first._parts:
+        while first.task not in unread._waiting:
             await asyncio.sleep(0.001)
-        unread._most = 3 * unread._held
-        slow = [Call(app, path, body, takes=1) for _ in range(5)]
-        for call in slow:
-            while not call._parts:
+        unread._most, unread._patience = 3 * unread._held, 0.0
+        slow = []
+        for _ in range(5):
+            slow.append(Call(app, path, body, takes=1))
+            while slow[-1].task not in unread._waiting:
                 await asyncio.sleep(0.001)
         assert unread._held <= unread._most
         reader = Call(app, path, body)

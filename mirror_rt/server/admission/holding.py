@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from mirror_rt.errors import OverloadedError
 
@@ -50,33 +51,34 @@ class BodyRoom:
 class Unread:
     """Limit the bytes of all answers that are being sent in pieces.
 
-    If one more does not fit, the answer whose client has not read for the longest time is cut off,
-    because clients that do not read must neither fill the memory nor keep others out. A single
-    answer of any size may always be sent.
+    If one more does not fit, answers whose clients do not read are cut off, those that have waited
+    for their client longest first: such clients must neither fill the memory nor keep others out.
+    Answers whose next piece is still being computed are left alone, and so are clients that have
+    kept an answer waiting for less than `patience` seconds, even if the limit is exceeded for a
+    while. A single answer of any size may always be sent.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, patience: float = 2.0) -> None:
         self._most = most
+        self._patience = patience
         self._held = 0
-        # The task whose client took a piece most recently is last.
-        self._sizes: OrderedDict[asyncio.Task[object], int] = OrderedDict()
+        self._sizes: dict[asyncio.Task[object], int] = {}
+        # When each answer that waits for its client began to wait; the first has waited longest.
+        self._waiting: dict[asyncio.Task[object], float] = {}
 
     @contextlib.contextmanager
-    def hold(self, size: int) -> Iterator[Callable[[], None]]:
+    def hold(self, size: int) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         """Reserve room for the answer that a task sends in a block; TimeoutError if it is cut off.
 
-        The block is given a function to call when the client has taken a piece.
+        The block is given a function whose context it enters while it waits for the client.
         """
         task = asyncio.current_task()
         assert task is not None
         self._sizes[task] = size
         self._held += size
-        while self._held > self._most and next(iter(self._sizes)) is not task:
-            slowest, freed = self._sizes.popitem(last=False)
-            self._held -= freed
-            slowest.cancel()
+        self._make_room()
         try:
-            yield lambda: self._sizes.move_to_end(task) if task in self._sizes else None
+            yield lambda: self._wait(task)
         except asyncio.CancelledError:
             if task in self._sizes:
                 raise
@@ -85,3 +87,20 @@ class Unread:
             raise TimeoutError(why) from None
         finally:
             self._held -= self._sizes.pop(task, 0)
+
+    @contextlib.contextmanager
+    def _wait(self, task: asyncio.Task[object]) -> Iterator[None]:
+        self._waiting[task] = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waiting.pop(task, None)
+
+    def _make_room(self) -> None:
+        latest = time.monotonic() - self._patience
+        for task, since in list(self._waiting.items()):
+            if self._held <= self._most or since > latest:
+                return
+            del self._waiting[task]
+            self._held -= self._sizes.pop(task)
+            task.cancel()

@@ -62,10 +62,10 @@ class Answer:
         pieces = self.body
         if not isinstance(pieces, AsyncGenerator):
             pieces = _in_turns(pieces)
-        with unread.hold(self.held) as taken:
+        with unread.hold(self.held) as waiting:
             async for piece in _until_hang_up(pieces, receive):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                taken()
+                with waiting():
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
                 await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
 
