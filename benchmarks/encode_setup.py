@@ -209,7 +209,7 @@ def make_bundle(cache):
     folder = cache / "bundle"
     if not folder.is_dir():
         print("  exporting the bundle", flush=True)
-        options = ("--out", str(folder), "--precision", "fp32,int8")
+        options = ("--out", str(folder), "--precision", "fp32,int8", "--max-length", "512")
         call_driver(cache, "-m", "mirror_rt.cli", "export", "all-MiniLM-L6-v2", *options)
     return folder
 

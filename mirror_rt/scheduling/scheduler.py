@@ -16,12 +16,12 @@ from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.inputs import Inputs
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
-from mirror_rt.scheduling.admission import Admission
 from mirror_rt.scheduling.calls import (
     HasPipeline,
     check_scheduler,
 )
 from mirror_rt.scheduling.device_thread import DeviceThread
+from mirror_rt.scheduling.intake import Intake
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import (
     BatchReport,
@@ -94,7 +94,7 @@ class Scheduler:
             token_budget=token_budget,
             run_cost=self._pipeline.model.run_cost,
         )
-        self._calls = Admission(self._pipeline, self._queue)
+        self._calls = Intake(self._pipeline, self._queue)
         self._devices = [
             DeviceThread(pipeline, self._queue, self._report)
             for pipeline in pipelines

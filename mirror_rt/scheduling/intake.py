@@ -21,7 +21,7 @@ from mirror_rt.scheduling.requests import Call, RequestTimes, make_request
 T = TypeVar("T")
 
 
-class Admission:
+class Intake:
     """Takes calls, from threads or asyncio tasks, into the queue of one scheduler.
 
     Args:
