@@ -11,8 +11,13 @@ constexpr int kVectors = MIRROR_RT_VECTORS;  // of a row of a register tile
 constexpr int kColumns = kVectors * kLanes;
 static_assert(kPanel % kColumns == 0);
 
-/// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units.
-template <class Op, int R, int V>
+// The weights of a small model come from the last cache or from memory, which takes longer than the
+// arithmetic on a few rows, and the processor's own prefetching ends with every page of 4 KB.
+constexpr std::int64_t kBytesAhead = 8192;
+
+/// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units. `Fetch`
+/// fetches what follows in b into the cache.
+template <class Op, int R, int V, bool Fetch = false>
 inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
                      std::int64_t b_stride, std::int64_t units, typename Op::Sum (&sums)[R][V]) {
   typename Op::Sum local[R][V];
@@ -24,7 +29,11 @@ inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const ty
   for (std::int64_t k = 0; k < units; ++k, b += b_stride) {
     typename Op::Units right[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) right[v] = load_as<typename Op::Units>(b + v * kLanes);
+    for (int v = 0; v < V; ++v) {
+      const auto* next = b + v * kLanes;
+      right[v] = load_as<typename Op::Units>(next);
+      if constexpr (Fetch) __builtin_prefetch(reinterpret_cast<const char*>(next) + kBytesAhead);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const auto left = Op::broadcast(a[r * a_stride + k]);
@@ -92,6 +101,7 @@ struct PanelRows {
   const Operand& a;
   const Matrix& w;
   std::int64_t panel;
+  std::int64_t begin;  // the first row: the later ones find the weights in the cache
   const Result& result;
 
   template <int R>
@@ -102,7 +112,11 @@ struct PanelRows {
     const Unit* right = static_cast<const Unit*>(w.packed) + panel * w.units * kPanel;
     for (int column = 0; column < kPanel; column += kColumns) {
       typename Op::Sum sums[R][kVectors];
-      multiply<Op, R, kVectors>(left, stride, right + column, kPanel, w.units, sums);
+      if (row == begin) {
+        multiply<Op, R, kVectors, true>(left, stride, right + column, kPanel, w.units, sums);
+      } else {
+        multiply<Op, R, kVectors>(left, stride, right + column, kPanel, w.units, sums);
+      }
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         const std::int64_t at = panel * kPanel + column + v * kLanes;
@@ -127,11 +141,11 @@ void product(Precision precision, const Operand& a, const Matrix& w, std::int64_
              std::int64_t begin, std::int64_t end, const Result& result) {
   switch (precision) {
     case Precision::float32:
-      return in_steps(begin, end, PanelRows<Float32>{a, w, panel, result});
+      return in_steps(begin, end, PanelRows<Float32>{a, w, panel, begin, result});
     case Precision::bfloat16:
-      return in_steps(begin, end, PanelRows<Bfloat16>{a, w, panel, result});
+      return in_steps(begin, end, PanelRows<Bfloat16>{a, w, panel, begin, result});
     case Precision::int8:
-      return in_steps(begin, end, PanelRows<Int8>{a, w, panel, result});
+      return in_steps(begin, end, PanelRows<Int8>{a, w, panel, begin, result});
   }
 }
 
