@@ -35,6 +35,13 @@ step "fetch Triton's client and schema (it wants older versions of what others n
   --upgrade --target build/tritonclient tritonclient geventhttpclient gevent greenlet zope.event \
   zope.interface python-rapidjson brotli
 
+step "fetch Helm as a library (whose Python part runs with 3.11, too), and Kubernetes' schemas"
+[ -d build/helm/helm_sdkpy ] || {
+  .venv/bin/python -m pip install --quiet --target build/helm cffi kubernetes-validate
+  .venv/bin/python -m pip install --quiet --no-deps --ignore-requires-python \
+    --target build/helm helm-sdkpy
+}
+
 step "fetch fastembed, whose class is compared (it wants an older huggingface_hub than transformers)"
 [ -d build/fastembed ] || .venv/bin/python -m pip install --quiet --no-deps \
   --target build/fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
