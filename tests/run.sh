@@ -30,9 +30,17 @@ step "install everything into .venv (compiler warnings are errors)"
   --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
 wait "$wheel" || { cat build/wheel.log; exit 1; }
 
-step "fetch the schema of Triton (its client wants older versions of what others need)"
-[ -d build/tritonclient ] || .venv/bin/python -m pip install --quiet --no-deps \
-  --target build/tritonclient tritonclient
+step "fetch Triton's client and schema (it wants older versions of what others need)"
+[ -d build/tritonclient/geventhttpclient ] || .venv/bin/python -m pip install --quiet --no-deps \
+  --upgrade --target build/tritonclient tritonclient geventhttpclient gevent greenlet zope.event \
+  zope.interface python-rapidjson brotli
+
+step "fetch Helm as a library (whose Python part runs with 3.11, too), and Kubernetes' schemas"
+[ -d build/helm/helm_sdkpy ] || {
+  .venv/bin/python -m pip install --quiet --target build/helm cffi kubernetes-validate
+  .venv/bin/python -m pip install --quiet --no-deps --ignore-requires-python \
+    --target build/helm helm-sdkpy
+}
 
 step "fetch fastembed, whose class is compared (it wants an older huggingface_hub than transformers)"
 [ -d build/fastembed ] || .venv/bin/python -m pip install --quiet --no-deps \

@@ -1,4 +1,4 @@
-"""An HTTP server that speaks OpenAI's and text-embeddings-inference's protocols.
+"""An HTTP server that speaks the protocols of OpenAI, text-embeddings-inference and KServe.
 
 >>> from mirror_rt.server import ServerConfig, create_app
 >>> app = create_app("bundle", ServerConfig(max_items=64))  # an ASGI application

@@ -134,9 +134,19 @@ def check_interruption(processes, config, data):
     Trainer._step = interrupted
     message = outcome(lambda: tune(data, config))
     Trainer._step = step
+    load = CheckpointStore.load
+    if processes.rank == 1:  # as on a node with a disk of its own
+        CheckpointStore.load = lambda _: None
+    unseen = outcome(lambda: tune(data, replace(config, resume=True)))
+    CheckpointStore.load = load
     resumed = tune(data, replace(config, resume=True))
-    return {"message": message, "whole": whole.stats.losses, "resumed": resumed.stats.losses,
-            "processes": resumed.manifest.training["processes"]}  # fmt: skip
+    return {
+        "message": message,
+        "unseen": unseen,
+        "whole": whole.stats.losses,
+        "resumed": resumed.stats.losses,
+        "processes": resumed.manifest.training["processes"],
+    }
 
 
 def main(device, model, pairs, folder):

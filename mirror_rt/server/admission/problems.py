@@ -78,6 +78,11 @@ def tei_shape(problem: Problem) -> bytes:
     return orjson.dumps({"error": problem.message, "error_type": kind})
 
 
+def inference_shape(problem: Problem) -> bytes:
+    """Return the error object of the Open Inference Protocol as JSON."""
+    return orjson.dumps({"error": problem.message})
+
+
 def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
     """Return what an error means to the client; None for an unforeseen error.
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.http import openai, pages, status, tei
+from mirror_rt.server.http import open_inference, openai, pages, status, tei
 from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
@@ -30,6 +30,7 @@ _POSTS: list[tuple[str, Handler]] = [
     ("/embed_all", tei.embed_all),
     ("/similarity", tei.similarity),
     ("/tokenize", tei.tokenize),
+    ("/v2/models/{name}/infer", open_inference.infer),
     ("/", tei.embed),
 ]
 
@@ -80,6 +81,11 @@ def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
         ("/info", tei.info),
         ("/v1/models", openai.models),
         ("/v1/models/{name:path}", openai.model),
+        ("/v2", open_inference.server),
+        ("/v2/health/live", _always(Answer(b'{"live":true}'))),
+        ("/v2/health/ready", open_inference.ready),
+        ("/v2/models/{name}/ready", open_inference.model_ready),
+        ("/v2/models/{name}", open_inference.model),
         ("/openapi.json", _always(Answer(orjson.dumps(openapi_document())))),
         ("/docs", _always(pages.DOCS_PAGE)),
         ("/docs/scalar.js", _always(pages.RENDERER)),
@@ -115,7 +121,8 @@ def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middl
         allow_headers=["authorization", "content-type", "x-request-id", "x-request-timeout"],
         expose_headers=["x-request-id", "x-truncated-items", "retry-after"],
     )
-    gate = Middleware(Gate, registry=registry, posts=posts)
+    fixed = {path: endpoint for path, endpoint in posts.items() if "{" not in path}
+    gate = Middleware(Gate, registry=registry, posts=fixed)
     return [cors, gate] if origins else [gate]
 
 

@@ -30,6 +30,12 @@ _STAND_IN = "\0large" * 1000
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+def decoders(type: type[T]) -> dict[str, msgspec.json.Decoder[T]]:
+    """Return decoders of a struct, by what becomes of fields that it does not have."""
+    lenient = msgspec.defstruct(type.__name__, [], bases=(type,), forbid_unknown_fields=False)
+    return {"refuse": msgspec.json.Decoder(type), "ignore": msgspec.json.Decoder(lenient)}
+
+
 class BodyDecoder(Generic[T]):
     """A decoder of the bodies of one path.
 
@@ -40,9 +46,7 @@ class BodyDecoder(Generic[T]):
     """
 
     def __init__(self, type: type[T], field: str, items: Any) -> None:
-        lenient = msgspec.defstruct(type.__name__, [], bases=(type,), forbid_unknown_fields=False)
-        self._decoders: dict[str, msgspec.json.Decoder[T]] = {"refuse": msgspec.json.Decoder(type),
-                          "ignore": msgspec.json.Decoder(lenient)}  # fmt: skip
+        self._decoders = decoders(type)
         self._items = msgspec.json.Decoder(items)
         self._field = field
 

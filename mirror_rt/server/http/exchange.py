@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mirror_rt.server.models.registry import Serving
 
 HTML, JSON = b"text/html; charset=utf-8", b"application/json"
+OCTETS = b"application/octet-stream"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # A little more of a body that is too large is read and discarded: most clients send all of it
 # before they read the answer, and would lose the answer if the connection were closed at once.

@@ -7,9 +7,10 @@ from typing import cast
 
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts
+from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http.exchange import Answer, Exchange
-from mirror_rt.server.http.schemas import Inputs
+from mirror_rt.server.http.schemas import EmbeddingsRequest, InferParameters, Inputs
 from mirror_rt.server.models.service import Items, ModelService
 
 # Number of vectors that are written at a time; other tasks have their turn in between.
@@ -29,6 +30,23 @@ async def encode(
     encoded = await service.encode(items, timeout, options, exchange.times)
     exchange.tokens = sum(encoded.token_counts.tolist())
     return encoded
+
+
+def options_of(
+    request: EmbeddingsRequest | InferParameters, service: ModelService
+) -> EncodeKeywords:
+    """Return the options of `Encoder.encode` that a request gives."""
+    name = request.prompt_name
+    if name is None and request.prompt is None and request.input_type is not None:
+        names = QUERY_NAMES if request.input_type == "query" else DOCUMENT_NAMES
+        name = service.encoder.prompts.first_of(names)
+    return {
+        "truncate_dim": request.dimensions,
+        "normalize_embeddings": request.normalize,
+        "on_too_long": request.on_too_long or service.config.on_too_long,
+        "prompt_name": name,
+        "prompt": request.prompt,
+    }
 
 
 def vectors_answer(content: Iterator[bytes], encoded: EncodedTexts) -> Answer:

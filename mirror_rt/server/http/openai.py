@@ -8,13 +8,11 @@ from typing import Any
 
 import orjson
 
-from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts
-from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.exchange import Answer, Exchange
-from mirror_rt.server.http.inputs import ROWS, encode, vectors_answer
+from mirror_rt.server.http.inputs import ROWS, encode, options_of, vectors_answer
 from mirror_rt.server.http.schemas import EmbeddingsRequest, InputList
 from mirror_rt.server.models.registry import Registry
 
@@ -25,7 +23,7 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     """Answer POST /v1/embeddings."""
     request = await _decode(body, registry.config)
     service = registry.service(exchange, request.model, request.lang)
-    options = _options(request, registry, service.encoder.prompts)
+    options = options_of(request, service)
     encoded = await encode(request.input, "input", service, exchange, options)
     usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
     tail = {"model": service.model.name, "usage": usage}
@@ -46,19 +44,6 @@ async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     if name not in registry.models.by_name and name not in registry.models.names_of_default:
         raise Problem(404, "no such model: /v1/models lists them", "model_not_found", "model")
     return Answer(orjson.dumps(_describe(registry, name)))
-
-
-def _options(request: EmbeddingsRequest, registry: Registry, prompts: Prompts) -> EncodeKeywords:
-    name = request.prompt_name
-    if name is None and request.prompt is None and request.input_type is not None:
-        name = prompts.first_of(QUERY_NAMES if request.input_type == "query" else DOCUMENT_NAMES)
-    return {
-        "truncate_dim": request.dimensions,
-        "normalize_embeddings": request.normalize,
-        "on_too_long": request.on_too_long or registry.config.on_too_long,
-        "prompt_name": name,
-        "prompt": request.prompt,
-    }
 
 
 def _describe(registry: Registry, name: str) -> dict[str, Any]:

@@ -16,13 +16,16 @@ from mirror_rt.server.http import schemas
 # The server's address in the curl samples, which the page at /docs replaces by its own.
 ADDRESS = "http://localhost:8080"
 _OPENAI, _TEI, _WATCH = "OpenAI", "text-embeddings-inference", "Operation"
+_OIP = "Open Inference Protocol"
 _TAGS = {
     _OPENAI: "The protocol of OpenAI's clients: set their base URL to this server's `/v1`.",
     _TEI: "The protocol of Hugging Face's server of that name, and of its clients.",
+    _OIP: "The protocol of KServe, Triton and their clients, version 2; `text` is its input, "
+    "`embedding` its output.",
     _WATCH: "Probes, load and metrics of the server.",
 }
 _INTRODUCTION = """
-Text embeddings, in the protocols of OpenAI and of text-embeddings-inference.
+Text embeddings, in the protocols of OpenAI, of text-embeddings-inference and of KServe.
 
 Each path has a sample for curl. Where the server wants an API key, add
 `-H 'Authorization: Bearer KEY'`; the paths that stay open are the probes and these pages.
@@ -51,6 +54,22 @@ _TIMEOUT = {
 }
 
 
+_NAME = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "description": "The name of a model.",
+    "example": answers.NAME,
+}
+_JSON_LENGTH = {
+    "name": "Inference-Header-Content-Length",
+    "in": "header",
+    "description": "The bytes of the JSON, where texts follow it as bytes.",
+    "schema": {"type": "integer", "minimum": 0},
+}
+
+
 def _query(name: str, description: str) -> dict[str, Any]:
     schema = {"type": "string", "maxLength": 256}
     return {"in": "query", "name": name, "description": description, "schema": schema}
@@ -69,6 +88,7 @@ class _Operation:
     request: type[msgspec.Struct] | None = None
     body: dict[str, Any] | None = None  # an example of the request
     media: str = "application/json"
+    octets: bool = False  # whether the answer may be bytes, too
     statuses: tuple[int, ...] = (401,)
     parameters: tuple[dict[str, Any], ...] = ()
 
@@ -87,8 +107,7 @@ _OPERATIONS = (
     _Operation(
         _OPENAI, "/v1/models/{name}", "One model", "Describes a model.", answers.MODEL,
         statuses=(401, 404),
-        parameters=({"name": "name", "in": "path", "required": True, "schema": {"type": "string"},
-                     "description": "The name of a model.", "example": answers.NAME},),
+        parameters=(_NAME,),
     ),
     _Operation(
         _TEI, "/embed", "A vector for each text",
@@ -126,6 +145,24 @@ _OPERATIONS = (
         parameters=(_query("model", "The name of a model; without it the default model."),
                     _query("lang", "The language of a model of a pack.")),
     ),
+    _Operation(
+        _OIP, "/v2/models/{name}/infer", "A vector for each text",
+        "Encodes the tensor `text` to the tensor `embedding`. The parameter `dimensions` is here "
+        "to keep the example short.",
+        answers.INFERRED, request=schemas.InferRequest, statuses=_POST, octets=True,
+        parameters=(_NAME, _JSON_LENGTH),
+        body={"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [_TEXT]}],
+              "parameters": {"dimensions": 4}},
+    ),
+    _Operation(_OIP, "/v2/models/{name}", "The tensors of a model", "Describes input and output.",
+               answers.TENSORS, statuses=(401, 404), parameters=(_NAME,)),
+    _Operation(_OIP, "/v2/models/{name}/ready", "Is a model ready?", "Has just run every model.",
+               answers.MODEL_READY, statuses=(401, 404, 503), parameters=(_NAME,)),
+    _Operation(_OIP, "/v2", "The server", "Names the extensions of the protocol.", answers.SERVER),
+    _Operation(_OIP, "/v2/health/live", "Is the process alive?", "Answers as /health does.",
+               answers.LIVE_V2, statuses=()),
+    _Operation(_OIP, "/v2/health/ready", "Is every model ready?", "Answers as /ready does.",
+               answers.READY_V2, statuses=(503,)),
     _Operation(_WATCH, "/", "The status page", "Shows models, load and queue in a browser.",
                answers.PAGE, media="text/html", statuses=()),
     _Operation(_WATCH, "/status", "Models, load, queue and memory",
@@ -164,7 +201,7 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _operation(method: str, one: _Operation) -> dict[str, Any]:
-    name = "OpenAIError" if one.path.startswith("/v1/") else "Error"
+    name = {_OPENAI: "OpenAIError", _OIP: "InferenceError"}.get(one.tag, "Error")
     problem = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     responses: dict[str, Any] = {
         "200": {
@@ -172,6 +209,8 @@ def _operation(method: str, one: _Operation) -> dict[str, Any]:
             "content": {one.media: {"schema": one.answer}},
         }
     }
+    if one.octets:
+        responses["200"]["content"]["application/octet-stream"] = {"schema": {"type": "string"}}
     for status in one.statuses:
         responses[str(status)] = {"description": _REASONS[status], "content": problem}
     described = {
@@ -187,7 +226,7 @@ def _operation(method: str, one: _Operation) -> dict[str, Any]:
         schema = {"$ref": f"#/components/schemas/{one.request.__name__}"}
         content = {"application/json": {"schema": schema, "example": one.body}}
         described["requestBody"] = {"required": True, "content": content}
-        described["parameters"] = [_TIMEOUT]
+        described["parameters"] = [*one.parameters, _TIMEOUT]
     return described
 
 

@@ -124,6 +124,41 @@ STATUS = _any(
 )
 HEALTH = _any("The process answers.", {"status": "live"})
 READY = _any("Every model has just run.", {"status": "ready"})
+_NAMED = "The name of the model."
+INFERRED = _object_of(
+    "The vectors; by `binary_data` they follow this object as bytes, and the header "
+    "`Inference-Header-Content-Length` says how many bytes it has.",
+    {
+        "model_name": NAME,
+        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [1, 4], "data": _EMBEDDED}],
+    },
+    model_name=_a("string", _NAMED),
+    outputs=_list_of(
+        _object_of(
+            "The tensor `embedding`, and its values, row by row, as `data`.",
+            name={"const": "embedding", "description": "The name of the output."},
+            datatype={"const": "FP32", "description": "The type of the values."},
+            shape=_list_of({"type": "integer"}, "The texts, and the dimensions of a vector."),
+        ),
+        "The one output.",
+    ),
+)
+TENSORS = _any(
+    "The tensors of the model; -1 is any number of texts.",
+    {
+        "name": NAME,
+        "platform": "mirror_rt_onnx",
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
+        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}],
+    },
+)
+MODEL_READY = _any("The model has just run.", {"name": NAME, "ready": True})
+SERVER = _any(
+    "The server.",
+    {"name": "mirror_rt", "version": "0.1.0", "extensions": ["binary_tensor_data"]},
+)
+LIVE_V2 = _any("The process answers.", {"live": True})
+READY_V2 = _any("Every model has just run.", {"ready": True})
 METRICS = _a("string", "Prometheus' text format.")
 PAGE = _a("string", "A page of HTML.")
 ERRORS = {
@@ -142,6 +177,11 @@ ERRORS = {
             param={"type": ["string", "null"], "description": "The field that is wrong."},
             code={"type": ["string", "null"], "description": "A word for programs."},
         ),
+    ),
+    "InferenceError": _object_of(
+        "An error, as the Open Inference Protocol has it.",
+        {"error": "inputs: item 0 is empty"},
+        error=_a("string", "One line for people."),
     ),
     "Error": _object_of(
         "An error, as text-embeddings-inference writes it.",

@@ -15,6 +15,7 @@ from mirror_rt.server.admission.problems import (
     HUNG_UP,
     Problem,
     ProblemShape,
+    inference_shape,
     malformed,
     openai_shape,
     problem_of,
@@ -30,16 +31,20 @@ access = logging.getLogger("mirror_rt.server.access")
 Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
 
 # Probes have no key; the documents and the page contain nothing that the source code does not.
-_OPEN = frozenset({"/health", "/ready", "/docs", "/docs/scalar.js", "/openapi.json"})
+_OPEN = frozenset({"/health", "/ready", "/v2/health/live", "/v2/health/ready", "/docs",
+                   "/docs/scalar.js", "/openapi.json"})  # fmt: skip
 # Headers that decide something, and that a request may therefore have only once: with two, a
 # server that reads the first and a server that reads the last would disagree.
 _SINGLE = frozenset({b"authorization", b"content-encoding", b"content-length", b"content-type",
-                     b"x-request-id", b"x-request-timeout"})  # fmt: skip
+                     b"inference-header-content-length", b"x-request-id",
+                     b"x-request-timeout"})  # fmt: skip
 _EXCHANGE = "mirror_rt.exchange"
 
 
 def shape_of(path: str) -> ProblemShape:
     """Return the shape in which the clients of a path expect errors."""
+    if path.startswith("/v2"):
+        return inference_shape
     return openai_shape if path.startswith("/v1/") else tei_shape
 
 

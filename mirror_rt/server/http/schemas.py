@@ -51,6 +51,16 @@ Truncate = Annotated[
     Meta(description="Cut texts that are too long (true) or refuse them with 413 (false); "
          "as the server was started if null."),
 ]  # fmt: skip
+InputType = Annotated[
+    Literal["query", "document"] | None,
+    Meta(description="Use the model's own prompt for queries or for documents, if it has one."),
+]
+TooLong = Annotated[
+    OnTooLong | None,
+    Meta(description="What becomes of a text that is longer than the model takes: it is cut, "
+         "refused with 413, or encoded in chunks whose vectors are averaged; as the server "
+         "was started if null."),
+]  # fmt: skip
 Direction = Annotated[
     Literal["Right", "right"],
     Meta(description="The end at which long texts are cut; only the right one is supported."),
@@ -70,19 +80,11 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
     dimensions: Dimensions = None
     user: Annotated[str | None, Meta(description="It is accepted and ignored.")] = None
     lang: Language = None
-    input_type: Annotated[
-        Literal["query", "document"] | None,
-        Meta(description="Use the model's own prompt for queries or for documents, if it has one."),
-    ] = None
+    input_type: InputType = None
     prompt_name: PromptName = None
     prompt: Prompt = None
     normalize: Normalize = None
-    on_too_long: Annotated[
-        OnTooLong | None,
-        Meta(description="What becomes of a text that is longer than the model takes: it is cut, "
-             "refused with 413, or encoded in chunks whose vectors are averaged; as the server "
-             "was started if null."),
-    ] = None  # fmt: skip
+    on_too_long: TooLong = None
 
 
 class _OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -138,3 +140,76 @@ class TokenizeRequest(_OfModel, kw_only=True):
         bool, Meta(description="Include the tokens that the model adds, such as [CLS] and [SEP].")
     ] = True
     prompt_name: PromptName = None
+
+
+class TensorParameters(Struct, forbid_unknown_fields=True):
+    """How the texts of a tensor are sent."""
+
+    binary_data_size: Annotated[
+        Annotated[int, Meta(ge=0, lt=1 << 31)] | None,
+        Meta(description="The texts are so many bytes after the JSON: each its length as a "
+             "little-endian uint32, and its UTF-8."),
+    ] = None  # fmt: skip
+    content_type: Annotated[Name | None, Meta(description="It is accepted and ignored.")] = None
+
+
+class InferInput(Struct, forbid_unknown_fields=True):
+    """The tensor `text`."""
+
+    name: Annotated[Literal["text"], Meta(description="The name of the input.")]
+    datatype: Annotated[Literal["BYTES"], Meta(description="Texts are BYTES.")]
+    shape: Annotated[
+        list[Annotated[int, Meta(ge=0, lt=1 << 31)]],
+        Meta(min_length=1, max_length=2, description="The number n of texts: [n] or [n, 1]."),
+    ]
+    data: Annotated[
+        list[str | list[str]] | None,
+        Meta(description="The texts, unless they follow the JSON as bytes."),
+    ] = None
+    parameters: TensorParameters | None = None
+
+
+class OutputParameters(Struct, forbid_unknown_fields=True):
+    """How the vectors are sent."""
+
+    binary_data: Annotated[
+        bool | None,
+        Meta(description="As little-endian float32 after the JSON, or as numbers in it."),
+    ] = None
+
+
+class InferOutput(Struct, forbid_unknown_fields=True):
+    """The tensor `embedding`."""
+
+    name: Annotated[Literal["embedding"], Meta(description="The name of the output.")]
+    parameters: OutputParameters | None = None
+
+
+class InferParameters(Struct, forbid_unknown_fields=True):
+    """How the texts are encoded; all of these but the first go beyond the protocol."""
+
+    binary_data_output: Annotated[
+        bool | None,
+        Meta(description="The same as `binary_data`, which goes before it, of the output."),
+    ] = None
+    lang: Language = None
+    input_type: InputType = None
+    prompt_name: PromptName = None
+    prompt: Prompt = None
+    normalize: Normalize = None
+    dimensions: Dimensions = None
+    on_too_long: TooLong = None
+
+
+class InferRequest(Struct, forbid_unknown_fields=True):
+    """A request of the Open Inference Protocol."""
+
+    inputs: Annotated[
+        list[InferInput], Meta(min_length=1, max_length=1, description="The tensor `text`.")
+    ]
+    id: Annotated[Name | None, Meta(description="The answer repeats it.")] = None
+    parameters: InferParameters | None = None
+    outputs: Annotated[
+        Annotated[list[InferOutput], Meta(max_length=1)] | None,
+        Meta(description="The tensor `embedding`; the same if null."),
+    ] = None

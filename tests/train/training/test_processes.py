@@ -3,9 +3,12 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,6 +138,10 @@ def test_an_interruption_of_one_stops_all_at_the_same_step(seen):
     for results in both:
         interruption = results["interruption"]
         assert interruption["message"].startswith("Interrupted: interrupted after step 4 of 5")
+        assert interruption["unseen"] == (
+            "ConfigError: the processes of this run differ in the step of the checkpoint, which "
+            "all nodes must see: [4, 0]"
+        )
         assert interruption["resumed"] == interruption["whole"]
         assert interruption["processes"] == 2
 
@@ -143,24 +150,59 @@ def test_a_lost_process_is_reported(seen):
     assert seen[2].startswith("ProcessGroupError: lost the other processes of this run")
 
 
-def test_torchrun_tunes(tiny_bert, words_file, tmp_path, cli):
-    """The folder of two processes is that of one."""
+@contextlib.contextmanager
+def two_nodes(*arguments):
+    """One process in each of two agents of torchrun, as on two machines."""
+    line = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1,
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}",
+            "--rdzv-id", "tuning", "--local-addr", "127.0.0.1",
+            "-m", "mirror_rt.cli", *arguments]  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for _ in range(2):
+            node = subprocess.Popen(
+                [sys.executable, *map(str, line)], env=ENVIRONMENT, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
+            nodes.append(stack.enter_context(node))
+            stack.callback(kill_node, node)
+        yield nodes
+
+
+def kill_node(node):
+    """Kill an agent, before it can speak to others, and then its process."""
+    if node.poll() is None:
+        children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
+        for process in (node.pid, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def test_two_nodes_of_which_one_dies(tiny_bert, words_file, tmp_path, cli):
+    """The other one says so and ends; both go on from the checkpoint, to the folder of one."""
     line = ["tune", "--recipe", "word", "--model", tiny_bert, "--data", words_file, "--dropout", 0,
-            "--span-length", 2, "--batch-size", 50, "--loss-batch", 200, "--epochs", 1,
-            "--precision", "fp32"]  # fmt: skip
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                "--nproc-per-node", 2, "-m", "mirror_rt.cli"]  # fmt: skip
-    done = subprocess.run(
-        [str(argument) for argument in [*torchrun, *line, "--out", tmp_path / "two"]],
-        env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=TIMEOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 3, "one process speaks"
+            "--span-length", 2, "--batch-size", 25, "--loss-batch", 100, "--epochs", 4,
+            "--precision", "fp32", "--device", "cpu"]  # fmt: skip
+    shared = [*line, "--checkpoint-every", 1, "--out", tmp_path / "two"]
+    with two_nodes(*shared) as nodes:
+        until = time.monotonic() + TIMEOUT
+        while not list(tmp_path.glob("two.checkpoints/step-*.pt")):
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        kill_node(nodes[1])
+        _, said = nodes[0].communicate(timeout=TIMEOUT)
+    assert nodes[0].returncode != 0
+    assert "error: lost the other processes of this run" in said
+    assert not (tmp_path / "two").exists()
+    with two_nodes(*shared, "--resume") as nodes:
+        spoken = [node.communicate(timeout=TIMEOUT) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], spoken
+    assert sorted(len(out.splitlines()) for out, _ in spoken) == [0, 3], "one process speaks"
     assert cli(*line, "--out", tmp_path / "one").code == 0
     one, two = (TorchEncoder.load(tmp_path / name).encode(PROBES) for name in ("one", "two"))
     np.testing.assert_allclose(two, one, atol=1e-5)
     training = json.loads((tmp_path / "two" / "mirror.json").read_text())["training"]
-    assert (training["processes"], training["loss_batch"], training["steps"]) == (2, 200, 2)
+    assert (training["processes"], training["loss_batch"], training["steps"]) == (2, 100, 16)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 

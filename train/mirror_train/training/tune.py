@@ -70,7 +70,8 @@ def _tune(
     run = _run_identity(data, base, recipe, config, precision, processes)
     store = CheckpointStore(config.out, run)
     checkpoint = processes.first_then_all(lambda: _starting_point(store, config))
-    processes.check_alike(run | {"step": checkpoint.step if checkpoint else 0})
+    step = checkpoint.step if checkpoint else 0
+    processes.check_alike(run | {"the step of the checkpoint, which all nodes must see": step})
     processes.in_first(lambda: _check_space(base, config, checkpoint))
     batches = Batches(
         data,

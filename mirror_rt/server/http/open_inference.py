@@ -1,0 +1,175 @@
+"""Speak the Open Inference Protocol, version 2, over REST, as KServe, Triton and MLServer do.
+
+A model has one input, `text` (BYTES [n, 1] or [n]), and one output, `embedding` (FP32 [n, D]):
+those of the repositories that `mirror-rt triton` writes. By Triton's extension for binary tensor
+data, texts and vectors may follow the JSON as bytes.
+
+https://github.com/kserve/open-inference-protocol
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from mirror_rt import __version__
+from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.http.decoding import decoders
+from mirror_rt.server.http.exchange import OCTETS, Answer, Exchange
+from mirror_rt.server.http.inputs import ROWS, encode, options_of, vectors_answer
+from mirror_rt.server.http.schemas import InferInput, InferParameters, InferRequest
+from mirror_rt.server.models.registry import Registry
+from mirror_rt.vectors.quantization import Embeddings
+
+_LENGTH = "inference-header-content-length"
+# JSON is decoded in one piece, which takes some milliseconds; more texts go as bytes.
+_MOST_JSON = 1 << 20
+_decoders = decoders(InferRequest)
+
+
+async def server(_: Registry, __: Exchange, ___: bytes) -> Answer:
+    """Answer GET /v2: the server and its extensions of the protocol."""
+    values = {"name": "mirror_rt", "version": __version__, "extensions": ["binary_tensor_data"]}
+    return Answer(orjson.dumps(values))
+
+
+async def ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
+    """Answer GET /v2/health/ready: every model has just run."""
+    await registry.check_ready()
+    return Answer(b'{"ready":true}')
+
+
+async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
+    """Answer GET /v2/models/{name}: the tensors of a model."""
+    name = exchange.scope["path_params"]["name"]
+    dimension = registry.models.find(name, None).encoder.dimension
+    values = {
+        "name": name,
+        "platform": "mirror_rt_onnx",
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
+        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, dimension]}],
+    }
+    return Answer(orjson.dumps(values))
+
+
+async def model_ready(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
+    """Answer GET /v2/models/{name}/ready: the model has just run, as have all others."""
+    name = exchange.scope["path_params"]["name"]
+    registry.models.find(name, None)
+    await registry.check_ready()
+    return Answer(orjson.dumps({"name": name, "ready": True}))
+
+
+async def infer(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /v2/models/{name}/infer."""
+    size = _json_size(exchange, body)
+    if size > _MOST_JSON:
+        raise Problem(413, f"the JSON has more than {_MOST_JSON} bytes: send the texts as binary "
+                      "data, or in several requests", "too_large")  # fmt: skip
+    request = _decoders[registry.config.unknown_fields].decode(memoryview(body)[:size])
+    name = exchange.scope["path_params"]["name"]
+    parameters = request.parameters or InferParameters()
+    service = registry.service(exchange, name, parameters.lang)
+    texts = _texts(request.inputs[0], body[size:], registry.config.max_items)
+    options = options_of(parameters, service)
+    encoded = await encode(texts, "inputs", service, exchange, options)
+    vectors = encoded.embeddings
+    head = {"model_name": name} | ({"id": request.id} if request.id is not None else {})
+    if not _wants_bytes(request, parameters):
+        return vectors_answer(_numbers(head, vectors), encoded)
+    header = _header(head, vectors, {"binary_data_size": vectors.nbytes})
+    answer = vectors_answer(_bytes(header, vectors), encoded)
+    answer.content_type = OCTETS
+    answer.headers.append((_LENGTH.encode(), str(len(header)).encode()))
+    return answer
+
+
+def _json_size(exchange: Exchange, body: bytes) -> int:
+    """Return the bytes of the JSON, with which the body begins."""
+    text = exchange.headers.get(_LENGTH.encode())
+    if text is None:
+        return len(body)
+    if not text.isdigit() or len(text) > 12 or int(text) > len(body):
+        raise Problem(400, f"{_LENGTH}: expected a number of at most the {len(body)} bytes of the "
+                      "body", "malformed", _LENGTH)  # fmt: skip
+    return int(text)
+
+
+def _texts(given: InferInput, raw: bytes, most: int) -> list[str]:
+    """Return the texts of the input, from the JSON or from the bytes after it.
+
+    Raises:
+        Problem: 400 or 422 for texts, a shape and a number of bytes that contradict each other.
+    """
+    n = given.shape[0]
+    if given.shape[1:] not in ([], [1]):
+        raise _mismatch(f"expected the shape [n] or [n, 1], got {given.shape}")
+    if n > most:
+        raise Problem(413, f"inputs: {n} items, and at most {most} are accepted", "too_large",
+                      "inputs")  # fmt: skip
+    size = given.parameters.binary_data_size if given.parameters is not None else None
+    if (given.data is None) == (size is None):
+        raise _mismatch("expected either data or parameters.binary_data_size")
+    if (size or 0) != len(raw):
+        raise _mismatch(f"{len(raw)} bytes follow the JSON, and binary_data_size is {size}")
+    if given.data is None:
+        return _unpack(raw, n)
+    texts = [text for row in given.data for text in (row if isinstance(row, list) else [row])]
+    if len(texts) != n:
+        raise _mismatch(f"{len(texts)} texts, and the shape is {given.shape}")
+    return texts
+
+
+def _unpack(raw: bytes, n: int) -> list[str]:
+    """Read `n` texts, each its length in 4 bytes and its UTF-8."""
+    texts, at = [], 0
+    for i in range(n):
+        start = at + 4
+        at = start + int.from_bytes(raw[at:start], "little")
+        if start > len(raw) or at > len(raw):
+            raise _mismatch(f"item {i} goes beyond the bytes of the tensor")
+        try:
+            texts.append(raw[start:at].decode())
+        except UnicodeDecodeError:
+            raise _mismatch(f"item {i} is not valid UTF-8") from None
+    if at != len(raw):
+        raise _mismatch(f"{len(raw) - at} bytes follow the {n} items of the shape")
+    return texts
+
+
+def _mismatch(reason: str) -> Problem:
+    return Problem(422, f"inputs: {reason}", "invalid_value", "inputs")
+
+
+def _wants_bytes(request: InferRequest, parameters: InferParameters) -> bool:
+    for output in request.outputs or []:
+        if output.parameters is not None and output.parameters.binary_data is not None:
+            return output.parameters.binary_data
+    return bool(parameters.binary_data_output)
+
+
+def _header(head: dict[str, Any], vectors: Embeddings, parameters: dict[str, int]) -> bytes:
+    output: dict[str, Any] = {"name": "embedding", "datatype": "FP32", "shape": vectors.shape}
+    output |= {"parameters": parameters} if parameters else {}
+    return orjson.dumps(head | {"outputs": [output]})
+
+
+def _numbers(head: dict[str, Any], vectors: Embeddings) -> Iterator[bytes]:
+    """Yield the JSON of an answer in pieces, its vectors as one flat list of numbers."""
+    header = _header(head, vectors, {})
+    yield header[: -len(b"}]}")] + b',"data":'
+    for start in range(0, len(vectors), ROWS):
+        part = orjson.dumps(
+            vectors[start : start + ROWS].ravel(), option=orjson.OPT_SERIALIZE_NUMPY
+        )
+        yield (b"," if start else b"[") + part[1:-1]
+    yield b"]}]}"
+
+
+def _bytes(header: bytes, vectors: Embeddings) -> Iterator[bytes]:
+    """Yield the JSON of an answer, and then the bytes of its vectors in pieces."""
+    yield header
+    for start in range(0, len(vectors), ROWS):
+        yield vectors[start : start + ROWS].astype("<f4", copy=False).tobytes()

@@ -1,0 +1,170 @@
+"""The Helm chart, rendered by Helm's code: what its objects are, and how they fit together.
+
+tests/run.sh installs helm-sdkpy, which is that code as a library, and the schemas of Kubernetes
+into build/helm.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from mirror_rt import __version__
+from mirror_rt.cli import serve
+from mirror_rt.server.http.openapi import openapi_document
+from paths import ROOT, TESTS
+
+CHART, PACKAGES = ROOT / "deploy/helm/mirror-rt", ROOT / "build/helm"
+COMMON = {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"}
+KSERVE = {"enabled": True, "storageUri": "s3://models/bundle"}
+FORMS = {
+    "default": ({}, COMMON | {"HorizontalPodAutoscaler"}),
+    "keda": ({"autoscaling": {"by": "keda"}}, COMMON | {"ScaledObject"}),
+    "fixed": ({"autoscaling": {"by": "none"}}, COMMON),
+    "monitored": (
+        {"podMonitor": {"enabled": True}},
+        COMMON | {"HorizontalPodAutoscaler", "PodMonitor"},
+    ),
+    "bare": (
+        {"autoscaling": {"by": "none"}, "podDisruptionBudget": {"enabled": False},
+         "serviceAccount": {"create": False}, "keysSecret": "", "modelsClaim": "",
+         "serve": {"source": "all-MiniLM-L6-v2"}},
+        {"Deployment", "Service"},
+    ),
+    "kserve": ({"kserve": KSERVE}, {"ServingRuntime", "InferenceService", "ServiceAccount"}),
+    "scheduled": (
+        {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}],
+         "imagePullSecrets": [{"name": "pull"}], "env": [{"name": "HF_HOME", "value": "/tmp"}],
+         "resources": {"limits": {"nvidia.com/gpu": 1}},
+         "affinity": {"podAntiAffinity": {}}},
+        COMMON | {"HorizontalPodAutoscaler"},
+    ),
+}  # fmt: skip
+OPTIONS = {
+    "serve": {"max-body-bytes": 33554432, "max-wait": 0.5, "model-name": "mine"},
+    "autoscaling": {"by": "keda"},
+}
+WRONG = {
+    "replicas": {"replicas": 2},
+    "by": {"autoscaling": {"by": "cpu"}},
+    "drain": {"serve": {"drain": "soon"}},
+    "MAX": {"serve": {"MAX": 1}},
+    "storageUri": {"kserve": {"enabled": True}},
+}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """From the name of a form to its objects by kind, or to Helm's error."""
+    if not PACKAGES.exists():
+        pytest.skip("there is no helm-sdkpy: tests/run.sh installs it into build/helm")
+    home = str(tmp_path_factory.mktemp("home"))
+    values = {name: values for name, (values, _) in FORMS.items()} | WRONG | {"options": OPTIONS}
+    done = subprocess.run(
+        [sys.executable, TESTS / "support/render_chart.py", CHART],
+        input=json.dumps(values), capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(PACKAGES), "HOME": home},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def pod_of(objects):
+    """The pod of the deployment or the runtime, its one container, and its variables."""
+    if "Deployment" in objects:
+        pod = objects["Deployment"]["spec"]["template"]["spec"]
+    else:
+        pod = objects["ServingRuntime"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container, {each["name"]: each["value"] for each in container["env"]}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_objects(rendered, form):
+    """They are those of the form, and Kubernetes' own ones are valid."""
+    assert set(rendered[form]) == FORMS[form][1], rendered[form]
+    for each in rendered[form].values():
+        assert each["metadata"]["name"] == "mine-mirror-rt"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_container(rendered, form):
+    """Its variables are options, its mounts volumes, and its probes paths of the server."""
+    pod, container, variables = pod_of(rendered[form])
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    (command,) = parser._subparsers._group_actions[0].choices.values()
+    options = {f"MIRROR_RT_SERVE_{action.dest.upper()}" for action in command._actions}
+    assert {name for name in variables if name.startswith("MIRROR_RT_SERVE_")} <= options
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+    paths = openapi_document()["paths"]
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        probe = container[kind]["httpGet"]
+        assert "get" in paths[probe["path"]]
+        assert probe["port"] == container["ports"][0]["containerPort"]
+    assert container["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+
+
+@pytest.mark.parametrize("form", sorted(FORMS.keys() - {"kserve"}))
+def test_the_deployment(rendered, form):
+    """Its pods have time to drain, and are those that the other objects mean."""
+    objects = rendered[form]
+    pod, _, variables = pod_of(objects)
+    assert pod["terminationGracePeriodSeconds"] >= int(variables["MIRROR_RT_SERVE_DRAIN"]) + 15
+    selector = objects["Service"]["spec"]["selector"]
+    labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    for kind in {"PodDisruptionBudget", "PodMonitor", "Deployment"} & objects.keys():
+        found = objects[kind]["spec"]["selector"]["matchLabels"]
+        assert found.items() == selector.items() <= labels.items()
+    scalers = {"HorizontalPodAutoscaler", "ScaledObject"} & objects.keys()
+    for kind in scalers:
+        target = objects[kind]["spec"]["scaleTargetRef"]
+        assert (target["kind"], target["name"]) == ("Deployment", "mine-mirror-rt")
+    assert ("replicas" in objects["Deployment"]["spec"]) == (not scalers)
+
+
+def test_kserve(rendered):
+    """The service names the runtime, which serves what KServe has fetched."""
+    objects = rendered["kserve"]
+    runtime, container, variables = pod_of(objects)
+    assert set(runtime) == {"supportedModelFormats", "protocolVersions", "volumes", "containers"}
+    assert (container["name"], variables["MIRROR_RT_SERVE_SOURCE"]) == (
+        "kserve-container", "/mnt/models",
+    )  # fmt: skip
+    predictor = objects["InferenceService"]["spec"]["predictor"]
+    assert predictor["model"]["runtime"] == objects["ServingRuntime"]["metadata"]["name"]
+    (known,) = runtime["supportedModelFormats"]
+    assert predictor["model"]["modelFormat"] == {"name": known["name"]}
+    assert predictor["model"]["storageUri"] == KSERVE["storageUri"]
+
+
+def test_options_and_metrics(rendered):
+    """Numbers are written in full; KEDA asks for a metric that the server has."""
+    objects = rendered["options"]
+    _, _, variables = pod_of(objects)
+    assert variables["MIRROR_RT_SERVE_MAX_BODY_BYTES"] == "33554432"
+    assert variables["MIRROR_RT_SERVE_MAX_WAIT"] == "0.5"
+    assert variables["MIRROR_RT_SERVE_MODEL_NAME"] == "mine"
+    (trigger,) = objects["ScaledObject"]["spec"]["triggers"]
+    metric = re.search(r"mirror_rt_\w+", trigger["metadata"]["query"])
+    metrics = (ROOT / "mirror_rt/server/monitoring/metrics.py").read_text()
+    assert f'"{metric[0]}"' in metrics
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+
+
+@pytest.mark.parametrize("named", WRONG)
+def test_wrong_values_are_refused(rendered, named):
+    assert isinstance(rendered[named], str), rendered[named]
+    assert named in rendered[named]
+
+
+def test_the_version_is_that_of_the_package():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == __version__
