@@ -78,6 +78,9 @@ class Steps:
         yield Step("machine", self.machine_script("gpu_machine.py", "--json", "{result}"), 60)
         seconds = 180 * self.a.patience
         yield Step("build", self.install("build", "--seconds", seconds), 240)
+        if self.on_card:
+            check = [self.python, "-P", "-m", "mirror_train.loss.cuda_check"]
+            yield Step("cores-agree", check, 60, needs=["build"])
         for core in CORES:
             tests = self.script("gpu_pytest.py", "--json", "{result}", KERNEL_TESTS)
             core_only = {"MIRROR_RT_CUDA_CORE": core}

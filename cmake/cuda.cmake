@@ -28,7 +28,7 @@ function(mirror_rt_find_gpu result)
 endfunction()
 
 # Those of mirror_rt_architectures that the compiler knows. The newest also as PTX, which later
-# GPUs compile for themselves.
+# GPUs compile for themselves, and 90, for those between it and the newest that are not listed.
 function(mirror_rt_known_architectures result)
   execute_process(
     COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
@@ -40,6 +40,7 @@ function(mirror_rt_known_architectures result)
   endforeach()
   list(POP_BACK architectures newest)
   list(TRANSFORM architectures APPEND -real)
+  list(TRANSFORM architectures REPLACE "^90-real$" 90)
   set(${result} ${architectures} ${newest} PARENT_SCOPE)
 endfunction()
 
@@ -80,8 +81,9 @@ endfunction()
 
 # The wgmma core needs sm_90a, code for which runs on compute capability 9.0 and nothing else: so
 # it is a file of its own. CMake older than 3.24 does not know the name, hence the plain option.
+# `all`, `all-major` and `native` may mean 9.0, too; where they do not, the file is not used.
 function(mirror_rt_add_wgmma)
-  if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "90"
+  if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "90|all|native"
      OR CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
     return()
   endif()
@@ -95,7 +97,8 @@ endfunction()
 
 function(mirror_rt_add_cuda_module)
   # Without extras: link-time optimisation would not reach the device code anyway.
-  pybind11_add_module(_cuda NO_EXTRAS csrc/bindings/cuda.cpp csrc/infonce/gpu/loss.cu)
+  pybind11_add_module(_cuda NO_EXTRAS 
+    csrc/bindings/cuda.cpp csrc/infonce/gpu/batch.cpp csrc/infonce/gpu/loss.cu)
   mirror_rt_set_up_cuda(_cuda)
   mirror_rt_add_wgmma()
   install(TARGETS _cuda LIBRARY DESTINATION mirror_train)

@@ -4,13 +4,14 @@
 #   bash tests/compile_cuda.sh [OUTPUT_FOLDER]
 #
 # Warnings are errors. Leaves in the folder (default: build/compile_cuda) the module and the logs of
-# ptxas,
-# and prints registers and spills of every kernel; a spill beyond SPILL_LIMIT bytes fails.
+# ptxas, and prints registers and spills of every kernel; a spill beyond SPILL_LIMIT bytes fails. With
+# cuobjdump and nvdisasm (on the path, or in build/cuda-tools) it then reads the disassembly, which
+# has limits of its own: tests/support/cuda_disassembly.py.
 # PYTHON names the interpreter that has pybind11 (default: python3).
 set -euo pipefail
 
 if [[ "${1:-}" == "--help" || "${1:-}" == "-h" ]]; then
-  sed -n '2,10s/^# \{0,1\}//p' "$0"
+  sed -n '2,11s/^# \{0,1\}//p' "$0"
   exit 0
 fi
 
@@ -26,8 +27,9 @@ targets=()
 for architecture in "${architectures[@]}"; do
   targets+=(-gencode "arch=compute_$architecture,code=sm_$architecture")
 done
-newest="${architectures[-1]}"
-targets+=(-gencode "arch=compute_$newest,code=compute_$newest")
+for virtual in 90 "${architectures[-1]}"; do
+  targets+=(-gencode "arch=compute_$virtual,code=compute_$virtual")
+done
 
 # compile SOURCE TARGETS...: to an object, what ptxas reports to SOURCE.log.
 compile() {
@@ -48,7 +50,9 @@ read -r -a includes < <("$python" -m pybind11 --includes | sed 's/-I/-isystem /g
 suffix="$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')"
 "${CXX:-c++}" -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -Wpedantic -Werror \
   "${includes[@]}" -Icsrc -c csrc/bindings/cuda.cpp -o "$out/bindings_cuda.o"
-nvcc -shared -cudart static "$out"/{loss,wgmma,bindings_cuda}.o \
+"${CXX:-c++}" -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -Wpedantic -Werror \
+  -Icsrc -c csrc/infonce/gpu/batch.cpp -o "$out/batch.o"
+nvcc -shared -cudart static "$out"/{loss,wgmma,batch,bindings_cuda}.o \
   -o "$out/_cuda$suffix"
 
 # ptxas names the kernel, then its spills, then its registers, once an architecture.
@@ -68,3 +72,10 @@ cat "$out"/{loss,wgmma}.log | c++filt | awk -v limit="$spill_limit" '
   }
   END { if (failed) { print "a kernel spills more than " limit " bytes"; exit 1 } }
 '
+
+for folder in "$PWD"/build/cuda-tools/nvidia/*/bin; do PATH="$PATH:$folder"; done
+if command -v cuobjdump > /dev/null && command -v nvdisasm > /dev/null; then
+  "$python" tests/support/cuda_disassembly.py "$out"/{loss,wgmma}.o
+else
+  echo "the disassembly was not read: cuobjdump and nvdisasm are missing"
+fi

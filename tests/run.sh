@@ -58,6 +58,9 @@ if [ $# -gt 0 ]; then
 fi
 
 if command -v nvcc > /dev/null; then
+  step "fetch what disassembles the CUDA kernels"
+  [ -d build/cuda-tools ] || .venv/bin/python -m pip install --quiet --no-deps \
+    --target build/cuda-tools nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
   step "compile the CUDA kernels for every architecture (warnings are errors), beside what follows"
   PYTHON=.venv/bin/python bash tests/compile_cuda.sh > build/compile_cuda.log 2>&1 &
   cuda=$!
@@ -79,7 +82,7 @@ step "lint and types"
 (cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core --allowlist stubtest_allowlist.txt)
 
 if [ -n "${cuda:-}" ]; then
-  step "registers and spills of the CUDA kernels"
+  step "registers, spills and code of the CUDA kernels"
   wait "$cuda" || { cat build/compile_cuda.log; exit 1; }
   cat build/compile_cuda.log
 fi

@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "bindings/addresses.h"
+#include "infonce/gpu/batch.h"
 #include "infonce/gpu/loss.h"
 
 namespace py = pybind11;
 using namespace mirror_train;  // NOLINT: this file only binds this namespace
 
 template <>
-inline constexpr bool is_plain<Partial> = true;
+inline constexpr bool is_plain<MaxAndSum> = true;
 
 namespace {
 
@@ -42,9 +43,9 @@ void bind_types(py::module_& m) {
       .value("bfloat16", Dtype::kBFloat16);
   define_struct<Rows, std::uint16_t*, float*, std::int64_t, std::int64_t, std::int64_t, bool>(
       m, "Rows", "unit", "norms", "count", "dim", "stride", "split");
-  define_struct<Negatives, std::int64_t, std::int64_t, std::int64_t, const std::int64_t*,
-                const std::int64_t*>(m, "Negatives", "n_rows", "n_columns", "period", "row_ids",
-                                     "column_ids");
+  define_struct<Negatives, std::int64_t, std::int64_t, std::int64_t, const std::int32_t*,
+                const std::int32_t*>(m, "Negatives", "n_rows", "n_columns", "period", "row_ranks",
+                                     "column_ranks");
   py::class_<WaveSize>(m, "WaveSize", py::module_local())
       .def(py::init([](const std::pair<int, int>& s) { return WaveSize{s.first, s.second}; }));
   py::implicitly_convertible<py::tuple, WaveSize>();
@@ -62,6 +63,38 @@ void finish_blocks(const float* sums, const Rows& rows, const Rows& partners, co
          stream);
 }
 
+/// Binds the passes with addresses alone, as two structures less to make are microseconds.
+void bind_batch(py::module_& m) {
+  using Void = Address<void>;
+  using Ranks = Address<const std::int32_t>;
+  using Floats = Address<float>;
+  using Read = Address<const float>;
+  py::class_<Batch>(m, "Batch", py::module_local())
+      .def(py::init<std::int64_t, std::int64_t, std::int64_t, Dtype, bool, WaveSize, WaveSize>(),
+           py::arg("n"), py::arg("n_hard"), py::arg("dim"), py::arg("dtype"), py::arg("one_way"),
+           py::arg("logsumexp_wave"), py::arg("panel_wave"))
+      .def_property_readonly("forward_bytes", &Batch::forward_bytes)
+      .def_property_readonly("backward_bytes", &Batch::backward_bytes)
+      .def(
+          "forward",
+          [](const Batch& batch, int device, Void z1, Void z2, Void hard, Ranks ranks, double scale,
+             bool decoupled, Void workspace, Floats loss, Floats weights, Floats log_weights,
+             Void stream) {
+            batch.forward(device, {z1, z2, hard}, ranks, scale, decoupled, workspace, loss, weights,
+                          log_weights, stream);
+          },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "backward",
+          [](const Batch& batch, int device, Void z1, Void z2, Void hard, Ranks ranks, double scale,
+             Read weights, Read log_weights, Read grad_output, Void workspace, Void grad1,
+             Void grad2, Void grad_hard, Void stream) {
+            batch.backward(device, {z1, z2, hard}, ranks, scale, weights, log_weights, grad_output,
+                           workspace, {grad1, grad2, grad_hard}, stream);
+          },
+          py::call_guard<py::gil_scoped_release>());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_cuda, m) {
@@ -69,7 +102,10 @@ PYBIND11_MODULE(_cuda, m) {
   m.attr("TILE") = kTile;
   m.attr("ROWS_PER_BLOCK") = kRowsPerBlock;
   m.def("set_device", &set_device, py::arg("device"));
+  m.def("wgmma_obstacle", &wgmma_obstacle);
+  m.def("trust_wgmma", &trust_wgmma, py::arg("device"));
   bind_types(m);
+  bind_batch(m);
   define(m, "normalize", &normalize_blocks, "blocks", "dtype", "rows", "stream");
   define(m, "logsumexp", &logsumexp, "rows", "columns", "negatives", "scale", "wave",
          "row_partials", "column_partials", "state", "n", "stream");

@@ -21,7 +21,7 @@ FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fas
 def build_core(name: str, defines: list[str], flags: list[str]) -> ModuleType:
     """Compile csrc/ (without CUDA) as a module of its own, once for each state of the sources."""
     sources = sorted((ROOT / "csrc").rglob("*.cpp"))
-    sources = [source for source in sources if source.name != "cuda.cpp"]
+    sources = [path for path in sources if path.name != "cuda.cpp" and path.parent.name != "gpu"]
     headers = sorted((ROOT / "csrc").rglob("*.h"))
     content = b"".join(path.read_bytes() for path in [*sources, *headers, Path(__file__)])
     key = hashlib.sha256(content + repr((defines, flags)).encode()).hexdigest()[:16]

@@ -30,10 +30,10 @@ class Rows:
     ) -> None: ...
 
 class Negatives:
-    """See `mirror_train.loss.kernel.Negatives`."""
+    """See `mirror_train.loss.kernel.Negatives`; ranks are int32, equal exactly where ids are."""
 
     def __init__(
-        self, n_rows: int, n_columns: int, period: int, row_ids: int, column_ids: int
+        self, n_rows: int, n_columns: int, period: int, row_ranks: int, column_ranks: int
     ) -> None: ...
 
 class Pairs:
@@ -41,8 +41,70 @@ class Pairs:
 
     def __init__(self, count: int, shift: int, mutual: bool) -> None: ...
 
+class Batch:
+    """A batch in one process: each pass, with all its steps, is one call.
+
+    A pass makes the device current. The workspace has `forward_bytes` or `backward_bytes`; `ranks`
+    are int32, of all rows that have a loss.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        n_hard: int,
+        dim: int,
+        dtype: Dtype,
+        one_way: bool,
+        logsumexp_wave: tuple[int, int],
+        panel_wave: tuple[int, int],
+    ) -> None: ...
+    @property
+    def forward_bytes(self) -> int: ...
+    @property
+    def backward_bytes(self) -> int: ...
+    def forward(
+        self,
+        device: int,
+        z1: int,
+        z2: int,
+        hard: int,
+        ranks: int,
+        scale: float,
+        decoupled: bool,
+        workspace: int,
+        loss: int,
+        weights: int,
+        log_weights: int,
+        stream: int,
+        /,
+    ) -> None: ...
+    def backward(
+        self,
+        device: int,
+        z1: int,
+        z2: int,
+        hard: int,
+        ranks: int,
+        scale: float,
+        weights: int,
+        log_weights: int,
+        grad_output: int,
+        workspace: int,
+        grad1: int,
+        grad2: int,
+        grad_hard: int,
+        stream: int,
+        /,
+    ) -> None: ...
+
 def set_device(device: int) -> None:
-    """Make a device current for this thread."""
+    """Make a device current for this thread, unless it is."""
+
+def wgmma_obstacle() -> str:
+    """Return why the current device cannot take the wgmma core; empty if it can."""
+
+def trust_wgmma(device: int) -> None:
+    """Make wgmma the default core on a device."""
 
 def normalize(blocks: _Blocks, dtype: Dtype, rows: Rows, stream: int) -> None:
     """Write `rows` from at most three blocks."""

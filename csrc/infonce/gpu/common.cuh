@@ -13,6 +13,11 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // small elements and all low parts are kept from becoming subnormal.
 constexpr float kUnitScale = 32768.0f;
 
+constexpr double kLog2E = 1.4426950408889634;
+
+/// Returns e^x, with the error of exp2_approx and that of x log2(e) in fp32.
+__device__ inline float exp_approx(float x) { return exp2_approx(x * static_cast<float>(kLog2E)); }
+
 __device__ inline int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
 
 __device__ inline int warp_of_thread() { return static_cast<int>(threadIdx.x) / kWarp; }

@@ -21,18 +21,54 @@ struct ContractParams {
   float *row_sums, *column_sums;
 };
 
+/// A tile of weights on its way to memory, and what they are computed from besides the scores.
+struct WeightsTile {
+  std::uint16_t weights[kTile * kTile];
+  float rows[kTile], columns[kTile];
+};
+
 template <typename Core>
 union WeightsStorage {
   typename Core::Ring ring;
-  std::uint16_t tile[kTile * kTile];
+  WeightsTile tile;
 };
 
-/// Returns exp(score + log_weight). It exceeds 1 only by rounding, so it is clamped to 1, in a way
-/// that passes NaN on.
-__device__ inline float weight_of(float cosine, float scale, float log_weight) {
-  const float exponent = fmaf(cosine, scale, log_weight);
-  return __expf(exponent > 0 ? 0.0f : exponent);
-}
+/// W_ij = exp(s_ij) (exp(a_i) + exp(a_j)), for bounded scores: one exponential an element.
+struct BoundedWeight {
+  /// Returns the factor of a row or column with this log weight, times kWeightScale.
+  static __device__ float of_line(float log_weight) {
+    if (log_weight == -INFINITY) return 0.0f;
+    // All elements of the line share the error, so the exponent is not rounded once more: its whole
+    // part is taken off.
+    constexpr auto kHigh = static_cast<float>(kLog2E);
+    constexpr auto kLow = static_cast<float>(kLog2E - double{kHigh});
+    const float high = log_weight * kHigh;
+    const float low = fmaf(log_weight, kHigh, -high) + log_weight * kLow;
+    const float whole = rintf(high);
+    return exp2_approx(whole) * exp2_approx(high - whole + low) * kWeightScale;
+  }
+
+  /// Returns W times kWeightScale. W exceeds 2 only by rounding.
+  template <bool kSplit>
+  static __device__ float of_element(float element, const Scores& s, float row, float column) {
+    return bounded_exponential<kSplit>(element, s) * (row + column);
+  }
+};
+
+/// W_ij = exp(s_ij + a_i) + exp(s_ij + a_j), for any scores.
+struct AnyWeight {
+  static __device__ float of_line(float log_weight) { return log_weight; }
+
+  template <bool>
+  static __device__ float of_element(float element, const Scores& s, float row, float column) {
+    return (clamped(fmaf(element, s.scale, row)) + clamped(fmaf(element, s.scale, column))) *
+           kWeightScale;
+  }
+
+  /// Returns e^x. It exceeds 1 only by rounding, so it is clamped to 1, in a way that passes NaN
+  /// on.
+  static __device__ float clamped(float x) { return exp_approx(x > 0 ? 0.0f : x); }
+};
 
 /// Returns log_weights[i], or -inf past the last row or column that has a log weight.
 __device__ inline float log_weight_at(const float* log_weights, std::int64_t i,
@@ -40,26 +76,34 @@ __device__ inline float log_weight_at(const float* log_weights, std::int64_t i,
   return log_weights != nullptr && i < count ? log_weights[i] : -INFINITY;
 }
 
-/// Turns the cosines of a tile into weights, times kWeightScale.
-template <typename Accumulator>
-__device__ void weigh(Accumulator& values, const ContractParams& p, const Tile& tile) {
-  const Scores& s = p.scores;
-  float row_log_weights[Accumulator::kRows];
+/// Returns what this thread contributes to the lines of a WeightsTile: thread i < 128 that of row
+/// i, the others those of the columns.
+template <typename Weight>
+__device__ float line_of_thread(const ContractParams& p, const Tile& tile) {
+  const Negatives& negatives = p.scores.negatives;
+  const int i = static_cast<int>(threadIdx.x) % kTile;
+  const bool of_row = threadIdx.x < kTile;
+  return Weight::of_line(
+      of_row ? log_weight_at(p.row_log_weights, tile.row + i, negatives.n_rows)
+             : log_weight_at(p.column_log_weights, tile.column + i, negatives.n_columns));
+}
+
+/// Turns the cosines of a tile into weights, times kWeightScale; all threads call it.
+template <typename Weight, bool kSplit, typename Accumulator>
+__device__ void weigh(Accumulator& values, const Scores& s, float own_line, WeightsTile& shared) {
+  const int i = static_cast<int>(threadIdx.x) % kTile;
+  (threadIdx.x < kTile ? shared.rows : shared.columns)[i] = own_line;
+  __syncthreads();
+  float rows[Accumulator::kRows];
 #pragma unroll
-  for (int r = 0; r < Accumulator::kRows; ++r) {
-    const std::int64_t row = tile.row + Accumulator::row(r);
-    row_log_weights[r] = log_weight_at(p.row_log_weights, row, s.negatives.n_rows);
-  }
+  for (int r = 0; r < Accumulator::kRows; ++r) rows[r] = shared.rows[Accumulator::row(r)];
 #pragma unroll
   for (int c = 0; c < Accumulator::kColumns; ++c) {
-    const std::int64_t column = tile.column + Accumulator::column(c);
-    const float column_log_weight =
-        log_weight_at(p.column_log_weights, column, s.negatives.n_columns);
+    const float column = shared.columns[Accumulator::column(c)];
 #pragma unroll
     for (int r = 0; r < Accumulator::kRows; ++r) {
-      const float weight = weight_of(values.at(r, c), s.scale, row_log_weights[r]) +
-                           weight_of(values.at(r, c), s.scale, column_log_weight);
-      values.at(r, c) = weight * kWeightScale;
+      float& value = values.at(r, c);
+      value = Weight::template of_element<kSplit>(value, s, rows[r], column);
     }
   }
 }
@@ -105,20 +149,21 @@ __device__ void keep_low_parts(Accumulator& values) {
   }
 }
 
-template <typename Core, bool kSplit>
+template <typename Core, bool kSplit, typename Weight>
 __global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void weights_tiles(ContractParams p) {
   auto& shared = shared_memory<WeightsStorage<Core>>();
   const Tile tile = tile_of(p.wave, static_cast<int>(blockIdx.x));
   if (tile.skipped) return;
+  const float own_line = line_of_thread<Weight>(p, tile);  // loaded behind the products
   typename Core::Accumulator values;
   compute_scores<Core, kSplit>(values, p.scores, tile, shared.ring);
-  weigh(values, p, tile);
+  weigh<Weight, kSplit>(values, p.scores, own_line, shared.tile);
   std::uint16_t* out = p.panel + static_cast<std::int64_t>(tile.row_slot) * kTile * p.panel_pitch +
                        tile.column_slot * kTile;
-  store_tile(values, shared.tile, out, p.panel_pitch);
+  store_tile(values, shared.tile.weights, out, p.panel_pitch);
   if constexpr (kSplit) {
     keep_low_parts(values);
-    store_tile(values, shared.tile, out + p.panel_low, p.panel_pitch);
+    store_tile(values, shared.tile.weights, out + p.panel_low, p.panel_pitch);
   }
 }
 

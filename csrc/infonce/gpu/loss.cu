@@ -39,10 +39,19 @@
 // is low * high + high * low + high * high, three passes of the same loop. The dropped term is
 // 2^-24 of the product, as much as the rounding of fp32 itself.
 //
+// Exponentials. |s_ij| is at most 1 / tau, as cosines are at most 1. While |s_ij| log2(e) <= 73
+// (tau from .0198 on), exp(s_ij) and the sum of 2^31 of them are within the range of fp32, so
+// nothing is subtracted: one exponential an element serves the sums of its row and of its column,
+// and is more exact than that of a difference. In the backward pass W_ij = exp(s_ij) (exp(a_i) +
+// exp(a_j)) takes one, too; exp(a_i) is at most 2^73, and where it falls below 2^-126 and becomes
+// 0, W_ij is below 2^-53. For a lower tau the sums are relative to a maximum found on the way, and
+// W_ij takes two.
+//
 // Files in infonce/gpu: pipeline.cuh holds the main loop; mma.cuh and wgmma.cuh the two ways to
 // multiply in it; tiles.cuh the waves, masks and scores; logsumexp.cuh, merge.cuh and contract.cuh
 // what is done with a tile; rows.cuh the steps linear in M.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -54,6 +63,10 @@
 #include "infonce/gpu/rows.cuh"
 
 namespace mirror_train {
+
+#ifndef MIRROR_TRAIN_WGMMA
+TileKernels wgmma_kernels(bool, bool) { return {}; }
+#endif
 
 namespace {
 
@@ -77,22 +90,42 @@ void for_each_wave(int row_tiles, int column_tiles, WaveSize size, bool symmetri
   }
 }
 
+/// One bit for each device on which wgmma is the default.
+std::atomic<std::uint64_t> wgmma_devices{0};
+
+std::uint64_t device_bit(int device) { return device < 64 ? std::uint64_t{1} << device : 0; }
+
 /// Chooses the kernels for the current device. On sm_90 wgmma reaches the full rate of the tensor
-/// cores, which mma.sync does not; but the wgmma core has been checked by emulation only, not on
-/// hardware, so it runs only if the environment asks for it.
-TileKernels choose_kernels(bool split) {
+/// cores, which mma.sync does not; it is taken where trust_wgmma was called.
+TileKernels choose_kernels(bool split, bool bounded) {
   const char* variable = std::getenv("MIRROR_RT_CUDA_CORE");
-  const std::string core = variable == nullptr ? "mma" : variable;
-  if (core == "mma") return split ? tile_kernels<MmaCore, true>() : tile_kernels<MmaCore, false>();
-  if (core != "wgmma") {
+  const std::string core = variable == nullptr ? "" : variable;
+  if (!core.empty() && core != "mma" && core != "wgmma") {
     throw std::runtime_error("MIRROR_RT_CUDA_CORE must be mma or wgmma, got " + core);
   }
-#ifdef MIRROR_TRAIN_WGMMA
-  if (compute_capability() == 90) return wgmma_kernels(split);
-  throw std::runtime_error("MIRROR_RT_CUDA_CORE=wgmma needs a GPU of compute capability 9.0");
-#else
-  throw std::runtime_error("MIRROR_RT_CUDA_CORE=wgmma: built without code for sm_90");
-#endif
+  const std::uint64_t trusted = wgmma_devices;
+  const bool by_default = trusted != 0 && (trusted & device_bit(current_device())) != 0;
+  if (core == "mma" || (core.empty() && !by_default)) return tile_kernels<MmaCore>(split, bounded);
+  const std::string obstacle = wgmma_obstacle();
+  if (!obstacle.empty()) throw std::runtime_error("MIRROR_RT_CUDA_CORE=wgmma: " + obstacle);
+  return wgmma_kernels(split, bounded);
+}
+
+/// Returns whether exp(score) needs no maximum subtracted: see "Exponentials" above.
+bool are_bounded(double scale) { return scale * kLog2E <= 73; }
+
+/// Returns the scores of a problem in the unit of its kernels, with the scaling of the unit rows
+/// undone.
+Scores make_scores(const Rows& rows, const Rows& columns, const Negatives& negatives,
+                   double scale) {
+  const bool bounded = are_bounded(scale);
+  const double exact = scale * (bounded ? kLog2E : 1) / (double{kUnitScale} * kUnitScale);
+  const float high = static_cast<float>(exact), low = static_cast<float>(exact - double{high});
+  // The masked element gives an exponential of 0 with the least scale, and is finite where it is
+  // multiplied by a low part, which may be 0.
+  constexpr float kLeast = 1e-35f;
+  return {
+      rows, columns, negatives, high > kLeast ? high : kLeast, low, bounded ? -3e38f : -INFINITY};
 }
 
 dim3 tile_blocks(const Wave& wave) {
@@ -103,30 +136,42 @@ dim3 tile_blocks(const Wave& wave) {
 
 void set_device(int device) { choose_device(device); }
 
+std::string wgmma_obstacle() {
+#ifdef MIRROR_TRAIN_WGMMA
+  return compute_capability() == 90 ? "" : "needs a GPU of compute capability 9.0";
+#else
+  return "built without code for sm_90";
+#endif
+}
+
+void trust_wgmma(int device) { wgmma_devices |= device_bit(device); }
+
 void normalize(const Blocks& blocks, const Rows& rows, void* stream) {
   launch("normalize_rows", normalize_rows, row_blocks(std::int64_t{rows.tiles()} * kTile),
          kRowThreads, 0, stream, NormalizeParams{blocks, rows});
 }
 
 void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives, double scale,
-               WaveSize wave_size, Partial* row_partials, Partial* column_partials, Partial* state,
-               float* n, void* stream) {
+               WaveSize wave_size, MaxAndSum* row_partials, MaxAndSum* column_partials,
+               MaxAndSum* state, float* n, void* stream) {
   const bool symmetric = rows.unit == columns.unit;
-  LogsumexpParams p{{rows, columns, negatives, accumulator_scale(scale)},
+  LogsumexpParams p{make_scores(rows, columns, negatives, scale),
                     {},
                     row_partials,
                     column_partials,
                     state,
                     columns.tiles(),
                     n};
-  const TileKernels kernels = choose_kernels(rows.split);
+  const bool bounded = are_bounded(scale);
+  const TileKernels kernels = choose_kernels(rows.split, bounded);
+  void (*const merge)(LogsumexpParams) =
+      bounded ? &merge_partials<BoundedSum> : &merge_partials<OnlineSum>;
   const auto run = [&](const Wave& wave) {
     p.wave = wave;
     launch("logsumexp_tiles", kernels.logsumexp.function, tile_blocks(wave), kThreads,
            kernels.logsumexp.shared_bytes, stream, p);
     const int outputs = wave.outputs(/*columns=*/symmetric);
-    launch("merge_partials", merge_partials, dim3(static_cast<unsigned>(outputs)), kTile, 0, stream,
-           p);
+    launch("merge_partials", merge, dim3(static_cast<unsigned>(outputs)), kTile, 0, stream, p);
   };
   for_each_wave(tiles(negatives.n_rows), columns.tiles(), wave_size, symmetric, run);
 }
@@ -149,7 +194,7 @@ void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
               void* stream) {
   const bool symmetric = rows.unit == columns.unit;
   const std::int64_t pitch = std::int64_t{wave_size.column_tiles} * kTile;
-  ContractParams p{{rows, columns, negatives, accumulator_scale(scale)},
+  ContractParams p{make_scores(rows, columns, negatives, scale),
                    {},
                    panel,
                    pitch,
@@ -158,7 +203,7 @@ void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
                    column_log_weights,
                    row_sums,
                    symmetric ? row_sums : column_sums};
-  const TileKernels kernels = choose_kernels(rows.split);
+  const TileKernels kernels = choose_kernels(rows.split, are_bounded(scale));
   const auto run = [&](const Wave& wave) {
     p.wave = wave;
     launch("weights_tiles", kernels.weights.function, tile_blocks(wave), kThreads,

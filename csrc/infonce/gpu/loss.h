@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace mirror_train {
 
@@ -38,8 +39,8 @@ struct Rows {
 /// Which columns are negatives of which rows; see mirror_train.loss.kernel.Negatives.
 struct Negatives {
   std::int64_t n_rows, n_columns, period;
-  const std::int64_t* row_ids;     ///< [n_rows], or null
-  const std::int64_t* column_ids;  ///< [n_columns], null exactly when row_ids is
+  const std::int32_t* row_ranks;     ///< [n_rows], not negative and equal where ids are; or null
+  const std::int32_t* column_ranks;  ///< [n_columns], null exactly when row_ranks is
 };
 
 /// The positive of row i < count is row (i + shift) % count of the partners.
@@ -49,7 +50,7 @@ struct Pairs {
 };
 
 /// The maximum of some scores, and the sum of exp(score - max).
-struct alignas(8) Partial {
+struct alignas(8) MaxAndSum {
   float max, sum;
 };
 
@@ -65,6 +66,13 @@ constexpr int kRowsPerBlock = 8;
 /// does not see which device the caller's copy of the runtime has chosen.
 void set_device(int device);
 
+/// Returns why the current device cannot take the wgmma core; empty if it can.
+std::string wgmma_obstacle();
+
+/// Makes the wgmma core the default on `device`, where it has proved to agree with the mma core.
+/// The environment variable MIRROR_RT_CUDA_CORE overrides the default.
+void trust_wgmma(int device);
+
 /// Normalizes the rows of `blocks` into `rows`.
 void normalize(const Blocks& blocks, const Rows& rows, void* stream);
 
@@ -72,7 +80,7 @@ void normalize(const Blocks& blocks, const Rows& rows, void* stream);
 /// Works in row_partials [column_tiles, row_tiles * kTile], in a symmetric problem column_partials
 /// [row_tiles, column_tiles * kTile], and state [n_rows].
 void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives, double scale,
-               WaveSize wave, Partial* row_partials, Partial* column_partials, Partial* state,
+               WaveSize wave, MaxAndSum* row_partials, MaxAndSum* column_partials, MaxAndSum* state,
                float* n, void* stream);
 
 /// Writes the scalar loss, and weights and log_weights [count]. Works in `work` [count /

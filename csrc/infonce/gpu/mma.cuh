@@ -83,8 +83,11 @@ struct MmaCore {
   /// Makes the copies that this thread has waited for visible to the tensor cores; here they are.
   static __device__ void publish_copies() {}
 
-  template <Major kLeft, Major kRight>
-  static __device__ void multiply_stage(Accumulator& sum, const Ring::Stage& stage) {
+  /// `meanwhile` starts copies, which go on behind the products.
+  template <Major kLeft, Major kRight, typename Meanwhile>
+  static __device__ void multiply_stage(Accumulator& sum, const Ring::Stage& stage,
+                                        const Meanwhile& meanwhile) {
+    meanwhile();
     const int row = Accumulator::warp_down() * Accumulator::kWarpRows;
     const int column = Accumulator::warp_across() * Accumulator::kWarpColumns;
 #pragma unroll

@@ -43,19 +43,30 @@ struct RingOf {
   Stage stages[kStages];
 };
 
-/// The copy of one stage of one operand.
-template <typename Layout>
+/// The copies of an operand, one stage after another. A thread copies the same places of every
+/// stage, so it keeps the address of the first and adds to it.
+template <typename Layout, Major kMajor>
 class TileCopy {
  public:
-  __device__ void start(std::uint16_t* shared, const Operand& operand, std::int64_t offset) {
+  __device__ explicit TileCopy(const Operand& operand)
+      : shared_(Layout::offset(line(), chunk())),
+        first_(operand.data + line() * operand.pitch + chunk() * kChunk),
+        next_(first_),
+        lines_(kLinesOfCopy * operand.pitch),
+        advance_(kMajor == Major::kDepth ? Layout::kDepth : Layout::kDepth * operand.pitch) {}
+
+  /// Starts to copy the next stage to `shared`.
+  __device__ void start(std::uint16_t* shared) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      const int index = static_cast<int>(threadIdx.x) + i * kThreads;
-      const int line = index / Layout::kLineChunks, chunk = index % Layout::kLineChunks;
-      copies_[i].start(shared + Layout::offset(line, chunk),
-                       operand.data + offset + line * operand.pitch + chunk * kChunk);
+      // Layouts repeat after 8 lines.
+      copies_[i].start(shared + shared_ + Layout::offset(i * kLinesOfCopy, 0), next_ + i * lines_);
     }
+    next_ += advance_;
   }
+
+  /// Makes the first stage the next, `offset` elements further on.
+  __device__ void rewind(std::int64_t offset) { next_ = first_ + offset; }
 
   __device__ void finish() {
 #pragma unroll
@@ -64,6 +75,15 @@ class TileCopy {
 
  private:
   static constexpr int kCopies = Layout::kLines * Layout::kLineChunks / kThreads;
+  static constexpr int kLinesOfCopy = kThreads / Layout::kLineChunks;
+  static_assert(kLinesOfCopy % 8 == 0);
+
+  static __device__ int line() { return static_cast<int>(threadIdx.x) / Layout::kLineChunks; }
+  static __device__ int chunk() { return static_cast<int>(threadIdx.x) % Layout::kLineChunks; }
+
+  int shared_;
+  const std::uint16_t *first_, *next_;
+  std::int64_t lines_, advance_;
   Copy16 copies_[kCopies];
 };
 
@@ -74,24 +94,27 @@ template <typename Ring, Major kLeft, Major kRight, bool kSplit>
 class Steps {
  public:
   __device__ Steps(const Operand& left, const Operand& right, int depth)
-      : left_(left), right_(right), depth_(depth) {}
+      : left_(left), right_(right), depth_(depth), left_copy_(left), right_copy_(right) {
+    if constexpr (kSplit) left_copy_.rewind(left.low);
+  }
 
   __device__ int count() const { return kSplit ? 3 * depth_ : depth_; }
 
-  /// Starts to load the operands of `step` into the ring.
-  __device__ void start(int step, Ring& ring) {
-    active_ = step < count();
+  /// Starts to load the operands of the next step into the ring.
+  __device__ void start(Ring& ring) {
+    active_ = started_ < count();
     if (!active_) return;
-    auto& stage = ring.stages[step % Ring::kStages];
-    std::int64_t left_offset = 0, right_offset = 0;
     if constexpr (kSplit) {
-      const int term = (step >= depth_) + (step >= 2 * depth_);
-      step -= term * depth_;
-      if (term == 0) left_offset = left_.low;
-      if (term == 1) right_offset = right_.low;
+      if (started_ == depth_ || started_ == 2 * depth_) {
+        left_copy_.rewind(0);
+        right_copy_.rewind(started_ == depth_ ? right_.low : 0);
+      }
     }
-    left_copy_.start(stage.left, left_, left_offset + position(left_, kLeft, step));
-    right_copy_.start(stage.right, right_, right_offset + position(right_, kRight, step));
+    auto& stage = ring.stages[slot_];
+    left_copy_.start(stage.left);
+    right_copy_.start(stage.right);
+    ++started_;
+    slot_ = slot_ + 1 < Ring::kStages ? slot_ + 1 : 0;
   }
 
   /// Returns the factor from the scale of the product of `step` to that of the high parts.
@@ -110,31 +133,29 @@ class Steps {
   }
 
  private:
-  static __device__ std::int64_t position(const Operand& operand, Major major, int step) {
-    const std::int64_t depth = static_cast<std::int64_t>(step) * Ring::kDepth;
-    return major == Major::kDepth ? depth : depth * operand.pitch;
-  }
-
   const Operand& left_;
   const Operand& right_;
   int depth_;
+  int started_ = 0;
+  int slot_ = 0;  // where the next step goes in the ring
   bool active_ = false;
-  TileCopy<typename Ring::template LayoutOf<kLeft>> left_copy_;
-  TileCopy<typename Ring::template LayoutOf<kRight>> right_copy_;
+  TileCopy<typename Ring::template LayoutOf<kLeft>, kLeft> left_copy_;
+  TileCopy<typename Ring::template LayoutOf<kRight>, kRight> right_copy_;
 };
 
 /// Adds the product of one stage to `sum`; the product of split operands is multiplied by `scale`.
-template <typename Core, Major kLeft, Major kRight, bool kSplit>
+/// Calls `meanwhile` once, which must touch neither.
+template <typename Core, Major kLeft, Major kRight, bool kSplit, typename Meanwhile>
 __device__ void add_stage(typename Core::Accumulator& sum, const typename Core::Ring::Stage& stage,
-                          float scale) {
+                          float scale, const Meanwhile& meanwhile) {
   using Accumulator = typename Core::Accumulator;
   if constexpr (!kSplit) {
-    Core::template multiply_stage<kLeft, kRight>(sum, stage);
+    Core::template multiply_stage<kLeft, kRight>(sum, stage, meanwhile);
   } else {
     // The tensor cores truncate their sums, so only short sums are left to them; adding these up
     // outside keeps the precision of fp32.
     Accumulator part;
-    Core::template multiply_stage<kLeft, kRight>(part, stage);
+    Core::template multiply_stage<kLeft, kRight>(part, stage, meanwhile);
 #pragma unroll
     for (int r = 0; r < Accumulator::kRows; ++r) {
 #pragma unroll
@@ -154,17 +175,18 @@ __device__ void multiply(typename Core::Accumulator& sum, const Operand& left, c
   const int stages = static_cast<int>((depth + Ring::kDepth - 1) / Ring::kDepth);
   Steps<Ring, kLeft, kRight, kSplit> steps(left, right, stages);
   for (int step = 0; step < Ring::kStages - 1; ++step) {
-    steps.start(step, ring);
+    steps.start(ring);
     steps.finish();
   }
+  int slot = 0;
   for (int step = 0; step < steps.count(); ++step) {
     wait_copies<Ring::kStages - 2>();
     Core::publish_copies();
     __syncthreads();  // this step has arrived, and no thread still reads the stage loaded next
-    steps.start(step + Ring::kStages - 1, ring);
-    add_stage<Core, kLeft, kRight, kSplit>(sum, ring.stages[step % Ring::kStages],
-                                           steps.scale(step));
+    add_stage<Core, kLeft, kRight, kSplit>(sum, ring.stages[slot], steps.scale(step),
+                                           [&] { steps.start(ring); });
     steps.finish();
+    slot = slot + 1 < Ring::kStages ? slot + 1 : 0;
   }
   wait_copies<0>();
   __syncthreads();

@@ -153,12 +153,15 @@ __device__ inline void wgmma_begin(float (&d)[64]) {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
+/// Starts the products since wgmma_begin. Until wgmma_end neither `d` nor the operands may be
+/// touched.
+__device__ inline void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+
 /// Waits until all products of this warpgroup are in `d`.
 __device__ inline void wgmma_end(float (&d)[64]) {
-  asm volatile(
-      "wgmma.commit_group.sync.aligned;\n"
-      "wgmma.wait_group.sync.aligned 0;\n" ::
-          : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
   pin_registers(d);
 }
 
@@ -192,7 +195,15 @@ __device__ inline std::uint16_t half_bits(float x) { return __half_as_ushort(__f
 
 /// Returns both numbers in fp16, the first in the low half.
 __device__ inline std::uint32_t half_pair(float x, float y) {
-  return half_bits(x) | static_cast<std::uint32_t>(half_bits(y)) << 16;
+  const __half2 pair = __floats2half2_rn(x, y);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+/// Returns 2^x with a relative error below 2^-22; what is below 2^-126 becomes 0.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
 }
 
 __device__ inline float half_value(std::uint16_t bits) {
@@ -206,12 +217,23 @@ inline void check_cuda(cudaError_t result, const char* call) {
                            cudaGetErrorString(result));
 }
 
-inline void choose_device(int device) { check_cuda(cudaSetDevice(device), "cudaSetDevice"); }
+/// Makes `device` current for this thread, unless it is.
+inline void choose_device(int device) {
+  int current = -1;
+  check_cuda(cudaGetDevice(&current), "cudaGetDevice");
+  if (current != device) check_cuda(cudaSetDevice(device), "cudaSetDevice");
+}
+
+inline int current_device() {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
 
 /// Returns the compute capability of the current device, such as 90 for sm_90.
 inline int compute_capability() {
-  int device = 0, major = 0, minor = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  const int device = current_device();
+  int major = 0, minor = 0;
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
              "cudaDeviceGetAttribute");
   check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),

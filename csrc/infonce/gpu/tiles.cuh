@@ -74,17 +74,21 @@ __device__ inline Tile tile_of(const Wave& wave, int block) {
   return {row_slot, column_slot, row * kTile, column * kTile, wave.symmetric && column < row};
 }
 
-/// The scores of a problem; `scale` is the factor from an element of the accumulator to a score.
+/// The scores of a problem. `scale` is the factor from an element of the accumulator to a score,
+/// or, where scores are bounded, to its logarithm of base 2; `scale_low` is what rounding took from
+/// it.
 struct Scores {
   Rows rows, columns;
   Negatives negatives;
-  float scale;
+  float scale, scale_low;
+  float masked;  // stands for the element of a column that is no negative
 };
 
-/// Returns 1 / temperature with the scaling of the unit rows undone; never 0, as 0 * -inf is NaN.
-inline float accumulator_scale(double scale) {
-  const double scaled = scale / (double{kUnitScale} * kUnitScale);
-  return static_cast<float>(scaled > 1e-37 ? scaled : 1e-37);
+/// Returns e^score of an element, for bounded scores. In one part, elements are less exact than the
+/// scale.
+template <bool kSplit>
+__device__ float bounded_exponential(float element, const Scores& s) {
+  return exp2_approx(kSplit ? fmaf(element, s.scale, element * s.scale_low) : element * s.scale);
 }
 
 /// Returns the unit rows from `row` on as an operand whose lines are rows.
@@ -92,56 +96,74 @@ __device__ inline Operand row_operand(const Rows& rows, std::int64_t row) {
   return {unit_row(rows, row), rows.stride * (rows.split ? 2 : 1), rows.stride, 1.0f};
 }
 
-/// Returns whether any element of the tile may have to be masked.
-__device__ inline bool may_mask(const Scores& s, const Tile& tile) {
-  if (tile.row + kTile > s.rows.count || tile.column + kTile > s.columns.count) return true;
-  if (s.negatives.row_ids != nullptr) return true;
+/// Returns whether the tile has rows or columns past the last.
+__device__ inline bool at_edge(const Scores& s, const Tile& tile) {
+  return tile.row + kTile > s.rows.count || tile.column + kTile > s.columns.count;
+}
+
+/// Returns whether a row and a column of the tile may belong to the same string or group.
+__device__ inline bool may_share(const Scores& s, const Tile& tile) {
+  if (s.negatives.row_ranks != nullptr) return true;
   // Check whether a multiple of the period is among the differences column - row.
-  const std::int64_t period = s.negatives.period;
-  const std::int64_t largest = tile.column - tile.row + (kTile - 1);
-  const std::int64_t remainder = (largest % period + period) % period;
+  const int period = static_cast<int>(s.negatives.period);
+  const int largest = static_cast<int>(tile.column - tile.row) + (kTile - 1);
+  const int remainder = (largest % period + period) % period;
   return remainder <= 2 * (kTile - 1);
 }
 
-/// Returns the string or group of row or column i, which must belong to one.
-__device__ inline std::int64_t id_of(const std::int64_t* ids, std::int64_t i, std::int64_t period) {
-  return ids == nullptr ? i % period : ids[i];
+/// Returns the number of the string or group of row or column i, or `none` if it has none.
+__device__ inline int key_of(const std::int32_t* ranks, std::int64_t i, std::int64_t count,
+                             std::int64_t period, int none) {
+  if (i >= count) return none;
+  if (ranks != nullptr) return ranks[i];
+  return static_cast<int>(static_cast<unsigned>(i) % static_cast<unsigned>(period));
 }
 
-/// Sets the scores that are not of negatives to -inf, including rows and columns past the last.
+/// Masks the scores of rows and columns of the same string or group.
 template <typename Accumulator>
-__device__ void mask(Accumulator& scores, const Scores& s, const Tile& tile) {
+__device__ void mask_shared(Accumulator& scores, const Scores& s, const Tile& tile) {
   const Negatives& negatives = s.negatives;
-  std::int64_t row_ids[Accumulator::kRows];
+  int row_keys[Accumulator::kRows];
 #pragma unroll
   for (int r = 0; r < Accumulator::kRows; ++r) {
-    const std::int64_t row = tile.row + Accumulator::row(r);
-    const bool named = row < negatives.n_rows;
-    row_ids[r] = named ? id_of(negatives.row_ids, row, negatives.period) : 0;
+    row_keys[r] = key_of(negatives.row_ranks, tile.row + Accumulator::row(r), negatives.n_rows,
+                         negatives.period, -1);
   }
 #pragma unroll
   for (int c = 0; c < Accumulator::kColumns; ++c) {
-    const std::int64_t column = tile.column + Accumulator::column(c);
-    const bool named = column < negatives.n_columns;
-    const std::int64_t id = named ? id_of(negatives.column_ids, column, negatives.period) : 0;
+    const int key = key_of(negatives.column_ranks, tile.column + Accumulator::column(c),
+                           negatives.n_columns, negatives.period, -2);
 #pragma unroll
     for (int r = 0; r < Accumulator::kRows; ++r) {
-      const std::int64_t row = tile.row + Accumulator::row(r);
-      const bool same = named && row < negatives.n_rows && id == row_ids[r];
-      const bool outside = row >= s.rows.count || column >= s.columns.count;
-      if (same || outside) scores.at(r, c) = -INFINITY;
+      if (key == row_keys[r]) scores.at(r, c) = s.masked;
     }
   }
 }
 
-/// Computes the cosines of a tile, times kUnitScale^2, or -inf if a column is no negative of a row.
+/// Masks the scores of rows and columns past the last.
+template <typename Accumulator>
+__device__ void mask_outside(Accumulator& scores, const Scores& s, const Tile& tile) {
+#pragma unroll
+  for (int c = 0; c < Accumulator::kColumns; ++c) {
+#pragma unroll
+    for (int r = 0; r < Accumulator::kRows; ++r) {
+      const bool inside = tile.row + Accumulator::row(r) < s.rows.count &&
+                          tile.column + Accumulator::column(c) < s.columns.count;
+      if (!inside) scores.at(r, c) = s.masked;
+    }
+  }
+}
+
+/// Computes the cosines of a tile, times kUnitScale^2, or s.masked where a column is no negative of
+/// a row.
 template <typename Core, bool kSplit>
 __device__ void compute_scores(typename Core::Accumulator& scores, const Scores& s,
                                const Tile& tile, typename Core::Ring& ring) {
   const Operand left = row_operand(s.rows, tile.row);
   const Operand right = row_operand(s.columns, tile.column);
   multiply<Core, Major::kDepth, Major::kDepth, kSplit>(scores, left, right, s.rows.dim, ring);
-  if (may_mask(s, tile)) mask(scores, s, tile);
+  if (may_share(s, tile)) mask_shared(scores, s, tile);
+  if (at_edge(s, tile)) mask_outside(scores, s, tile);
 }
 
 }  // namespace mirror_train

@@ -4,8 +4,8 @@
 
 namespace mirror_train {
 
-TileKernels wgmma_kernels(bool split) {
-  return split ? tile_kernels<WgmmaCore, true>() : tile_kernels<WgmmaCore, false>();
+TileKernels wgmma_kernels(bool split, bool bounded) {
+  return tile_kernels<WgmmaCore>(split, bounded);
 }
 
 }  // namespace mirror_train

@@ -44,14 +44,19 @@ struct WgmmaLayout {
     return chunk / 8 * kHalf + line * 64 + (chunk % 8 ^ line % 8) * kChunk;
   }
 
-  /// Describes the operand from element `first` of the tile, a multiple of 64, and from `depth`, a
-  /// multiple of 16.
-  static __device__ std::uint64_t descriptor(const std::uint16_t* tile, int first, int depth) {
-    const int start =
-        kMajor == Major::kDepth ? first * 64 + depth : first / 64 * kHalf + depth * 64;
+  /// Describes the operand from element `first` of the tile on, a multiple of 64, at depth 0.
+  static __device__ std::uint64_t descriptor(const std::uint16_t* tile, int first) {
+    const int start = kMajor == Major::kDepth ? first * 64 : first / 64 * kHalf;
     // The distance of atoms side by side, which Major::kDepth does not have, and the distance of
     // consecutive atoms.
     return wgmma_descriptor(tile + start, kHalf * sizeof(std::uint16_t), kAtomBytes);
+  }
+
+  /// Returns what to add to a descriptor for the operand from `depth` on, a multiple of 16: its
+  /// start is in units of 16 bytes.
+  static constexpr __device__ std::uint64_t deeper(int depth) {
+    const int start = kMajor == Major::kDepth ? depth : depth * 64;
+    return start * sizeof(std::uint16_t) / 16;
   }
 };
 
@@ -64,16 +69,22 @@ struct WgmmaCore {
   /// fence.
   static __device__ void publish_copies() { fence_async_proxy(); }
 
-  template <Major kLeft, Major kRight>
-  static __device__ void multiply_stage(Accumulator& sum, const Ring::Stage& stage) {
+  /// `meanwhile` starts copies while the tensor cores work on the products.
+  template <Major kLeft, Major kRight, typename Meanwhile>
+  static __device__ void multiply_stage(Accumulator& sum, const Ring::Stage& stage,
+                                        const Meanwhile& meanwhile) {
     const int row = warp_of_thread() / 4 * 64;
+    const std::uint64_t left = WgmmaLayout<kLeft>::descriptor(stage.left, row);
+    const std::uint64_t right = WgmmaLayout<kRight>::descriptor(stage.right, 0);
     wgmma_begin(sum.fragments);
 #pragma unroll
     for (int depth = 0; depth < Ring::kDepth; depth += 16) {
-      const std::uint64_t left = WgmmaLayout<kLeft>::descriptor(stage.left, row, depth);
-      const std::uint64_t right = WgmmaLayout<kRight>::descriptor(stage.right, 0, depth);
-      wgmma<kLeft == Major::kTile, kRight == Major::kTile>(sum.fragments, left, right);
+      wgmma<kLeft == Major::kTile, kRight == Major::kTile>(
+          sum.fragments, left + WgmmaLayout<kLeft>::deeper(depth),
+          right + WgmmaLayout<kRight>::deeper(depth));
     }
+    wgmma_commit();
+    meanwhile();
     wgmma_end(sum.fragments);
   }
 };

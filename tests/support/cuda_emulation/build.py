@@ -1,5 +1,6 @@
 """Compile the CUDA kernels for the host, with the interface of mirror_train._cuda."""
 
+import fcntl
 import hashlib
 import importlib.util
 import subprocess
@@ -9,7 +10,7 @@ from types import ModuleType
 
 from paths import ROOT
 
-_BINDINGS = ROOT / "csrc" / "bindings" / "cuda.cpp"
+_HOST = [ROOT / "csrc" / "bindings" / "cuda.cpp", ROOT / "csrc" / "infonce" / "gpu" / "batch.cpp"]
 _KERNELS = ROOT / "csrc" / "infonce" / "gpu" / "loss.cu"
 _WGMMA = ROOT / "csrc" / "infonce" / "gpu" / "wgmma.cu"
 _FLAGS = [
@@ -22,9 +23,11 @@ def build(compiler: str, folder: Path, *, architecture: int) -> ModuleType:
     """Return the kernels as an extension that takes host addresses; built once per content."""
     folder = folder / _digest(compiler)
     path = folder / str(architecture) / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _compile(compiler, folder, path, architecture)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # another process may be building the same
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            _compile(compiler, folder, path, architecture)
     # Each architecture gets a name of its own, since pybind11 returns the same module for a name.
     spec = importlib.util.spec_from_file_location(f"emulated_sm_{architecture // 10}._cuda", path)
     module = importlib.util.module_from_spec(spec)
@@ -34,7 +37,7 @@ def build(compiler: str, folder: Path, *, architecture: int) -> ModuleType:
 
 def _digest(compiler: str) -> str:
     digest = hashlib.sha256(repr((compiler, _FLAGS, sysconfig.get_config_var("SOABI"))).encode())
-    sources = [_BINDINGS, *(ROOT / "csrc" / "infonce" / "gpu").iterdir()]
+    sources = [_HOST[0], *(ROOT / "csrc" / "infonce" / "gpu").iterdir()]
     for path in sorted([*sources, *Path(__file__).parent.glob("*.h")]):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -49,15 +52,16 @@ def _compile(compiler: str, folder: Path, out: Path, architecture: int) -> None:
         f"-isystem{pybind11.get_include()}",
         f"-isystem{sysconfig.get_paths()['include']}",
     ]
-    bindings, kernels = folder / "bindings.o", out.with_name("kernels.o")
+    host = [(source, folder / f"{source.stem}.o", ["-O0"]) for source in _HOST]
+    kernels = out.with_name("kernels.o")
     flags = [f"-D__CUDA_ARCH__={architecture}"]
     jobs = [(_KERNELS, kernels, flags)]
     if architecture == 900:
         flags.append("-DMIRROR_TRAIN_WGMMA")
         jobs.append((_WGMMA, out.with_name("wgmma.o"), flags))
-    objects = [bindings, *(target for _, target, _ in jobs)]
-    if not bindings.exists():  # slow to compile, but the same for all architectures
-        jobs.insert(0, (_BINDINGS, bindings, ["-O0"]))
+    objects = [target for _, target, _ in [*host, *jobs]]
+    # The bindings are slow to compile, but the same for all architectures.
+    jobs = [job for job in host if not job[1].exists()] + jobs
     running = [
         subprocess.Popen([compiler, *_FLAGS, *more, *includes, "-xc++", "-c", source, "-o", target])
         for source, target, more in jobs
@@ -65,7 +69,6 @@ def _compile(compiler: str, folder: Path, out: Path, architecture: int) -> None:
     codes = [process.wait() for process in running]
     if any(codes):
         raise RuntimeError("the emulation of the CUDA kernels does not compile")
-    # The file is renamed into place, because another process may be building the same.
     unfinished = out.with_suffix(".tmp")
     subprocess.run([compiler, "-shared", *objects, "-o", unfinished], check=True)
     unfinished.rename(out)

@@ -46,8 +46,6 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return own.result;
 }
 
-inline float __expf(float x) { return std::exp2(x * 1.44269504f); }
-
 namespace mirror_train {
 
 template <typename T>
@@ -132,6 +130,8 @@ inline std::uint64_t wgmma_descriptor(const void* start, unsigned beside, unsign
 
 inline void wgmma_begin(float (&)[64]) {}
 
+inline void wgmma_commit() {}
+
 template <bool kLeftTransposed, bool kRightTransposed>
 void wgmma(float (&d)[64], std::uint64_t left, std::uint64_t right) {
   emulation::block().products().push_back({d, left, right, kLeftTransposed, kRightTransposed});
@@ -143,7 +143,16 @@ inline void wgmma_end(float (&)[64]) {
   own.clear();
 }
 
+/// As inexact as the instruction may be: cut off after 22 bits.
+inline float exp2_approx(float x) {
+  const float y = std::exp2(x);
+  if (y < 1.1754944e-38f) return 0;
+  return emulation::float_of_bits(emulation::bits_of_float(y) & ~1u);
+}
+
 inline void choose_device(int) {}
+
+inline int current_device() { return 0; }
 
 inline int compute_capability() { return 90; }
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from mirror_train import infonce
 from mirror_train.loss.cuda_kernel import CudaKernel
+from mirror_train.loss.cuda_waves import Waves
 from mirror_train.loss.kernel import Negatives
 
 pytestmark = [
@@ -93,7 +94,7 @@ def test_parity(dtype, n, d, temperature, variant, hard, grouped):
     assert all(torch.equal(x, y) for x, y in zip(grads, again, strict=True))
 
 
-@pytest.mark.parametrize("temperature", [0.2, 0.04, 0.01])
+@pytest.mark.parametrize("temperature", [0.2, 0.04, 0.02, 0.0195, 0.01])
 def test_fp32_is_as_precise_as_torch(temperature):
     blocks = views(500, 768)
     truth, expected = evaluate(doubled(blocks), impl="torch", temperature=temperature)
@@ -105,7 +106,7 @@ def test_fp32_is_as_precise_as_torch(temperature):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_many_waves(monkeypatch, dtype):
-    waves = CudaKernel(panel_tiles=9, logsumexp_tiles=3)
+    waves = CudaKernel(waves=Waves(panel_tiles=9, logsumexp_tiles=3))
     blocks = views(1000, 64, dtype=dtype, hard=300)
     loss, grads = evaluate(blocks)
     monkeypatch.setattr("mirror_train.loss.steps.kernel_named", lambda name: waves)
@@ -123,12 +124,14 @@ def test_what_is_not_finite_gives_nan(value):
     assert loss.isnan()
 
 
-def test_nothing_waits_for_the_device():
+@pytest.mark.parametrize("grouped", [False, True])
+def test_nothing_waits_for_the_device(grouped):
     blocks = views(300, 64)
-    evaluate(blocks)
+    options = {"group_ids": torch.arange(300, device="cuda") // 2 if grouped else None}
+    evaluate(blocks, **options)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        evaluate(blocks)
+        evaluate(blocks, **options)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from mirror_train.loss.steps import Inputs, Options, backward, forward
+from mirror_train.loss.kernel import Inputs
+from mirror_train.loss.steps import Options, backward, forward
 
 if TYPE_CHECKING:
     from mirror_train.loss.distributed import Gathered

@@ -47,6 +47,8 @@ class CpuKernel:
         module: the native module, `mirror_rt._core` or a build with its interface.
     """
 
+    passes = None
+
     def __init__(self, instruction_set: str | None = None, module: ModuleType = _core) -> None:
         self._native = module
         self._forced = instruction_set or os.environ.get(_FORCED)

@@ -26,13 +26,18 @@ def unavailable_reason(z: Tensor) -> str | None:
         return f"the embeddings are on {z.device}, not on a CUDA device"
     if torch.version.cuda is None:
         return "this torch is not built for NVIDIA GPUs"
-    capability = torch.cuda.get_device_capability(z.device)
+    capability = _capability(z.device)
     if capability < _OLDEST:
         have, need = (".".join(map(str, version)) for version in (capability, _OLDEST))
         return f"{z.device} has compute capability {have}, and {need} is the least"
     if z.dtype not in DTYPES:
         return f"the embeddings are {z.dtype}, not float32, float16 or bfloat16"
     return None
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 @cache

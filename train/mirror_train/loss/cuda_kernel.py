@@ -8,9 +8,7 @@ calls can be captured in a CUDA graph.
 from __future__ import annotations
 
 import importlib
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from mirror_train.loss.cpu_kernel import DTYPES, address
 from mirror_train.loss.cuda_extension import EXTENSION
+from mirror_train.loss.cuda_passes import CudaPasses
 from mirror_train.loss.cuda_rows import (
     CudaRows,
     addresses,
@@ -25,17 +24,14 @@ from mirror_train.loss.cuda_rows import (
     check_blocks,
     check_vector,
     empty_like_rows,
+    rank_ids,
 )
-from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
+from mirror_train.loss.cuda_streams import current_stream
+from mirror_train.loss.cuda_waves import Waves
+from mirror_train.loss.kernel import Negatives, Objective, Pairs, Passes, Variant
 
 if TYPE_CHECKING:
     import mirror_train._cuda as _cuda
-
-# Size of the panel of weights: waves so large that the sums are rarely read and written again.
-_PANEL_BYTES = 256 << 20
-# Tiles in each direction of a wave of logsumexp: enough to keep every GPU busy, while the partial
-# results take at most 2 * 128 * 128 * 128 * 8 bytes = 32 MB.
-_LOGSUMEXP_TILES = 128
 
 
 class CudaKernel:
@@ -44,21 +40,14 @@ class CudaKernel:
     Args:
         module: a module with the extension's interface, for which the tensors' device is not
             checked; None for the extension.
-        panel_tiles: maximum number of tiles of weights at once; None for 256 MB of them.
-        logsumexp_tiles: number of tiles in each direction of a wave of logsumexp.
+        waves: the largest waves.
     """
 
-    def __init__(
-        self,
-        module: Any = None,
-        *,
-        panel_tiles: int | None = None,
-        logsumexp_tiles: int = _LOGSUMEXP_TILES,
-    ) -> None:
+    def __init__(self, module: Any = None, *, waves: Waves | None = None) -> None:
         self._device_type = "cuda" if module is None else None
         self._cuda = importlib.import_module(EXTENSION) if module is None else module
-        self._panel_tiles = panel_tiles
-        self._logsumexp_tiles = logsumexp_tiles
+        self._waves = waves or Waves()
+        self.passes: Passes | None = CudaPasses(self._cuda, self._device_type, self._waves)
 
     def normalize(self, blocks: Sequence[Tensor]) -> CudaRows:
         first = blocks[0]
@@ -73,7 +62,7 @@ class CudaKernel:
         native = self._cuda.Rows(
             unit.data_ptr(), norms.data_ptr(), count, dim, stride, split=parts == 2
         )
-        with self._on(first.device) as stream:
+        with current_stream(self._cuda, first.device) as stream:
             self._cuda.normalize(addresses(blocks), self._dtype(first.dtype), native, stream)
         return CudaRows(unit, norms, native, sizes, dim, stride, first.dtype)
 
@@ -82,21 +71,19 @@ class CudaKernel:
     ) -> Tensor:
         check_alike(rows, columns)
         n_rows = negatives.n_rows
-        wave = _wave(
-            self._tiles(n_rows),
-            self._tiles(len(columns.norms)),
-            self._logsumexp_tiles**2,
-            symmetric=columns is rows,
+        ranks = self._ranks(negatives, rows)
+        wave = self._waves.logsumexp(
+            self._tiles(n_rows), self._tiles(len(columns.norms)), symmetric=columns is rows
         )
         # A maximum and a sum for every row, and for every column, of every tile.
         partials = empty_like_rows(rows, (2, wave[0] * wave[1], self._cuda.TILE, 2))
         state = empty_like_rows(rows, (n_rows, 2))
         n = empty_like_rows(rows, (n_rows,))
-        with self._on(n.device) as stream:
+        with current_stream(self._cuda, n.device) as stream:
             self._cuda.logsumexp(
                 rows.native,
                 columns.native,
-                self._negatives(negatives, rows),
+                self._negatives(negatives, ranks),
                 scale,
                 wave,
                 partials[0].data_ptr(),
@@ -124,7 +111,7 @@ class CudaKernel:
         weights, log_weights = (empty_like_rows(rows, (pairs.count,)) for _ in range(2))
         blocks = -(-pairs.count // self._cuda.ROWS_PER_BLOCK)
         work = torch.empty(blocks, dtype=torch.float64, device=n.device)
-        with self._on(n.device) as stream:
+        with current_stream(self._cuda, n.device) as stream:
             self._cuda.objective(
                 rows.native,
                 partners.native,
@@ -159,7 +146,13 @@ class CudaKernel:
         if column_log_weights is not None:
             check_vector("column_log_weights", column_log_weights, negatives.n_columns, rows)
         symmetric = columns is rows
-        wave = self._panel_wave(rows, columns, negatives)
+        ranks = self._ranks(negatives, rows)
+        wave = self._waves.panel(
+            self._tiles(negatives.n_rows if symmetric else len(rows.norms)),
+            self._tiles(len(columns.norms)),
+            rows.parts,
+            symmetric=symmetric,
+        )
         tile = self._cuda.TILE
         panel = torch.empty(
             rows.parts * wave[0] * wave[1] * tile * tile,
@@ -170,11 +163,11 @@ class CudaKernel:
         column_sums = None
         if both and not symmetric:
             column_sums = empty_like_rows(rows, (len(columns.unit), rows.stride))
-        with self._on(sums.device) as stream:
+        with current_stream(self._cuda, sums.device) as stream:
             self._cuda.contract(
                 rows.native,
                 columns.native,
-                self._negatives(negatives, rows),
+                self._negatives(negatives, ranks),
                 address(row_log_weights),
                 address(column_log_weights),
                 scale,
@@ -202,7 +195,7 @@ class CudaKernel:
         check_vector("grad_output", grad_output.view(1), 1, rows)
         device = sums.device
         grads = [torch.empty(n, rows.dim, dtype=rows.dtype, device=device) for n in rows.sizes]
-        with self._on(device) as stream:
+        with current_stream(self._cuda, device) as stream:
             self._cuda.finish(
                 sums.data_ptr(),
                 rows.native,
@@ -217,17 +210,25 @@ class CudaKernel:
             )
         return grads
 
-    def _negatives(self, negatives: Negatives, rows: CudaRows) -> _cuda.Negatives:
-        for name, count in (("row_ids", negatives.n_rows), ("column_ids", negatives.n_columns)):
-            ids = getattr(negatives, name)
-            if ids is not None:
-                check_vector(name, ids, count, rows, torch.int64)
+    @staticmethod
+    def _ranks(negatives: Negatives, rows: CudaRows) -> tuple[Tensor | None, Tensor | None]:
+        """Return int32 numbers of the ids of rows and columns; keep them until they are passed."""
+        row_ids, column_ids = negatives.row_ids, negatives.column_ids
+        if row_ids is None or column_ids is None:
+            return None, None
+        check_vector("row_ids", row_ids, negatives.n_rows, rows, torch.int64)
+        check_vector("column_ids", column_ids, negatives.n_columns, rows, torch.int64)
+        if row_ids is column_ids:
+            ranks = rank_ids(row_ids)
+            return ranks, ranks
+        ranks = rank_ids(torch.cat([row_ids, column_ids]))
+        return ranks[: len(row_ids)], ranks[len(row_ids) :]
+
+    def _negatives(
+        self, negatives: Negatives, ranks: tuple[Tensor | None, Tensor | None]
+    ) -> _cuda.Negatives:
         native: _cuda.Negatives = self._cuda.Negatives(
-            negatives.n_rows,
-            negatives.n_columns,
-            negatives.period,
-            address(negatives.row_ids),
-            address(negatives.column_ids),
+            negatives.n_rows, negatives.n_columns, negatives.period, *map(address, ranks)
         )
         return native
 
@@ -244,46 +245,3 @@ class CudaKernel:
 
     def _padded(self, count: int) -> int:
         return self._tiles(count) * int(self._cuda.TILE)
-
-    def _panel_wave(
-        self, rows: CudaRows, columns: CudaRows, negatives: Negatives
-    ) -> tuple[int, int]:
-        tile_bytes = rows.parts * self._cuda.TILE**2 * rows.unit.element_size()
-        return _wave(
-            self._tiles(negatives.n_rows if columns is rows else len(rows.norms)),
-            self._tiles(len(columns.norms)),
-            self._panel_tiles or _PANEL_BYTES // tile_bytes,
-            symmetric=columns is rows,
-        )
-
-    @contextmanager
-    def _on(self, device: torch.device) -> Iterator[int]:
-        """Make the device current within the block; yield the handle of its current stream."""
-        if device.type != "cuda":
-            yield 0
-            return
-        with torch.cuda.device(device):
-            self._cuda.set_device(torch.cuda.current_device())
-            yield torch.cuda.current_stream().cuda_stream
-
-
-def _wave(rows: int, columns: int, tiles: int, *, symmetric: bool) -> tuple[int, int]:
-    """Return how many tiles of rows and of columns a wave of at most `tiles` tiles has.
-
-    The problem has `rows` x `columns` tiles. Waves are of about equal size and as square as can be,
-    because then the least is read and written between them. A symmetric problem needs squares.
-    """
-    side = math.isqrt(tiles)
-    if symmetric:
-        side = _even(columns, side)
-        return side, side
-    if rows <= columns:
-        height = _even(rows, side)
-        return height, _even(columns, tiles // height)
-    width = _even(columns, side)
-    return _even(rows, tiles // width), width
-
-
-def _even(count: int, most: int) -> int:
-    """Split `count` into the fewest even parts of at most `most`; return the size of a part."""
-    return -(-count // -(-count // max(1, most)))

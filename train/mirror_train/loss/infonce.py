@@ -20,8 +20,8 @@ from torch import Tensor
 from mirror_train.loss.autograd import evaluate
 from mirror_train.loss.checks import check_inputs, check_options
 from mirror_train.loss.dispatch import Impl, choose_kernel
-from mirror_train.loss.kernel import Variant
-from mirror_train.loss.steps import Inputs, Options
+from mirror_train.loss.kernel import Inputs, Variant
+from mirror_train.loss.steps import Options
 
 
 def infonce(

@@ -83,12 +83,50 @@ class Objective(NamedTuple):
     log_weights: Tensor
 
 
+class Inputs(NamedTuple):
+    """This process's z1, z2 [N, D], hard negatives [H, D] or None, and int64 ids [N] or None."""
+
+    z1: Tensor
+    z2: Tensor
+    hard: Tensor | None
+    ids: Tensor | None
+
+
+class Passes(Protocol):
+    """The passes of the loss in one process, each in one call.
+
+    They compute what the five steps do. A kernel has them where the time of the calls counts.
+    """
+
+    def forward(self, inputs: Inputs, *, scale: float, variant: Variant) -> Objective:
+        """Return the mean loss and the weights of its gradient; inputs must be contiguous."""
+        ...
+
+    def backward(
+        self,
+        inputs: Inputs,
+        weights: Tensor,
+        log_weights: Tensor,
+        grad_output: Tensor,
+        *,
+        scale: float,
+        variant: Variant,
+    ) -> list[Tensor]:
+        """Return the gradients of z1, z2 and, if there are any, the hard negatives."""
+        ...
+
+
 class Kernel(Protocol[RowsT]):
     """An implementation of the five steps, which never waits for a device and is deterministic.
 
     `RowsT` is the implementation's own representation of normalised rows. If `columns is rows` (the
     same object), the problem is symmetric, and `negatives` is the same on both sides.
     """
+
+    @property
+    def passes(self) -> Passes | None:
+        """The passes in one call each, or None if there are only the steps."""
+        ...
 
     def normalize(self, blocks: Sequence[Tensor]) -> RowsT:
         """Return the normalised rows of `blocks`, one block after another.

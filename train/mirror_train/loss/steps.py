@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mirror_train.loss.dispatch import kernel_named
-from mirror_train.loss.kernel import Kernel, Negatives, Objective, Pairs, Variant
+from mirror_train.loss.kernel import Inputs, Kernel, Negatives, Objective, Pairs, Variant
 
 if TYPE_CHECKING:
     from mirror_train.loss.distributed import Gathered
@@ -29,15 +29,6 @@ class Options:
         return 1 / self.temperature
 
 
-class Inputs(NamedTuple):
-    """This process's z1, z2 [N, D], hard negatives [H, D] or None, and int64 ids [N] or None."""
-
-    z1: Tensor
-    z2: Tensor
-    hard: Tensor | None
-    ids: Tensor | None
-
-
 def _blocks(*tensors: Tensor | None) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor is not None]
 
@@ -48,6 +39,8 @@ def forward(inputs: Inputs, options: Options, gathered: Gathered | None) -> Obje
     With `gathered`, the loss is this process's share of the loss of the joined batch.
     """
     kernel = kernel_named(options.kernel)
+    if gathered is None and kernel.passes is not None:
+        return kernel.passes.forward(inputs, scale=options.scale, variant=options.variant)
     n = len(inputs.z1)
     one_way = options.variant == "one_way"
     with torch.autocast(inputs.z1.device.type, enabled=False):
@@ -93,6 +86,10 @@ def backward(
 ) -> list[Tensor]:
     """Return the gradients of z1, z2 and, if there are any, the hard negatives."""
     kernel = kernel_named(options.kernel)
+    if gathered is None and kernel.passes is not None:
+        scale, variant = options.scale, options.variant
+        given = (inputs, weights, log_weights, grad_output)
+        return kernel.passes.backward(*given, scale=scale, variant=variant)
     one_way = options.variant == "one_way"
     # DDP divides gradients by world_size, so each process must return world_size times its share.
     # Using the factor for one process does exactly that.

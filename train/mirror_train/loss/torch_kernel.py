@@ -33,6 +33,8 @@ class TorchRows:
 class TorchKernel:
     """The `mirror_train.loss.kernel.Kernel` in plain PyTorch."""
 
+    passes = None
+
     def normalize(self, blocks: Sequence[Tensor]) -> TorchRows:
         dtype = blocks[0].dtype
         rows = torch.cat(list(blocks)).to(torch.promote_types(dtype, torch.float32))

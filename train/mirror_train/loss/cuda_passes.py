@@ -1,0 +1,166 @@
+"""Compute a pass of InfoNCE on a GPU in one call of the extension, with one workspace.
+
+At a few hundred rows the host's work decides: each call, tensor and change of device takes about a
+microsecond or two, as long as a kernel.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mirror_train.loss.cpu_kernel import DTYPES, address
+from mirror_train.loss.cuda_rows import check_blocks, rank_ids
+from mirror_train.loss.cuda_streams import call_on_device
+from mirror_train.loss.cuda_waves import Waves
+from mirror_train.loss.kernel import Inputs, Objective, Variant
+
+if TYPE_CHECKING:
+    import mirror_train._cuda as _cuda
+
+
+class _Batch(NamedTuple):
+    """The extension's view of a batch, its number of losses, and the bytes that its passes need."""
+
+    native: _cuda.Batch
+    losses: int
+    forward_bytes: int
+    backward_bytes: int
+
+
+class CudaPasses:
+    """The `mirror_train.loss.kernel.Passes` of the CUDA extension.
+
+    Args:
+        module: the extension, or a module with its interface.
+        device_type: the type of device that the tensors must be on; None for any.
+        waves: the largest waves.
+    """
+
+    def __init__(self, module: Any, device_type: str | None, waves: Waves) -> None:
+        self._cuda = module
+        self._device_type = device_type
+        self._waves = waves
+        self._batch = lru_cache(maxsize=64)(self._make_batch)
+
+    def forward(self, inputs: Inputs, *, scale: float, variant: Variant) -> Objective:
+        """Return what `Passes.forward` says."""
+        z1, z2, hard, _ = inputs
+        batch, ranks = self._prepare(inputs, variant)
+        device = z1.device
+        loss = torch.empty((), dtype=torch.float32, device=device)
+        weights = torch.empty(batch.losses, dtype=torch.float32, device=device)
+        log_weights = torch.empty(batch.losses, dtype=torch.float32, device=device)
+        workspace = torch.empty(batch.forward_bytes, dtype=torch.uint8, device=device)
+        call_on_device(
+            self._cuda,
+            device,
+            batch.native.forward,
+            z1.data_ptr(),
+            z2.data_ptr(),
+            address(hard),
+            address(ranks),
+            scale,
+            variant == "decoupled",
+            workspace.data_ptr(),
+            loss.data_ptr(),
+            weights.data_ptr(),
+            log_weights.data_ptr(),
+        )
+        return Objective(loss, weights, log_weights)
+
+    def backward(
+        self,
+        inputs: Inputs,
+        weights: Tensor,
+        log_weights: Tensor,
+        grad_output: Tensor,
+        *,
+        scale: float,
+        variant: Variant,
+    ) -> list[Tensor]:
+        """Return what `Passes.backward` says."""
+        z1, z2, hard, _ = inputs
+        batch, ranks = self._prepare(inputs, variant)
+        given = {"weights": weights, "log_weights": log_weights, "grad_output": grad_output}
+        _check_given(given, batch.losses, z1)
+        device = z1.device
+        grads = [
+            torch.empty(len(z), z.shape[1], dtype=z.dtype, device=device)
+            for z in (z1, z2, hard)
+            if z is not None
+        ]
+        workspace = torch.empty(batch.backward_bytes, dtype=torch.uint8, device=device)
+        call_on_device(
+            self._cuda,
+            device,
+            batch.native.backward,
+            z1.data_ptr(),
+            z2.data_ptr(),
+            address(hard),
+            address(ranks),
+            scale,
+            weights.data_ptr(),
+            log_weights.data_ptr(),
+            grad_output.data_ptr(),
+            workspace.data_ptr(),
+            grads[0].data_ptr(),
+            grads[1].data_ptr(),
+            0 if hard is None else grads[2].data_ptr(),
+        )
+        return grads
+
+    def _prepare(self, inputs: Inputs, variant: Variant) -> tuple[_Batch, Tensor | None]:
+        """Check the inputs; return their batch, and the ranks of the ids of all rows."""
+        z1, z2, hard, ids = inputs
+        check_blocks([z1, z2] if hard is None else [z1, z2, hard], self._device_type)
+        n, dim = z1.shape
+        if len(z2) != n:
+            raise ValueError(f"z1 and z2 must have as many rows, got {n} and {len(z2)}")
+        one_way = variant == "one_way"
+        n_hard = 0 if hard is None else len(hard)
+        batch = self._batch(n, n_hard, dim, DTYPES[z1.dtype], one_way)
+        if ids is None:
+            return batch, None
+        if ids.shape != (n,) or ids.dtype != torch.int64 or ids.device != z1.device:
+            raise ValueError(
+                f"ids must be int64 [{n}] on {z1.device}, got {ids.dtype} {list(ids.shape)} on "
+                f"{ids.device}"
+            )
+        ranks = rank_ids(ids)
+        return batch, ranks if one_way else ranks.repeat(2)
+
+    def _make_batch(self, n: int, n_hard: int, dim: int, dtype: str, one_way: bool) -> _Batch:
+        losses = n if one_way else 2 * n
+        rows = self._tiles(losses)
+        columns = self._tiles((n if one_way else losses) + n_hard)
+        parts = 2 if dtype == "float32" else 1
+        symmetric = not one_way
+        native: _cuda.Batch = self._cuda.Batch(
+            n,
+            n_hard,
+            dim,
+            getattr(self._cuda.Dtype, dtype),
+            one_way,
+            self._waves.logsumexp(rows, columns, symmetric=symmetric),
+            self._waves.panel(rows, columns, parts, symmetric=symmetric),
+        )
+        return _Batch(native, losses, native.forward_bytes, native.backward_bytes)
+
+    def _tiles(self, count: int) -> int:
+        return -(-count // int(self._cuda.TILE))
+
+
+def _check_given(tensors: dict[str, Tensor], losses: int, z1: Tensor) -> None:
+    """Raise ValueError unless the extension may read the tensors of a backward pass."""
+    for name, tensor in tensors.items():
+        length = 1 if name == "grad_output" else losses
+        alike = tensor.dtype == torch.float32 and tensor.device == z1.device
+        if tensor.numel() != length or not alike or not tensor.is_contiguous():
+            raise ValueError(
+                f"{name} must be {length} contiguous float32 numbers on {z1.device}, got "
+                f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+            )
