@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_ON_A_TERMINAL = 0.2
 
 logger = logging.getLogger("mirror_rt")
 
@@ -114,3 +118,44 @@ def progress_bar(
         bar: ProgressBar = tqdm(total=total, unit=unit, desc=desc, initial=initial)
         return bar
     return _Lines(total, unit, desc, initial)
+
+
+@contextlib.contextmanager
+def transfer_progress(doing: str, folder: Path | None = None) -> Iterator[None]:
+    """Show on standard error that a transfer goes on, until the block ends.
+
+    A terminal has one line that changes and then disappears; elsewhere a line comes every ten
+    seconds. It has the bytes that have come into `folder` since the start, if one is given.
+    """
+    terminal, over = sys.stderr.isatty(), threading.Event()
+    interval = _SECONDS_ON_A_TERMINAL if terminal else SECONDS_BETWEEN_LINES
+    began, before = time.monotonic(), _size(folder)
+
+    def show() -> None:
+        while not over.wait(interval):
+            parts = [describe_seconds(time.monotonic() - began)]
+            if folder is not None:
+                parts.insert(0, f"{(_size(folder) - before) / 1e6:.0f} MB")
+            line = f"{doing}: {', '.join(parts)} so far"
+            sys.stderr.write(f"\r{line}" if terminal else f"{line}\n")
+            sys.stderr.flush()
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        if terminal:
+            sys.stderr.write("\r\033[K")  # the line has done its work
+            sys.stderr.flush()
+
+
+def _size(folder: Path | None) -> int:
+    """Return the bytes of the files in a folder that somebody is writing."""
+    total = 0
+    for path in folder.rglob("*") if folder is not None else ():
+        with contextlib.suppress(OSError):  # it has been moved or removed since
+            total += path.lstat().st_size
+    return total

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from mirror_rt import progress
-from mirror_rt.progress import describe_seconds, progress_bar
+from mirror_rt.progress import describe_seconds, progress_bar, transfer_progress
 
 
 @pytest.fixture
@@ -72,3 +72,10 @@ def test_a_terminal_gets_a_bar(monkeypatch, capfd):
 
 def test_durations():
     assert (describe_seconds(99), describe_seconds(150)) == ("99 s", "2 min")
+
+
+def test_a_transfer_says_how_much_has_come(quick, capfd, tmp_path):
+    (tmp_path / "before").write_bytes(bytes(9_000_000))
+    with transfer_progress("pulling owner/name", tmp_path):
+        (tmp_path / "blob").write_bytes(bytes(3_000_000))
+        wait_for(capfd, r"^pulling owner/name: 3 MB, \d s so far$")

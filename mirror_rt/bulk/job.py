@@ -2,6 +2,7 @@
 
     job.json            what the job is; the folder of a different job is refused
     part-00000000.npz   vectors and ids of the first window; ...
+    begun-00000000.npy  of a window that is not finished: see saved_batches.py
     OUTPUT              assembled from the parts, before it is moved to its place
     complete.json       written when OUTPUT is complete
 
@@ -20,6 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from mirror_rt.bulk.saved_batches import begun_window, count_begun
 from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import open_sink, output_files
@@ -55,6 +57,10 @@ class JobFolder:
         """Return whether the output only has to be moved to its place."""
         return (self.folder / _COMPLETE).is_file()
 
+    def saved_rows(self) -> int:
+        """Return the number of texts that need not run again, in unfinished windows too."""
+        return self.rows + count_begun(self.folder, self.rows)
+
     def save(self, vectors: Embeddings, ids: list[int | str] | None) -> None:
         """Save the vectors [n, D] and ids of the next window."""
         names = np.frombuffer(json.dumps(ids).encode(), dtype=np.uint8)
@@ -62,6 +68,7 @@ class JobFolder:
             np.savez(file, vectors=vectors, ids=names)
             file.flush()
             os.fsync(file.fileno())
+        begun_window(self.folder, self.rows).unlink(missing_ok=True)
         self._count(vectors)
 
     def _count(self, vectors: Embeddings) -> None:
@@ -159,7 +166,7 @@ def open_job(
                 write_json(job.folder / _JOB, plan)
             yield job
         except BaseException:
-            if job.folder.exists() and job.parts == 0 and not resumes:
+            if job.folder.exists() and not resumes and job.saved_rows() == 0:
                 job.remove()
             raise
 

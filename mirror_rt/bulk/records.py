@@ -12,10 +12,8 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.text import iter_csv, iter_jsonl, iter_lines
 from mirror_rt.schema import is_unicode
 
-# A window is sorted by length, held in memory and saved as a whole, so the length of its text is
-# limited: a model of so many bytes, on two processors, works on this much for a minute or two.
+# A window is sorted by length, and held in memory as a whole, so the length of its text is limited.
 _WINDOW_CHARACTERS = 2_000_000
-_SMALL_MODEL = 90 << 20
 
 _TABLES = (".jsonl", ".ndjson", ".csv", ".parquet")
 
@@ -85,18 +83,16 @@ def _checked_ids(
         yield text, name
 
 
-def windows(rows: Iterable[tuple[Any, ...]], size: int, model_bytes: int = 0) -> Iterator[Window]:
+def windows(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[Window]:
     """Cut the rows of `iter_records` into windows of `size`, or fewer if texts are long.
 
-    With a large model, whose texts take longer, windows have fewer characters, so that its work is
-    saved as often. The time itself does not count: a job that is resumed needs the same windows.
+    Time does not count: a job that is resumed needs the same windows, for they make the batches.
     """
-    most = _WINDOW_CHARACTERS * _SMALL_MODEL // max(model_bytes, _SMALL_MODEL)
     start, held, characters = 0, list[tuple[Any, ...]](), 0
     for row in rows:
         held.append(row)
         characters += len(row[0]) if isinstance(row[0], str) else 0
-        if len(held) >= size or characters >= most:
+        if len(held) >= size or characters >= _WINDOW_CHARACTERS:
             yield _window(start, held)
             start, held, characters = start + len(held), [], 0
     if held:

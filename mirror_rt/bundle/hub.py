@@ -119,6 +119,12 @@ def download(
         )
 
 
+def cached(name: str) -> Path:
+    """Return the folder in which the hub's cache keeps the files of a repository."""
+    constants = require("huggingface_hub.constants", extra="hub", purpose="using a model hub")
+    return Path(constants.HF_HUB_CACHE) / "--".join(["models", *name.split("/")])
+
+
 def hub_library(purpose: str) -> ModuleType:
     """Import huggingface_hub, or raise an error that says which extra installs it."""
     return require("huggingface_hub", extra="hub", purpose=purpose)

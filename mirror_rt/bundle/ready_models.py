@@ -37,6 +37,10 @@ class ReadyModel:
         files: path in the bundle -> SHA-256, of the released package. A package that somebody built
             for an index of their own has a local version (1.0.0+local), which public indexes
             refuse, and is compared with the hashes in its own manifest alone.
+        dimension: length of its vectors.
+        gigabytes: size of the distribution.
+        license: of the weights, by its SPDX identifier.
+        description: what it is for, in a line.
     """
 
     name: str
@@ -44,6 +48,10 @@ class ReadyModel:
     package: str
     version: str
     files: Mapping[str, str] = field(default_factory=dict)
+    dimension: int = 0
+    gigabytes: float = 0.0
+    license: str = ""
+    description: str = ""
 
     @property
     def module(self) -> str:
@@ -78,6 +86,10 @@ READY_MODELS = (
         "mirror-rt-default",
         "1.0.0",
         _MINILM_FILES,
+        dimension=384,
+        gigabytes=0.1,
+        license="Apache-2.0",
+        description="English texts of up to 256 tokens; queries and documents need no prompt",
     ),
 )
 

@@ -20,6 +20,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.plugins import load_plugin
+from mirror_rt.progress import transfer_progress
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder
@@ -81,15 +82,27 @@ def progress(arguments: argparse.Namespace) -> bool:
 
 
 @contextlib.contextmanager
-def hub_progress(arguments: argparse.Namespace) -> Iterator[None]:
-    """Let huggingface_hub show bars on a terminal; our errors replace its warnings."""
+def hub_progress(
+    arguments: argparse.Namespace, doing: str, folder: Path | None = None
+) -> Iterator[None]:
+    """Let huggingface_hub show bars on a terminal; our errors replace its warnings.
+
+    Without a terminal, say what is being done, and every ten seconds that it goes on, with the
+    bytes that have come into `folder`.
+    """
     hub = hub_library("a model hub")
+    terminal, shown = sys.stderr.isatty(), progress(arguments)
     verbosity, bars = hub.logging.get_verbosity(), not hub.utils.are_progress_bars_disabled()
     hub.logging.set_verbosity_error()
-    if bars and not (progress(arguments) and sys.stderr.isatty()):
+    if bars and not (shown and terminal):
         hub.utils.disable_progress_bars()
+    lines: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if shown and not terminal:
+        print(doing, file=sys.stderr, flush=True)
+        lines = transfer_progress(doing, folder)
     try:
-        yield
+        with lines:
+            yield
     finally:
         hub.logging.set_verbosity(verbosity)
         if bars:

@@ -27,6 +27,7 @@ def add_parser(commands: Subparsers) -> None:
         "Streams: memory does not grow with the file. The output appears when it is whole; what "
         "is\nfinished before waits in OUTPUT.partial, from which --resume goes on after a kill.",
         examples="""
+mirror-rt encode all-MiniLM-L6-v2 --input texts.txt --output vectors.npy
 mirror-rt encode bundle --input texts.txt --output vectors.npy
 mirror-rt encode bundle --input rows.csv --text-field body --id-field id --output v.parquet
 mirror-rt encode bundle --input huge.jsonl --output vectors.arrow --resume
@@ -48,7 +49,7 @@ printf 'one text\\nanother\\n' | mirror-rt encode bundle --input - --output -
     add_options(parser.add_argument_group("model"), LoadOptions)
     parser.set_defaults(
         run=run,
-        kept=lambda _: "nothing was saved yet (work is saved after each window of texts)",
+        kept=lambda _: "nothing was saved yet (work is saved every half minute)",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mirror_rt.bundle.hub import cached
 from mirror_rt.bundle.pull import pull
 from mirror_rt.cli.common import add_hub_options, hub_progress
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
@@ -38,13 +39,13 @@ mirror-rt pull owner/name --out bundle --offline
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing folder")
     add_hub_options(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    with hub_progress(arguments):
+    with hub_progress(arguments, f"pulling {arguments.model}", cached(arguments.model)):
         pulled = pull(
             arguments.model,
             arguments.out,

@@ -35,13 +35,13 @@ mirror-rt push bundle owner/name --revision v2
     parser.add_argument(
         "--overwrite", action="store_true", help="replace a repository that holds no bundle, too"
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    with hub_progress(arguments):
+    with hub_progress(arguments, f"pushing {arguments.model} to {arguments.name}"):
         pushed = push(
             Path(arguments.model),
             arguments.name,

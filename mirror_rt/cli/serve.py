@@ -48,6 +48,7 @@ def add_parser(commands: Subparsers) -> None:
         "before a variable, and that before the file. API keys have no flag, which others could\n"
         f"see: {_PREFIX}API_KEYS, api_keys in the file, or a file of their own.",
         examples="""
+mirror-rt serve all-MiniLM-L6-v2
 mirror-rt serve bundle
 mirror-rt serve pack --host 0.0.0.0 --port 8080 --api-keys-file keys.txt
 mirror-rt serve bundle --providers cuda --devices all --cuda-graphs

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.adapters.lazy import LazyEncoder
-from mirror_rt.bundle.ready_models import READY_MODELS
+from mirror_rt.bundle.ready_models import READY_MODELS, ReadyModel
 from mirror_rt.compat.arguments import refuse
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
@@ -82,8 +82,12 @@ class TextEmbedding:
 
     @classmethod
     def list_supported_models(cls) -> list[dict[str, Any]]:
-        """List the models that load by their name alone; every bundle loads by its folder."""
-        return [{"model": model.name, "sources": {"hf": model.source}} for model in READY_MODELS]
+        """List the models that load by their name alone; every bundle loads by its folder.
+
+        Each has the keys that fastembed gives. `additional_files` are the other graphs of the
+        bundle, and its tokenizer.
+        """
+        return [_describe(model) for model in READY_MODELS]
 
     @classmethod
     def add_custom_model(cls, *args: Any, **kwargs: Any) -> None:
@@ -137,6 +141,21 @@ class TextEmbedding:
         if "prompt" not in options and (name := self.encoder.prompts.first_of(names)):
             options = {"prompt_name": name, **options}
         return self.embed(texts, **options)
+
+
+def _describe(model: ReadyModel) -> dict[str, Any]:
+    graph, *others = model.files
+    return {
+        "model": model.name,
+        "sources": {"hf": model.source, "url": None},
+        "model_file": graph,
+        "description": model.description,
+        "license": model.license,
+        "size_in_GB": model.gigabytes,
+        "additional_files": others,
+        "dim": model.dimension,
+        "tasks": {},
+    }
 
 
 def _providers(

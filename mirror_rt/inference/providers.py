@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
 from types import ModuleType
@@ -9,6 +10,7 @@ from typing import Literal
 
 from mirror_rt.errors import ProviderError
 from mirror_rt.inference.shared_libraries import (
+    card_files,
     driver_fault,
     missing_libraries,
     nvidia_cards,
@@ -48,7 +50,10 @@ def candidates(
         preload(onnxruntime)
     if providers == "auto":
         # TensorRT is only used on request, because it compiles every graph for minutes.
-        return [[CUDA, CPU], [CPU]] if CUDA in available else [[CPU]]
+        if CUDA in available:
+            return [[CUDA, CPU], [CPU]]
+        _say_that_cards_are_unused()
+        return [[CPU]]
     wanted = _SHORT.get(providers, [providers]) if isinstance(providers, str) else list(providers)
     missing = [name for name in wanted if name not in available]
     if missing or not wanted:
@@ -61,6 +66,17 @@ def candidates(
         logger.warning("%s; running on the CPU", message)
         return [[CPU]]
     return [wanted, [CPU]] if allow_fallback and wanted[0] != CPU else [wanted]
+
+
+@functools.cache
+def _say_that_cards_are_unused() -> None:
+    """Say once in a process that this onnxruntime leaves a card idle, if there is one."""
+    if card_files():
+        logger.warning(
+            "there is an NVIDIA card, and this onnxruntime has no CUDA: running on the CPU. To use "
+            "the card: pip uninstall -y onnxruntime && pip install 'mirror-rt[gpu]'. To stay on "
+            "the CPU without this line: providers='cpu'"
+        )
 
 
 def not_started(provider: str, reason: str, *, providers: Providers, allow_fallback: bool) -> None:

@@ -59,6 +59,14 @@ def remedy(missing: list[str], onnxruntime: ModuleType) -> str:
     return f"pip install 'onnxruntime-gpu[cuda,cudnn]=={onnxruntime.__version__}'"
 
 
+def card_files() -> list[Path]:
+    """Return the device files of NVIDIA cards.
+
+    They are found without starting the driver, after which CUDA would not survive a fork.
+    """
+    return sorted(Path("/dev").glob("nvidia[0-9]*"))
+
+
 def nvidia_cards() -> int:
     """Return the number of NVIDIA cards that the driver offers to this process."""
     count = ctypes.c_int(0)

@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from typing import Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from mirror_rt import _core
 from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
@@ -18,7 +17,7 @@ from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.pipeline.prompts import Prompts
-from mirror_rt.pipeline.results import EncodedTexts, join
+from mirror_rt.pipeline.results import EncodedTexts, Indices, Saved, join
 from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
@@ -31,8 +30,6 @@ from mirror_rt.vectors.quantization import Embeddings
 __all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
-
-Indices = npt.NDArray[np.int64]
 
 
 class Pipeline:
@@ -125,6 +122,7 @@ class Pipeline:
         count: Callable[[int], object] | None = None,
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
+        saved: Saved | None = None,
     ) -> Iterator[EncodedTexts]:
         """Encode window after window; the next one is tokenised while one runs.
 
@@ -134,10 +132,13 @@ class Pipeline:
             count: called with the number of texts that were finished since the last call.
             on_run: called with every batch that has run, from several threads if runs are parallel.
             stop: event that, once set, ends the call with `Stopped` before the next batch.
+            saved: has the vectors of batches that need not run, and is offered those that have.
         """
         with closing(one_ahead(partial(self._tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
-                yield self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
+                yield self._encode_rows(
+                    rows, plan, count=count, on_run=on_run, stop=stop, saved=saved
+                )
 
     def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
         """Split rows into batches: int64 [b] for each batch, the indices of its rows."""
@@ -208,6 +209,7 @@ class Pipeline:
         count: Callable[[int], object] | None = None,
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
+        saved: Saved | None = None,
     ) -> EncodedTexts:
         """Run the rows of a window batch by batch, and put their vectors in order."""
         self._report(rows, plan)
@@ -215,15 +217,19 @@ class Pipeline:
         vectors = np.empty((len(rows.tokens), plan.dimension), np.float32)
         is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.chunked else None
         run = partial(self._run, rows.tokens, normalize=plan.normalize, on_run=on_run)
-        results = in_parallel(run, batches, self.model.parallel_runs)
+        done = saved.restore(rows.start, batches, vectors) if saved is not None else 0
+        results = in_parallel(run, batches[done:], self.model.parallel_runs)
         try:
-            for batch, (result, bad) in zip(batches, results, strict=True):
+            for ran, (result, bad) in enumerate(results, done + 1):
+                batch = batches[ran - 1]
                 if bad and plan.errors == "raise":
                     text = rows.text_of_rows()[batch[bad]]
                     raise NonFiniteError(np.unique(text) + rows.start)
                 vectors[batch] = result[:, : plan.dimension]
                 if count is not None:
                     count(len(batch) if is_last is None else int(is_last[batch].sum()))
+                if saved is not None:
+                    saved.offer(rows.start, batches[:ran], vectors)
                 if stop is not None and stop.is_set():
                     raise Stopped
         finally:

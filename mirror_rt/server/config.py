@@ -24,9 +24,9 @@ class ServerConfig:
     """Say how models are served. `mirror-rt serve` has an option for every field.
 
     Attributes:
-        model_name: what clients call the model; None for the folder's own name. Of a pack, what
-            comes before the name of a bundle: `mirror` (so that French is `mirror-fr`) unless
-            given.
+        model_name: what clients call the model; None for the name of its folder or repository. Of
+            a pack, what comes before the name of a bundle: `mirror` (so that French is `mirror-fr`)
+            unless given.
         model_aliases: other names that clients may call the model by (of a pack, its default), for
             those that always send one, such as `text-embedding-3-small`.
         languages: names of the bundles of a pack to serve; all unless given.

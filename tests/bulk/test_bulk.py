@@ -24,7 +24,7 @@ from mirror_rt import (
     ProcessGroupError,
 )
 from mirror_rt.bulk import BulkConfig, encode_file
-from mirror_rt.bulk.records import count_records, windows
+from mirror_rt.bulk.records import count_records
 from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
 
@@ -248,6 +248,31 @@ def test_a_full_disk_loses_nothing(cli, bundle, tmp_path, monkeypatch):
     assert len(np.load(output)) == 300
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_work_is_saved_inside_a_window(bundle, tmp_path, monkeypatch, processes):
+    """Batches that ran do not run again, and the output has the bytes of an unbroken job."""
+    source, output = many(tmp_path, 1_000), tmp_path / "v.npy"
+    whole = encode_file(config(bundle, source, tmp_path / "whole.npy"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as stopped:
+        patch.setattr("mirror_rt.bulk.saved_batches.SECONDS_BETWEEN", 0)
+        run, runs = BundleModel.run_batch, iter(range(3))
+
+        def run_three(*arguments, **options):
+            if next(runs, None) is None:
+                raise KeyboardInterrupt
+            return run(*arguments, **options)
+
+        patch.setattr(BundleModel, "run_batch", run_three)
+        encode_file(config(bundle, source, output))
+    saved = int(re.fullmatch(r"interrupted; (\d+) texts are saved in .*", str(stopped.value))[1])
+    assert 0 < saved < 1_000
+    report = encode_file(config(bundle, source, output, resume=True, processes=processes))
+    assert (report.rows, report.resumed) == (1_000, saved)
+    assert report.tokens < whole.tokens
+    assert output.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert not (tmp_path / "v.npy.partial").exists()
+
+
 def test_ctrl_c(command, bundle, tmp_path):
     source, output = many(tmp_path, 20_000), tmp_path / "v.npy"
     line = [sys.executable, "-m", "mirror_rt.cli", "encode", "--model", bundle, "--input", source,
@@ -416,14 +441,6 @@ def test_what_goes_with_streams(cli, bundle, tmp_path, monkeypatch):
     result = cli(*options, tmp_path / "v.xlsx")
     assert result.code == 2
     assert "expected a name in .npy, .jsonl, .parquet, .arrow, .feather, or -" in result.err
-
-
-def test_a_large_model_has_short_windows():
-    rows = [("a" * 1000,)] * 3000
-    small, large = ([len(one.texts) for one in windows(rows, 8192, size)]
-                    for size in (1 << 20, 900 << 20))  # fmt: skip
-    assert small == [2000, 1000]
-    assert large == [200] * 15
 
 
 def test_zeros(bundle, tmp_path):

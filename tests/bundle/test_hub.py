@@ -409,19 +409,19 @@ def test_the_command_line(hub, bundle, command, tmp_path):
     assert done.returncode == 0, done.stderr
     count = len(Manifest.read(bundle).files) + 2
     assert done.stdout == f"{hub.url}/{NAME}: {count} files, commit {commit}\n"
-    assert done.stderr == ""
+    assert done.stderr == f"pushing {bundle} to {NAME}\n"
     out = tmp_path / "out"
     done = command("pull", NAME, "--out", out, "--variant", "fp32", env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{out}: {NAME} at commit {commit}, {count} files, ")
-    assert done.stderr == ""
+    assert done.stderr == f"pulling {NAME}\n"
     del environment["HF_TOKEN"]
-    done = command("push", bundle, NAME, env=environment)
+    done = command("push", bundle, NAME, "--quiet", env=environment)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("mirror-rt: error: no token for the model hub: set HF_TOKEN")
     assert len(done.stderr.splitlines()) == 1
     environment["HF_HOME"] = str(tmp_path / "empty")
-    done = command("pull", NAME, "--out", tmp_path / "x", env=environment)
+    done = command("pull", NAME, "--out", tmp_path / "x", "--quiet", env=environment)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
@@ -430,7 +430,7 @@ def test_a_hub_that_cannot_be_reached(hub, bundle, tmp_path, monkeypatch, cli):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(HubError, match=r"http://127.0.0.1:9 cannot be reached"):
         pull(NAME, tmp_path / "out")
-    result = cli("push", bundle, NAME)
+    result = cli("push", bundle, NAME, "--quiet")
     assert result.code == 1
     assert result.err.startswith("mirror-rt: error: http://127.0.0.1:9 cannot be reached")
     assert len(result.err.splitlines()) == 1

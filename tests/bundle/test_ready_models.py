@@ -15,6 +15,7 @@ from mirror_rt import Encoder
 from mirror_rt.bundle import ready_models
 from mirror_rt.bundle.ready_models import READY_MODELS
 from mirror_rt.errors import BundleError, BundleIntegrityError
+from mirror_rt.server import ServerConfig, load_models
 from paths import ROOT
 
 NAME = "all-MiniLM-L6-v2"
@@ -68,6 +69,9 @@ def test_every_command_takes_the_name(index, bundle, release, write_wheel, cli, 
     assert done.code == 0, done.err
     assert np.load(out).shape == (1, 32)
     assert "every SHA-256 verified" in cli("info", NAME).out
+    models = load_models(NAME, ServerConfig())
+    assert list(models.by_name) == [NAME]  # not that of the folder in the cache
+    models.close()
 
 
 def test_a_wheel_of_ones_own_has_a_local_version(index, bundle, write_wheel, capsys):

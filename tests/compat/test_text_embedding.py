@@ -115,6 +115,15 @@ def test_a_model_is_not_added_but_exported():
         TextEmbedding.add_custom_model("tiny")
 
 
-def test_the_default_model_is_among_those_that_load_by_name():
+def test_models_that_load_by_name_are_described_as_by_the_real_class():
     default = inspect.signature(TextEmbedding.__init__).parameters["model_name"].default
-    assert default in [model["model"] for model in TextEmbedding.list_supported_models()]
+    (ours,) = [one for one in TextEmbedding.list_supported_models() if one["model"] == default]
+    theirs = next(
+        one
+        for one in fastembed.TextEmbedding.list_supported_models()
+        if one["model"] == ours["sources"]["hf"]
+    )
+    assert ours.keys() == theirs.keys()
+    for key in ("dim", "license"):
+        assert str(ours[key]).lower() == str(theirs[key])
+    assert ours["model_file"] == "onnx/model.onnx"

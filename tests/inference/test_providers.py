@@ -6,7 +6,7 @@ import pytest
 
 from fake_cuda import make_onnxruntime
 from mirror_rt import Encoder, ProviderError
-from mirror_rt.inference import shared_libraries
+from mirror_rt.inference import providers, shared_libraries
 from mirror_rt.inference.providers import CPU, CUDA
 
 CUDNN = "libcudnn_none.so.9"
@@ -53,6 +53,18 @@ def test_without_a_card_the_cpu_is_taken_silently(bundle, gpu_wheel, caplog, all
     assert Encoder.load(bundle, allow_fallback=allow_fallback).providers == [CPU]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert f"{CUDA} could not start" in caplog.text  # at INFO, for those who look
+
+
+def test_a_card_that_the_cpu_wheel_leaves_idle_is_mentioned_once(bundle, monkeypatch, caplog):
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: [CPU])
+    monkeypatch.setattr(providers, "card_files", lambda: ["/dev/nvidia0"])
+    providers._say_that_cards_are_unused.cache_clear()
+    Encoder.load(bundle, providers="cpu")
+    assert not caplog.records
+    for _ in range(2):
+        assert Encoder.load(bundle).providers == [CPU]
+    (warning,) = caplog.records
+    assert "pip install 'mirror-rt[gpu]'" in warning.message
 
 
 class Driver:

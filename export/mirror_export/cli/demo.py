@@ -142,9 +142,11 @@ def _print_neighbours(words: list[str], vectors: dict[str, Vectors]) -> None:
 
 
 def _print_geometry(before: Geometry, after: Geometry) -> None:
-    print(f"\n     {'The space of the vectors':<46}{'before':>8}{'after':>8}")
+    width = max(map(len, _MEASURES.values())) + 2
+    print(f"\n     {'The space of the vectors':<{width}}{'before':>8}{'after':>8}")
     for field, meaning in _MEASURES.items():
-        print(f"     {meaning:<46}{getattr(before, field):>8.3f}{getattr(after, field):>8.3f}")
+        values = f"{getattr(before, field):>8.3f}{getattr(after, field):>8.3f}"
+        print(f"     {meaning:<{width}}{values}")
 
 
 def _plot(out: Path, tests: dict[str, Grades], vectors: dict[str, Vectors]) -> None:

@@ -75,7 +75,7 @@ class Reloader:
                     "CUDA graphs are captured while nothing else uses the card: restart the server"
                 )
             began = time.monotonic()
-            models = load_folder(folder, self._config)
+            models = load_folder(folder, self._config, self._source)
             self._replace(models)
         except (MirrorError, OSError) as error:
             self._keep(" ".join(str(error).split()), asked=asked)

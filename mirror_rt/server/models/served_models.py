@@ -126,7 +126,7 @@ def load_models(source: str | Path, config: ServerConfig) -> Models:
         ConfigError: a language that is asked for is not in the pack.
         ProviderError: the execution providers are not available.
     """
-    return load_folder(resolve_source(source, config), config)
+    return load_folder(resolve_source(source, config), config, source)
 
 
 def lasting(source: str | Path) -> str | Path:
@@ -149,8 +149,8 @@ def manifest_digest(folder: Path) -> str:
     return digest_of(folder)
 
 
-def load_folder(folder: Path, config: ServerConfig) -> Models:
-    """Load what `resolve_source` returned; raise the errors of `load_models`."""
+def load_folder(folder: Path, config: ServerConfig, source: str | Path) -> Models:
+    """Load what `resolve_source` returned for a source; raise the errors of `load_models`."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     digest = manifest_digest(folder)
@@ -159,7 +159,9 @@ def load_folder(folder: Path, config: ServerConfig) -> Models:
     if config.languages:
         raise ConfigError(f"{folder} is one bundle, not a pack to choose languages of")
     encoder = _load(folder, config)
-    name = config.model_name or folder.resolve().name
+    # The folder of a download is named after its version or commit, so it is not asked.
+    path = Path(source)
+    name = config.model_name or (path.resolve() if path.exists() else path).name
     models = [NamedEncoder(name, encoder, encoder.manifest.language)]
     return Models(models, name, digest=digest, aliases=config.model_aliases)
 
