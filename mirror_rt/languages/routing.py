@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from mirror_rt.languages.tags import find_language, language_key, need_language
 from mirror_rt.tokens.tokenization import find_invalid
 
 AUTO = "auto"
+# What a bundle may declare: a tag, or a name of that form, such as `biomedical`.
+_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 # The language of all texts of a call, or of each text; None for the pack's default.
 Languages = str | Sequence[str | None] | None
 
@@ -32,7 +35,7 @@ class Router:
             what the index declares, if anything.
 
     Raises:
-        BundleError: two bundles have the same language.
+        BundleError: two bundles have the same language, or that of one is not a tag.
         ConfigError: the pack does not have the language `fallback`.
     """
 
@@ -128,6 +131,11 @@ def _bundles(folder: Path, index: PackIndex) -> dict[str, str]:
         if entry.language is None:
             continue
         tag = language_key(entry.language)
+        if not _NAME.fullmatch(tag):
+            raise BundleError(
+                f"{folder}, language of the bundle {name!r}: {entry.language!r} is not a language "
+                "tag"
+            )
         if tag in bundles:
             raise BundleError(
                 f"{folder} has two bundles of {tag}: {bundles[tag]} and {name}; export a pack with "
