@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 
 from mirror_export.config import ExportConfig
@@ -52,10 +53,20 @@ def describe(pretrained: Pretrained, head: Head, config: ExportConfig) -> Manife
         dimension=head.dimension(pretrained.dimension),
         pooling=head.pooling,
         normalize=head.normalize,
+        space=_vector_space(pretrained, head),
         max_length=_max_length(pretrained, manifest, config),
         **made_now(),
         format="mirror_rt bundle",
     )
+
+
+def _vector_space(pretrained: Pretrained, head: Head) -> str:
+    """Return an id that is the same for the same weights, pooling and further layers."""
+    digest = hashlib.sha256(" ".join(pretrained.weights_sha256()).encode())
+    digest.update(f" {head.pooling} {head.truncate_dim}".encode())
+    for name, weight in head.layers.state_dict().items():
+        digest.update(name.encode() + weight.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:

@@ -113,6 +113,10 @@ class Manifest:
         data: source, SHA-256 and counts of the training data.
         training: seed, precision, steps, loss and speed of the run.
         normalize: whether vectors are of unit length by default.
+        space: id of the vector space; vectors of bundles with the same id can be compared. None in
+            bundles of earlier versions, and in a tuned folder, whose export decides it.
+        alignment: how the vectors were mapped into the space of another bundle; None if they were
+            not.
         prompts: name -> prompt to put before a text; `default_prompt_name` is the default one.
         variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
         files: path inside the folder -> FileRecord.
@@ -131,6 +135,8 @@ class Manifest:
     data: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
     normalize: bool = True
+    space: Annotated[str, at_most(256, "characters")] | None = None
+    alignment: dict[str, Any] | None = None
     prompts: _Prompts = field(default_factory=dict)
     default_prompt_name: str | None = None
     variants: dict[str, Variant] = field(default_factory=dict)

@@ -31,6 +31,7 @@ class PackedBundle:
         base_model: name and revision of the model that was tuned.
         variants: names of its graphs.
         source: model that it was made from, and the options of its export.
+        space: id of its vector space; None in packs of earlier versions.
     """
 
     path: InnerPath
@@ -41,6 +42,12 @@ class PackedBundle:
     base_model: dict[str, Any] = field(default_factory=dict)
     variants: list[str] = field(default_factory=list)
     source: dict[str, Any] = field(default_factory=dict)
+    space: str | None = None
+
+    @property
+    def vector_space(self) -> str:
+        """The id of the vector space; a bundle that declares none has a space of its own."""
+        return self.space or self.manifest_sha256
 
     @classmethod
     def describe(cls, pack: Path, name: str, source: dict[str, Any]) -> PackedBundle:
@@ -55,6 +62,7 @@ class PackedBundle:
             base_model=manifest.base_model,
             variants=list(manifest.variants),
             source=source,
+            space=manifest.space,
         )
 
     def verify(self, pack: Path) -> Manifest:
@@ -84,7 +92,8 @@ class PackIndex:
 
     Attributes:
         bundles: name -> bundle, in order; the name is the language if that is unique.
-        default: name of the bundle to use by default.
+        default: name of the bundle for texts of which no language is given.
+        fallback: name of the bundle for languages that the pack lacks; None to refuse them.
         generator: program that wrote the file, and its version.
         created: time of writing, in ISO 8601.
     """
@@ -93,6 +102,7 @@ class PackIndex:
     default: str
     generator: str = ""
     created: str = ""
+    fallback: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, with the format first."""
@@ -120,9 +130,10 @@ class PackIndex:
         return index
 
     def _check_consistent(self, folder: Path) -> None:
-        """Raise ValueError if the default is not a bundle, or a path leads out of the pack."""
-        if self.default not in self.bundles:
-            raise ValueError(f"default is {self.default!r}, expected one of {list(self.bundles)}")
+        """Raise ValueError if a default is not a bundle, or a path leads out of the pack."""
+        for name, value in (("default", self.default), ("fallback", self.fallback)):
+            if value not in self.bundles and (name, value) != ("fallback", None):
+                raise ValueError(f"{name} is {value!r}, expected one of {list(self.bundles)}")
         inside = folder.resolve()
         for name, bundle in self.bundles.items():
             try:

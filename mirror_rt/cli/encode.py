@@ -41,7 +41,10 @@ printf 'one text\\nanother\\n' | mirror-rt encode bundle --input - --output -
         "--lang",
         metavar="TAG",
         help="of a pack: the language of the texts; a pack without a bundle for it "
-        "(pt for pt-BR will do) encodes them with its default",
+        "(pt for pt-BR will do) is refused, unless it declares a fallback",
+    )
+    parser.add_argument(
+        "--fallback", metavar="TAG", help="with --lang: encode with this language instead"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     add_options(parser, BulkConfig, leave_out=["model", "show_progress_bar"])
@@ -64,12 +67,15 @@ def run(arguments: argparse.Namespace) -> None:
 def _bundle(arguments: argparse.Namespace) -> str:
     """Return the bundle to encode with; with --lang, the bundle of that language in a pack."""
     if arguments.lang is None:
+        if arguments.fallback is not None:
+            raise ConfigError("--fallback goes with --lang TAG")
         return str(arguments.model)
     if arguments.lang == AUTO:
         raise ConfigError("--lang auto: a file is encoded in one language, name it")
     folder = Path(arguments.model)
     index = PackIndex.read(folder)
-    return str(folder / index.bundles[Router(folder, index).route(arguments.lang)].path)
+    router = Router(folder, index, fallback=arguments.fallback)
+    return str(folder / index.bundles[router.route(arguments.lang)].path)
 
 
 def _summary(report: BulkReport) -> str:

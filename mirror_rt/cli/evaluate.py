@@ -24,6 +24,7 @@ from mirror_rt.evaluation.report import Header, describe_value, to_json, verdict
 from mirror_rt.evaluation.run import Evaluation, evaluate_sets
 from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptions, find_sets
 from mirror_rt.io.atomic import check_free, new_file, write_json
+from mirror_rt.languages.tags import language_key
 from mirror_rt.progress import progress_bar
 
 
@@ -161,7 +162,10 @@ def _model(label: str, path: str, arguments: argparse.Namespace) -> EvaluatedMod
     folder = Path(path)
     if is_pack(folder):
         index = PackIndex.read(folder)
-        folders = {entry.language or name: entry.path for name, entry in index.bundles.items()}
+        folders = {
+            language_key(entry.language or name): entry.path
+            for name, entry in index.bundles.items()
+        }
     elif folder.is_dir() and not _is_model(folder):
         folders = {one.name: one.name for one in sorted(folder.iterdir()) if _is_model(one)}
         if not folders:

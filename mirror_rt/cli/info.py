@@ -55,9 +55,10 @@ def _show_pack(folder: Path, index: PackIndex, *, as_json: bool) -> None:
         print(json.dumps(index.to_dict() | {"verified": True}, indent=2, ensure_ascii=False))
         return
     rows = [_pack_row(index, name, manifest) for name, manifest in manifests.items()]
-    header = ["bundle", "language", "level", "base model", "dimension", "variants", "MB"]
+    header = ["bundle", "language", "level", "space", "base model", "dimension", "variants", "MB"]
     print(format_table(header, rows))
-    print(f"{folder}: default {index.default}; every SHA-256 verified")
+    fallback = f", fallback {index.fallback}" if index.fallback else ""
+    print(f"{folder}: default {index.default}{fallback}; every SHA-256 verified")
 
 
 def _pack_row(index: PackIndex, name: str, manifest: Manifest) -> list[str]:
@@ -65,6 +66,7 @@ def _pack_row(index: PackIndex, name: str, manifest: Manifest) -> list[str]:
         name,
         manifest.language or "-",
         manifest.level or "-",
+        index.bundles[name].vector_space[:8],
         _join(manifest.base_model, "name", "revision"),
         str(manifest.dimension),
         ",".join(index.bundles[name].variants),
@@ -78,6 +80,7 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("folder", f"{folder} ({manifest.format}, format version {manifest.format_version})"),
         ("base model", _join(manifest.base_model, "name", "revision")),
         ("language", manifest.language or "not declared"),
+        ("vector space", _space(manifest)),
         ("level", manifest.level or "not tuned here"),
         (
             "embedding",
@@ -107,6 +110,11 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
 def _system(recipe: dict[str, Any]) -> list[str]:
     """Return the system that tuned the model, if it was not Mirror-BERT."""
     return [str(recipe["system"])] if "system" in recipe else []
+
+
+def _space(manifest: Manifest) -> str:
+    aligned = (manifest.alignment or {}).get("to")
+    return (manifest.space or "its own") + (f", aligned to {aligned}" if aligned else "")
 
 
 def _prompts(manifest: Manifest) -> str:

@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 
 from mirror_rt.errors import ConfigError, require
 
 # Maps texts to a language tag each, or None for a text whose language cannot be told.
 Detector = Callable[[list[str]], Sequence[str | None]]
+# Characters of a passage, since a word alone often fits several languages; and how many are enough.
+_PASSAGE, _ENOUGH = 200, 5
+
+
+@dataclass(frozen=True, slots=True)
+class CommonLanguage:
+    """The language that most of some texts are in.
+
+    Attributes:
+        language: its code (ISO 639-1).
+        shares: share of the texts that are in each language that the detector knows.
+    """
+
+    language: str
+    shares: dict[str, float]
+
+
+def common_language(texts: Sequence[str]) -> CommonLanguage | None:
+    """Detect the common language of texts, short ones joined to passages.
+
+    Return None where py3langid is not installed, or the texts have less than 1,000 characters.
+    """
+    if find_spec("py3langid") is None:
+        return None
+    passages, parts = [], list[str]()
+    for text in texts:
+        parts.append(text)
+        if sum(map(len, parts)) >= _PASSAGE:
+            passages.append(", ".join(parts))
+            parts = []
+    passages = [passage for passage in passages if any(map(str.isalpha, passage))]
+    if len(passages) < _ENOUGH:
+        return None
+    langid = require("py3langid.langid", extra="detect", purpose="detecting languages")
+    identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+    found = Counter(identifier.classify(passage)[0] for passage in passages)
+    shares = {label: found[label] / len(passages) for label in identifier.labels}
+    return CommonLanguage(found.most_common(1)[0][0], shares)
 
 
 def language_detector(tags: Sequence[str]) -> Detector:

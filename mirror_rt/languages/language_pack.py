@@ -19,7 +19,7 @@ from mirror_rt.languages.detection import Detector
 from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
 from mirror_rt.languages.pack_encoder import PackEncoder
 from mirror_rt.languages.routing import Router
-from mirror_rt.languages.tags import find_language
+from mirror_rt.languages.tags import need_language
 
 logger = logging.getLogger("mirror_rt")
 
@@ -44,18 +44,20 @@ class LanguagePack(PackEncoder):
         memory_limit: float | None = None,
         pinned: Iterable[str] = (),
         detector: Detector | None = None,
+        fallback: str | None = None,
+        mixed_spaces: bool = False,
         options: LoadOptions | None = None,
     ) -> None:
         self.folder = folder
         self.index = index
         self._options = options or LoadOptions()
-        self._router = router = Router(folder, index, detector)
+        self._router = router = Router(folder, index, detector, fallback)
         self._unverified = set(index.bundles) if self._options.verify else set()
         sizes = {name: self._bytes(name) for name in index.bundles}
         names = [self._pinned_name(tag) for tag in pinned]
         limit = None if memory_limit is None else _checked_limit(memory_limit, sizes, names)
         cache = EncoderCache(self._open, sizes, limit=limit, pinned=names)
-        super().__init__(index, router, cache)
+        super().__init__(index, router, cache, mixed_spaces=mixed_spaces)
         for name in names:
             with self._cache.lease(name):
                 pass
@@ -68,6 +70,8 @@ class LanguagePack(PackEncoder):
         memory_limit: float | None = None,
         pinned: Iterable[str] = (),
         detector: Detector | None = None,
+        fallback: str | None = None,
+        mixed_spaces: bool = False,
         **keywords: Unpack[LoadKeywords],
     ) -> LanguagePack:
         """Load the index of a pack, and the bundles that are pinned.
@@ -80,14 +84,19 @@ class LanguagePack(PackEncoder):
             pinned: tags of languages that are loaded now and stay loaded.
             detector: function for `lang="auto"` that maps texts to a tag each, or None if there
                 is none; py3langid (extra `detect`) by default.
+            fallback: tag of the language whose bundle takes the texts of languages that the pack
+                lacks; None for the fallback that the pack declares. Without one, such a language
+                is refused.
+            mixed_spaces: let one matrix have rows of several vector spaces, which must not be
+                compared with one another.
             **keywords: the fields of `LoadOptions`, for every bundle. The files of a bundle are
                 verified when it is first loaded.
 
         Raises:
             BundleError: the folder is not a pack, two of its bundles have the same language, or a
                 pinned one cannot be loaded.
-            ConfigError: a pinned language is not in the pack, or the limit is too low for a
-                bundle beside the pinned ones.
+            ConfigError: a pinned language or the fallback is not in the pack, or the limit is too
+                low for a bundle beside the pinned ones.
         """
         return cls(
             Path(path),
@@ -95,6 +104,8 @@ class LanguagePack(PackEncoder):
             memory_limit=memory_limit,
             pinned=pinned,
             detector=detector,
+            fallback=fallback,
+            mixed_spaces=mixed_spaces,
             options=LoadOptions(**keywords),
         )
 
@@ -109,12 +120,12 @@ class LanguagePack(PackEncoder):
         return self._cache.statistics()
 
     def route(self, lang: str | None = None) -> str:
-        """Return the name of the bundle for a language, or of a more general one, or the default.
+        """Return the name of the bundle for a language, or of a more general one.
 
-        `pt-BR` is looked up as `pt-BR`, then as `pt` (RFC 4647, lookup).
+        `pt-BR` is looked up as `pt-BR`, then as `pt` (RFC 4647, lookup); None is the default.
 
         Raises:
-            ConfigError: `lang` is not a language tag.
+            ConfigError: `lang` is not a language tag, or the pack has neither it nor a fallback.
         """
         return self._router.route(lang)
 
@@ -124,7 +135,7 @@ class LanguagePack(PackEncoder):
 
         Raises:
             BundleError: its bundle cannot be loaded.
-            ConfigError: `lang` is not a language tag.
+            ConfigError: see `route`.
             ClosedError: the pack is closed.
         """
         with self._cache.lease(self.route(lang)) as encoder:
@@ -165,11 +176,7 @@ class LanguagePack(PackEncoder):
         return sum(record.bytes for record in files.values()) + grown
 
     def _pinned_name(self, tag: str) -> str:
-        if (name := find_language(tag, self._router.bundles)) is None:
-            raise ConfigError(
-                f"pinned: no bundle for {tag!r}; this pack has {', '.join(self.languages)}"
-            )
-        return name
+        return need_language(tag, self._router.bundles, f"pinned: {self.folder}")
 
 
 def _checked_limit(limit: float, sizes: dict[str, int], pinned: list[str]) -> int:

@@ -42,12 +42,16 @@ class PackEncoder:
         index: index of the pack.
         router: finds the bundle of a language.
         cache: loads the bundles.
+        mixed_spaces: let one matrix have rows of several vector spaces.
     """
 
-    def __init__(self, index: PackIndex, router: Router, cache: EncoderCache) -> None:
+    def __init__(
+        self, index: PackIndex, router: Router, cache: EncoderCache, *, mixed_spaces: bool = False
+    ) -> None:
         self.index = index
         self._router = router
         self._cache = cache
+        self._mixed_spaces = mixed_spaces
 
     def encode(
         self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
@@ -58,15 +62,16 @@ class PackEncoder:
             inputs: one string, or any iterable of strings.
             lang: see the class.
             **options: those of `Encoder.encode`. With `errors="nan"`, a text that cannot be
-                encoded or whose tag is invalid gets a row of NaN.
+                encoded or whose language the pack lacks gets a row of NaN.
 
         Returns:
             [n, D] in the order of `inputs`, [D] for a single string.
 
         Raises:
             InvalidTextError: texts cannot be encoded; the error has their positions in `inputs`.
-            ConfigError: an option has an unusable value; the number of tags is not that of the
-                texts; or the bundles needed give vectors of different lengths.
+            ConfigError: an option has an unusable value; the pack does not have the language; the
+                number of tags is not that of the texts; or the bundles needed give vectors of
+                different lengths or of different spaces.
             BundleError: a bundle that is needed cannot be loaded.
             ClosedError: the pack is closed.
         """
@@ -185,10 +190,11 @@ class PackEncoder:
         options: EncodeKeywords,
     ) -> Iterator[Embeddings]:
         tags = repeat(lang) if lang is None or isinstance(lang, str) else iter(lang)
+        seen: set[str] = set()
         for start, texts, _ in text_windows(inputs, window):
             own = list(islice(tags, len(texts)))
             with _positions(range(start, start + len(texts))):
-                part = self._encode(texts, own, options)
+                part = self._encode(texts, own, options, seen=seen)
             yield from (row.copy() for row in part.embeddings)
 
     def _encode(
@@ -198,14 +204,20 @@ class PackEncoder:
         options: EncodeKeywords,
         prompts: tuple[str, ...] = (),
         stop: threading.Event | None = None,
+        seen: set[str] | None = None,
     ) -> EncodedTexts:
-        """Encode texts, with the first prompt in `prompts` that a bundle has."""
+        """Encode texts, with the first prompt in `prompts` that a bundle has.
+
+        `seen` collects the bundles of a stream, whose vectors are checked like one matrix.
+        """
         names, invalid = self._router.route_each(texts, lang)
         if invalid and options.get("errors", "raise") == "raise":
             raise InvalidTextError(invalid)
         groups = _groups(names) or {self.index.default: np.empty(0, dtype=np.int64)}
-        self._check_dimensions(groups, options)
         refused, joined = dict(invalid), None
+        used = set() if seen is None else seen
+        used.update(name for row, name in enumerate(names) if row not in refused)
+        self._check_comparable(sorted(used), options)
         for name, rows in groups.items():
             own = {i: refused[row] for i, row in enumerate(rows.tolist()) if row in refused}
             windows = text_windows([texts[row] for row in rows], invalid=own)
@@ -242,13 +254,21 @@ class PackEncoder:
         with self._cache.lease(name) as encoder, _positions(rows.tolist()):
             yield encoder
 
-    def _check_dimensions(self, names: Iterable[str], options: EncodeKeywords) -> None:
-        by_dimension = {self.index.bundles[name].dimension: name for name in names}
+    def _check_comparable(self, names: Sequence[str], options: EncodeKeywords) -> None:
+        """Check that the vectors of these bundles may be rows of one matrix."""
+        bundles = self.index.bundles
+        by_dimension = {bundles[name].dimension: name for name in names}
         if len(by_dimension) > 1 and options.get("truncate_dim") is None:
             found = ", ".join(f"{name} {d}" for d, name in by_dimension.items())
             raise ConfigError(
                 f"these texts need bundles with vectors of different lengths ({found}): encode "
                 "them by language, or pass truncate_dim"
+            )
+        if len({bundles[name].vector_space for name in names}) > 1 and not self._mixed_spaces:
+            raise ConfigError(
+                f"the bundles {', '.join(names)} have vector spaces of their own, so their vectors "
+                "cannot be compared: encode the texts by language, align the pack (mirror-rt align "
+                "PACK --dictionary FILE), or load it with mixed_spaces=True and keep the rows apart"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.languages.detection import Detector, language_detector
-from mirror_rt.languages.tags import find_language, normalize_tag
+from mirror_rt.languages.tags import find_language, language_key, need_language
 from mirror_rt.tokens.tokenization import find_invalid
 
 AUTO = "auto"
+# What a bundle may declare: a tag, or a name of that form, such as `biomedical`.
+_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 # The language of all texts of a call, or of each text; None for the pack's default.
 Languages = str | Sequence[str | None] | None
 
@@ -24,47 +27,67 @@ logger = logging.getLogger("mirror_rt")
 class Router:
     """Finds the bundles of a pack by language; py3langid is the default detector for `auto`.
 
+    Args:
+        folder: folder of the pack.
+        index: its index.
+        detector: maps texts to their languages.
+        fallback: language whose bundle takes the texts of languages that the pack lacks; None for
+            what the index declares, if anything.
+
     Raises:
-        BundleError: two bundles have the same language, or the language of one is not a tag.
+        BundleError: two bundles have the same language, or that of one is not a tag.
+        ConfigError: the pack does not have the language `fallback`.
     """
 
-    def __init__(self, folder: Path, index: PackIndex, detector: Detector | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        index: PackIndex,
+        detector: Detector | None = None,
+        fallback: str | None = None,
+    ) -> None:
         self._folder = folder
         self._default = index.default
         self.bundles = _bundles(folder, index)
         """Maps each language tag to the name of its bundle."""
+        self._fallback = index.fallback
+        if fallback is not None:
+            self._fallback = need_language(fallback, self.bundles, f"fallback: {folder}")
         self._detector = detector
         self._lock = threading.Lock()
         self._said: set[str] = set()
 
     def route(self, lang: str | None) -> str:
-        """Return the name of the bundle of a language or a more general one, else of the default.
+        """Return the name of the bundle of a language or a more general one; None is the default.
 
         Raises:
-            ConfigError: `lang` is not a language tag.
+            ConfigError: the pack has no such language and no fallback, or `lang` is not a
+                language tag.
         """
         if lang is None:
             return self._default
-        found = find_language(lang, self.bundles)
-        if found is None and lang not in self._said:
+        if self._fallback is None:
+            return need_language(lang, self.bundles, str(self._folder))
+        if (found := find_language(lang, self.bundles)) is None and lang not in self._said:
             self._said.add(lang)
             logger.warning(
-                "%s has no bundle for %r, its default %r is used (said once)",
+                "%s has no bundle for %r, its fallback %r is used (said once)",
                 self._folder,
                 lang,
-                self._default,
+                self._fallback,
             )
-        return found or self._default
+        return found or self._fallback
 
     def route_each(
         self, texts: list[Any], lang: Languages
     ) -> tuple[list[str], list[tuple[int, str]]]:
         """Return the bundle's name for each text, and (position, reason) of unusable texts.
 
-        A text is unusable if it cannot be encoded, or if its own tag is not a language tag.
+        A text is unusable if it cannot be encoded, or if the pack does not have its own tag; it
+        goes with the other texts, so that no bundle is loaded for it.
 
         Raises:
-            ConfigError: the common tag is not a language tag, or the numbers of tags and texts
+            ConfigError: the pack does not have the common tag, or the numbers of tags and texts
                 differ.
         """
         invalid = find_invalid(texts)
@@ -83,6 +106,9 @@ class Router:
                 names[i] = self.route(tag)
             except ConfigError as error:
                 invalid.setdefault(i, str(error))
+        spare = next((name for i, name in enumerate(names) if i not in invalid), self._default)
+        for i in invalid:
+            names[i] = spare
         return names, sorted(invalid.items())
 
     def _detect(self, texts: list[Any], tags: list[Any], invalid: dict[int, str]) -> None:
@@ -104,10 +130,12 @@ def _bundles(folder: Path, index: PackIndex) -> dict[str, str]:
     for name, entry in index.bundles.items():
         if entry.language is None:
             continue
-        try:
-            tag = normalize_tag(entry.language)
-        except ConfigError as error:
-            raise BundleError(f"{folder}, language of the bundle {name!r}: {error}") from None
+        tag = language_key(entry.language)
+        if not _NAME.fullmatch(tag):
+            raise BundleError(
+                f"{folder}, language of the bundle {name!r}: {entry.language!r} is not a language "
+                "tag"
+            )
         if tag in bundles:
             raise BundleError(
                 f"{folder} has two bundles of {tag}: {bundles[tag]} and {name}; export a pack with "

@@ -29,7 +29,9 @@ class ServerConfig:
             unless given.
         model_aliases: other names that clients may call the model by (of a pack, its default), for
             those that always send one, such as `text-embedding-3-small`.
-        languages: names of the bundles of a pack to serve; all unless given.
+        languages: names or languages of the bundles of a pack to serve; all unless given.
+        fallback: of a pack, the language whose model answers for languages that it lacks; None
+            for what the pack declares. Without one, such a language is refused.
         max_items: most texts of one request.
         max_body_bytes: most bytes of one request.
         max_waiting_texts: most texts of all requests that are not answered yet; those beyond are
@@ -60,6 +62,7 @@ class ServerConfig:
     model_name: str | None = None
     model_aliases: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
+    fallback: str | None = None
     max_items: int = 2048
     max_body_bytes: int = 16 << 20
     max_waiting_texts: int = 8192

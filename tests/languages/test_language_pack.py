@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -202,19 +203,36 @@ def test_what_a_bundle_counts_for(languages):
     assert size_of(languages) == expected
 
 
-def test_fallbacks(languages, caplog):
+def test_a_language_that_the_pack_lacks_is_refused(languages, caplog):
     pack = LanguagePack.load(languages)
     assert [pack.route(tag) for tag in ("pt-BR", "PT_pt", "zh-Hant-TW", "iw", None)] == [
         "pt", "pt", "zh", "he", "en"]  # fmt: skip
+    with pytest.raises(ConfigError, match="pack has no 'sw'; it has en, fr, ru"):
+        pack.encode("a", lang="sw")
+    with pytest.raises(ConfigError, match=r"'french' is not a language tag.*\(did you mean fr\?\)"):
+        pack.encode("a", lang="french")
+    with pytest.raises(ConfigError, match=r"has no 'fra' \(did you mean fr\?\)"):
+        pack.encode("a", lang="fra")
+    with pytest.raises(ConfigError, match="lang has 1 tags for 2 texts"):
+        pack.encode(["a", "b"], lang=["fr"])
+    with pytest.raises(InvalidTextError, match=r"item 1: .* has no 'sw'"):
+        pack.encode(["a", "b"], lang=["fr", "sw"])
+    got = pack.encode(["a", "b"], lang=["fr", "sw"], errors="nan")
+    assert np.isnan(got).all(axis=1).tolist() == [False, True]
+    assert not caplog.records
+
+
+def test_a_fallback_must_be_named(languages, caplog):
+    with pytest.raises(ConfigError, match=r"fallback: .* has no 'sw'"):
+        LanguagePack.load(languages, fallback="sw")
+    pack = LanguagePack.load(languages, fallback="fr-CA")
     with caplog.at_level(logging.WARNING):
-        assert [pack.route("sw"), pack.route("sw")] == ["en", "en"]
+        assert [pack.route("sw"), pack.route("sw"), pack.route()] == ["fr", "fr", "en"]
     assert [r.getMessage() for r in caplog.records] == [
-        f"{languages} has no bundle for 'sw', its default 'en' is used (said once)"
+        f"{languages} has no bundle for 'sw', its fallback 'fr' is used (said once)"
     ]
     with pytest.raises(ConfigError, match="'klingon!' is not a language tag"):
         pack.encode("a", lang="klingon!")
-    with pytest.raises(ConfigError, match="lang has 1 tags for 2 texts"):
-        pack.encode(["a", "b"], lang=["fr"])
 
 
 def test_pinned_languages_are_loaded_and_stay(languages):
@@ -224,7 +242,7 @@ def test_pinned_languages_are_loaded_and_stay(languages):
     for tag in TAGS:
         pack.encode("a", lang=tag)
     assert pack.statistics.loaded == ("pt", "he")
-    with pytest.raises(ConfigError, match="pinned: no bundle for 'sw'; this pack has en, fr"):
+    with pytest.raises(ConfigError, match=r"pinned: .* has no 'sw'; it has en, fr"):
         LanguagePack.load(languages, pinned=["sw"])
 
 
@@ -251,13 +269,57 @@ def test_two_bundles_of_one_language(bundle, tmp_path):
         LanguagePack.load(folder)
 
 
-def test_a_default_without_a_language(bundle, tmp_path):
+def test_a_fallback_that_the_pack_declares(bundle, tmp_path):
     folder = make_pack(tmp_path / "pack", bundle, {"multilingual": None, "fr": "fr"})
+    with pytest.raises(ConfigError, match="has no 'de'; it has fr"):
+        LanguagePack.load(folder).encode("rain", lang="de")
+    index = PackIndex.read(folder)
+    replace(index, fallback="multilingual").write(folder)
     pack = LanguagePack.load(folder)
     assert pack.languages == ["fr"]
     np.testing.assert_array_equal(
         pack.encode("rain", lang="de"), Encoder.load(folder / "multilingual").encode("rain")
     )
+    replace(index, fallback="de").write(folder)
+    with pytest.raises(BundleError, match="fallback is 'de', expected one of"):
+        LanguagePack.load(folder)
+
+
+def test_one_matrix_has_one_vector_space(bundle, tmp_path):
+    folder = make_pack(tmp_path / "pack", bundle, {"en": "en", "fr": "fr", "de": "de"})
+    index = PackIndex.read(folder)
+    assert len({entry.vector_space for entry in index.bundles.values()}) == 1
+    entries = index.bundles | {"fr": replace(index.bundles["fr"], space="another")}
+    replace(index, bundles=entries).write(folder)
+    texts, tags = ["rain", "town", " "], ["en", "fr", "fr"]
+    with LanguagePack.load(folder) as pack:
+        with pytest.raises(ConfigError, match="the bundles en, fr have vector spaces of their own"):
+            pack.encode(texts[:2], lang=tags[:2])
+        with pytest.raises(ConfigError, match="mirror-rt align"):
+            list(pack.encode_iter(texts[:2], tags[:2], window=1))
+        assert pack.encode(texts[:2], lang=["en", "de"]).shape == (2, 32)
+        assert np.isnan(pack.encode(texts[1:], lang=["fr", None], errors="nan")[1]).all()
+        assert len(pack.encode_tokens(texts[:2], tags[:2])) == 2  # one matrix for each text
+    with LanguagePack.load(folder, mixed_spaces=True) as pack:
+        assert pack.encode(texts[:2], lang=tags[:2]).shape == (2, 32)
+
+
+def test_bundles_of_earlier_versions_have_a_space_each(bundle, tmp_path):
+    folder = make_pack(tmp_path / "pack", bundle, {"en": "en", "fr": "fr"})
+    for name in ("en", "fr"):
+        values = json.loads((folder / name / "mirror.json").read_text())
+        del values["space"], values["alignment"]
+        (folder / name / "mirror.json").write_text(json.dumps(values))
+    entries = {name: PackedBundle.describe(folder, name, {}) for name in ("en", "fr")}
+    PackIndex(entries, default="en").write(folder)
+    values = json.loads((folder / "pack.json").read_text())
+    for entry in values["bundles"].values():
+        del entry["space"]
+    (folder / "pack.json").write_text(json.dumps(values))
+    with LanguagePack.load(folder) as pack:
+        assert pack.encode("rain", lang="fr").shape == (32,)
+        with pytest.raises(ConfigError, match="vector spaces of their own"):
+            pack.encode(["rain", "town"], lang=["en", "fr"])
 
 
 def test_bundles_that_are_not_those_of_the_index(bundle, tmp_path):

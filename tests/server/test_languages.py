@@ -43,6 +43,15 @@ def test_a_model_that_is_of_another_language_is_refused(models):
         models.find("m-pt", "iw")
 
 
+def test_a_language_that_no_model_has():
+    encoders = [NamedEncoder(name, None, name, 0) for name in ("fr", "de")]
+    with pytest.raises(Problem, match=r"lang: this server has no 'fra' \(did you mean fr\?\)"):
+        Models(encoders, "de").find(None, "fra")
+    assert Models(encoders, "de", fallback="fr").find(None, "sw").name == "fr"
+    with pytest.raises(Problem, match="'klingon!' is not a language tag"):
+        Models(encoders, "de", fallback="fr").find(None, "klingon!")
+
+
 def test_aliases_are_names_of_the_default():
     encoders = [NamedEncoder(name, None, name, 0) for name in ("fr", "de")]
     models = Models(encoders, "de", aliases=["text-embedding-3-small"])

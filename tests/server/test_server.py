@@ -199,7 +199,9 @@ def test_other_paths_and_methods(server):
         assert response.status == 405
         assert set(response.getheader("allow").split(", ")) == {"GET", "HEAD", "POST"}
     status, answer = server.get(f"/info?lang={'a-' * 10_000}")
-    assert (status, answer["error"]) == (422, "lang: expected a language tag, such as pt-BR")
+    assert status == 422
+    assert answer["error"].startswith("lang: 'a-a-")
+    assert len(answer["error"]) < 200
     assert server.get("/v1/models")[1]["data"][0]["id"] == "tiny"
     assert server.get("/v1/models/tiny")[1]["id"] == "tiny"
     assert server.get("/v1/models/other")[0] == 404
@@ -402,7 +404,7 @@ def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
     fails(2, "no model: name a bundle or a pack")
     fails(1, "no such folder, and no ready model of that name", tmp_path / "nowhere")
     fails(2, "is one bundle, not a pack", bundle_copy, "--lang", "fr")
-    fails(2, "no bundle 'de' in", pack, "--lang", "de")
+    fails(2, "has no 'de'; it has fr", pack, "--lang", "de")
     fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path / "none")
     fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path)
     fails(2, "has no API key", bundle_copy, "--api-keys-file", empty)

@@ -17,5 +17,12 @@ COMMANDS = (
         *_DEMO,
         *_EXPORT,
     ),
+    command_of(
+        "mirror_export.cli",
+        "align",
+        "make a model",
+        "map the languages of a pack into one vector space",
+        *_EXPORT,
+    ),
     command_of("mirror_export.cli", "export", "make a model", _HELP, *_EXPORT),
 )

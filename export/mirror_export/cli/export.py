@@ -78,6 +78,11 @@ def _add_pack_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep the bundles of an earlier run that are whole and of the same models and options",
     )
+    group.add_argument(
+        "--fallback",
+        metavar="NAME",
+        help="bundle for languages that the pack lacks (default: such a language is refused)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -89,8 +94,10 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if not arguments.models:
         raise ConfigError("nothing to export: name a model, or pass --all FOLDER")
-    if arguments.resume or arguments.jobs != 1:
-        raise ConfigError("--resume and --jobs go with several models, or with --all FOLDER")
+    if arguments.resume or arguments.fallback or arguments.jobs != 1:
+        raise ConfigError(
+            "--resume, --fallback and --jobs go with several models, or with --all FOLDER"
+        )
     manifest = export_bundle(
         _config(arguments, arguments.models[0]), show_progress_bar=progress(arguments)
     )

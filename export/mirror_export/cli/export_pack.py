@@ -29,6 +29,7 @@ def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
         config,
         jobs=arguments.jobs,
         resume=arguments.resume,
+        fallback=arguments.fallback,
         on_result=_tell,
     )
     if arguments.json:

@@ -52,6 +52,7 @@ def export_pack(
     *,
     jobs: int | Literal["auto"] = 1,
     resume: bool = False,
+    fallback: str | None = None,
     on_result: Callable[[ModelResult], None] = lambda result: None,
 ) -> PackReport:
     """Export every model as a bundle of one pack; a failing model does not stop the others.
@@ -63,14 +64,17 @@ def export_pack(
             many as fit into memory.
         resume: keep the complete bundles of an earlier run, interrupted or not, that were made from
             the same files with the same options. Bundles of models that are not given stay, too.
+        fallback: name in the pack of the bundle for languages that it lacks; None to let them be
+            refused.
         on_result: called with every result as soon as it is known.
 
     Returns:
         The results of all models. The pack holds the bundles that succeeded.
 
     Raises:
-        ConfigError: a model is given twice, two would have one name, `out` is inside a model's
-            folder or holds it, or `jobs` is not a number of processes.
+        ConfigError: `fallback` is none of the models, a model is given twice, two would have one
+            name, `out` is inside a model's folder or holds it, or `jobs` is not a number of
+            processes.
         OutputExistsError: the pack exists, and neither `resume` nor `config.overwrite` is set.
         OSError: the disk is full.
         KeyboardInterrupt: with a message that says how to go on.
@@ -79,6 +83,8 @@ def export_pack(
     if jobs != "auto" and jobs < 1:
         raise ConfigError(f"jobs must be at least 1 or 'auto', got {jobs}")
     named = name_models(models)
+    if fallback is not None and fallback not in named:
+        raise ConfigError(f"fallback {fallback!r} is none of the models: {', '.join(named)}")
     for model in named.values():
         _check_apart(config.out, Path(model))
     with staging(config.out, resume=resume, overwrite=config.overwrite) as place:
@@ -90,7 +96,10 @@ def export_pack(
             return PackReport(tuple(results), None, 0)
         folders = [place.folder / name for name in place.bundles]
         saved = link_identical(folders)
-        index = place.finish([result.name for result in results])
+        kept = fallback if fallback in place.bundles else None
+        if kept != fallback:
+            logger.warning("the pack has no fallback: the export of %s failed", fallback)
+        index = place.finish([result.name for result in results], kept)
     return PackReport(tuple(results), index, saved)
 
 

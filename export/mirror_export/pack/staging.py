@@ -105,8 +105,11 @@ class Staging:
             if path.name not in self.bundles and path.name != _PROGRESS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def finish(self, order: Sequence[str]) -> PackIndex:
-        """Rename the folder to the pack; the bundles of `order` come first in its index."""
+    def finish(self, order: Sequence[str], fallback: str | None = None) -> PackIndex:
+        """Rename the folder to the pack; the bundles of `order` come first in its index.
+
+        `fallback` names the bundle for languages that the pack lacks, if there is to be one.
+        """
         self.sweep()  # a killed process may have left something
         names = [name for name in order if name in self.bundles]
         names += [name for name in self.bundles if name not in names]
@@ -114,7 +117,7 @@ class Staging:
             name: PackedBundle.describe(self.folder, name, self.bundles[name].source)
             for name in names
         }
-        index = PackIndex(entries, default=names[0], **made_now())
+        index = PackIndex(entries, default=names[0], fallback=fallback, **made_now())
         index.write(self.folder)
         (self.folder / _PROGRESS).unlink()
         replace_folder(self.folder, self._out)

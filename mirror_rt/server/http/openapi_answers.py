@@ -103,6 +103,7 @@ INFO = _any(
         "version": "0.1.0",
         "dimension": 384,
         "language": None,
+        "space": "0ae1b6e2c9d3f457",
         "prompts": [],
         "models": [NAME],
     },

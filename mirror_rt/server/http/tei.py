@@ -124,6 +124,7 @@ async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
         "docker_label": None,
         "dimension": encoder.dimension,
         "language": model.language,
+        "space": manifest.space,
         "prompts": list(encoder.prompts.by_name),
         "models": list(registry.models.by_name),
     }

@@ -15,14 +15,11 @@ from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
-from mirror_rt.languages.tags import find_language, normalize_tag
+from mirror_rt.languages.tags import find_language, language_key, need_language
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 
 logger = logging.getLogger("mirror_rt.server")
-
-# Looking for a tag takes time that grows with the square of its length.
-_LONGEST_TAG = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +44,7 @@ class Models:
         default: name of the model for requests that name none.
         family: common name of all models, of which `lang` chooses one; None for no such name.
         aliases: more names like that of the family; ConfigError for the name of a model.
+        fallback: name of the model for languages that none has; None to refuse them.
         digest: digest of the manifest that they were loaded from (see `manifest_digest`).
     """
 
@@ -57,6 +55,7 @@ class Models:
         family: str | None = None,
         digest: str | None = None,
         aliases: Sequence[str] = (),
+        fallback: str | None = None,
     ) -> None:
         self.by_name = {model.name: model for model in encoders}
         self.default = self.by_name[default]
@@ -68,7 +67,8 @@ class Models:
         self._by_language: dict[str, NamedEncoder] = {}
         for model in encoders:
             if model.language is not None:
-                self._by_language.setdefault(_tag_or_name(model.language), model)
+                self._by_language.setdefault(language_key(model.language), model)
+        self._fallback = None if fallback is None else self.by_name[fallback]
 
     def find(self, model: str | None, lang: str | None) -> NamedEncoder:
         """Return the model that a request asks for.
@@ -90,32 +90,18 @@ class Models:
         return found
 
     def _of_language(self, lang: str) -> NamedEncoder:
-        """Find the model of a tag or, failing that, of a more general one: `pt-BR`, then `pt`."""
-        if len(lang) > _LONGEST_TAG:
-            raise Problem(422, "lang: expected a language tag, such as pt-BR", "invalid_value",
-                          "lang")  # fmt: skip
+        """Find the model of a tag or of a more general one, `pt` for `pt-BR`, or the fallback."""
         try:
-            found = find_language(lang, self._by_language)
-        except ConfigError:  # a bundle without a language has its name instead, which may be no tag
-            found = self._by_language.get(_tag_or_name(lang))
-        if found is not None:
-            return found
-        known = sorted({m.language for m in self.by_name.values() if m.language is not None})
-        has = f"this server has {', '.join(known)}" if known else "the model declares no language"
-        raise Problem(422, f"lang: no model for that language; {has}", "invalid_value", "lang")
+            if self._fallback is not None:
+                return find_language(lang, self._by_language) or self._fallback
+            return need_language(lang, self._by_language, "this server")
+        except ConfigError as error:
+            raise Problem(422, f"lang: {error}", "invalid_value", "lang") from None
 
     def close(self) -> None:
         """Free the memory of all models."""
         for model in self.by_name.values():
             model.encoder.close()
-
-
-def _tag_or_name(language: str) -> str:
-    """Return a tag in the form of `normalize_tag`; return any other name in lower case."""
-    try:
-        return normalize_tag(language)
-    except ConfigError:
-        return language.strip().replace("_", "-").lower()
 
 
 def load_models(source: str | Path, config: ServerConfig) -> Models:
@@ -156,7 +142,7 @@ def load_folder(folder: Path, config: ServerConfig, source: str | Path) -> Model
     digest = manifest_digest(folder)
     if is_pack(folder):
         return _load_pack(folder, config, digest)
-    if config.languages:
+    if config.languages or config.fallback:
         raise ConfigError(f"{folder} is one bundle, not a pack to choose languages of")
     encoder = _load(folder, config)
     # The folder of a download is named after its version or commit, so it is not asked.
@@ -169,10 +155,14 @@ def load_folder(folder: Path, config: ServerConfig, source: str | Path) -> Model
 def _load_pack(folder: Path, config: ServerConfig, digest: str) -> Models:
     index = PackIndex.read(folder)
     family = config.model_name or "mirror"
-    for name in config.languages:
-        if name not in index.bundles:
-            raise ConfigError(f"no bundle {name!r} in {folder}: it has {', '.join(index.bundles)}")
-    chosen = list(config.languages) or list(index.bundles)
+    by_language = {language_key(e.language or name): name for name, e in index.bundles.items()}
+    by_language |= {language_key(name): name for name in index.bundles}
+    asked = [need_language(one, by_language, str(folder)) for one in config.languages]
+    chosen = list(dict.fromkeys(asked)) or list(index.bundles)
+    fallback = index.fallback if index.fallback in chosen else None
+    if config.fallback is not None:
+        served = {key: name for key, name in by_language.items() if name in chosen}
+        fallback = need_language(config.fallback, served, f"fallback: {folder}")
     models = []
     for name in chosen:
         entry = index.bundles[name]
@@ -181,7 +171,14 @@ def _load_pack(folder: Path, config: ServerConfig, digest: str) -> Models:
         encoder = _load(folder / entry.path, config)
         models.append(NamedEncoder(f"{family}-{name}", encoder, entry.language or name))
     default = index.default if index.default in chosen else chosen[0]
-    return Models(models, f"{family}-{default}", family, digest, config.model_aliases)
+    return Models(
+        models,
+        f"{family}-{default}",
+        family,
+        digest,
+        config.model_aliases,
+        None if fallback is None else f"{family}-{fallback}",
+    )
 
 
 def _load(folder: Path, config: ServerConfig) -> Encoder:

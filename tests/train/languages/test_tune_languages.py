@@ -168,7 +168,7 @@ def test_words_in_another_script(tune, folders, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("options", "contains"),
     [
-        ({"langs": "en,frnch"}, "no language 'frnch' (did you mean 'fr', French?)"),
+        ({"langs": "en,frnch"}, "no language 'frnch' (did you mean fr?)"),
         ({"langs": "en,EN"}, "--lang has en more than once"),
         ({"langs": ","}, "--lang names no language"),
         ({"langs": "en,zh"}, "has no zh.txt"),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from mirror_train.data.scripts import letters_by_script
+from mirror_train.data.scripts import UNSPACED, letters_by_script
 from mirror_train.data.training_data import TrainingData
 
 _MOST_WORDS = 5  # of a phrase; what is longer is a sentence
-_UNSPACED = ("Hani", "Hira", "Kana", "Khmr", "Laoo", "Mymr", "Thai")
-_LETTERS = 2  # of a word in these scripts, about
+_LETTERS = 2  # of a word in scripts without spaces, about
 _SAMPLE = 1000
 
 
@@ -21,7 +20,7 @@ def default_recipe(data: TrainingData, data_format: str | None) -> tuple[str, st
         return "simcse-nli", "for strings with negatives of their own"
     sample = data.first[:_SAMPLE]
     scripts = letters_by_script(sample)
-    if 2 * sum(scripts[one] for one in _UNSPACED) > scripts.total():
+    if 2 * sum(scripts[one] for one in UNSPACED) > scripts.total():
         size = median(len(text) / _LETTERS for text in sample)
     else:
         size = median(len(text.split()) for text in sample)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from mirror_rt.cli.options import add_options, from_arguments, given_values
 from mirror_rt.cli.parser import Subparsers, add_subparser
@@ -17,11 +19,18 @@ from mirror_train.cli.training_options import (
     given_config,
     print_result,
 )
-from mirror_train.cli.tune_languages import first_strings, run_languages
+from mirror_train.cli.tune_joint import JOINT_BASE, SHARE_TEMPERATURE, joint_strings
+from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
+from mirror_train.languages.base_models import load_languages
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
 from mirror_train.training.run_config import TuneConfig
+
+if TYPE_CHECKING:
+    from mirror_train.model.pretrained import Pretrained
+
+logger = logging.getLogger("mirror_train")
 
 _TOP = 10_000
 _NO_OVERRIDES = ("pooling",)  # of the recipe; --pooling is an option of the run
@@ -45,6 +54,7 @@ mirror-rt tune --recipe simcse --data lines.txt --out tuned
 mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
 mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
 mirror-rt tune --lang en,fr,ru --out TUNED
+mirror-rt tune --lang en,fr,ru --joint --dictionary en-fr.tsv --out tuned
 mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
 torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
 """,
@@ -56,7 +66,7 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
         "describe; or a TOML file (default: word for words and phrases, sentence for sentences)",
     )
     add_base_options(
-        parser, note="; with --lang alone: that of each language, see 'mirror-rt recipes'"
+        parser, note="; with --words or --lang: that of each language, see 'mirror-rt recipes'"
     )
     add_data_options(parser)
     _add_language_options(parser)
@@ -113,6 +123,24 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
     )
     add_recipes_option(group)
     group.add_argument("--json", action="store_true", help="the table at the end as JSON")
+    group.add_argument(
+        "--joint", action="store_true", help="one encoder for all of these languages, into OUT"
+    )
+    group.add_argument(
+        "--dictionary",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="with --joint: word TAB translation on each line, further pairs; several may be given",
+    )
+    group.add_argument(
+        "--share-temperature",
+        type=float,
+        default=SHARE_TEMPERATURE,
+        metavar="T",
+        help="with --joint: a language or dictionary of n pairs has a share of n^(1/T) of each "
+        "epoch (default %(default)s; 1 keeps the sizes)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -123,19 +151,35 @@ def run(arguments: argparse.Namespace) -> None:
     changes = given_values(Recipe, from_arguments(arguments), leave_out=_NO_OVERRIDES)
     many = arguments.lang is not None and (arguments.data is None or arguments.data.is_dir())
     data = None
-    if not many:
+    if arguments.joint:
+        data, many = joint_strings(arguments), False
+        arguments.model = arguments.model or JOINT_BASE
+    elif arguments.dictionary:
+        raise ConfigError("--dictionary goes with --joint")
+    elif not many:
         _check_one_language(arguments)
     if arguments.recipe is None:
-        data = first_strings(arguments) if many else training_data(arguments)
+        data = data or (first_strings(arguments) if many else training_data(arguments))
         arguments.recipe = _chosen_recipe(data, arguments)
     recipe = load_recipe(arguments.recipe).replace(**changes)
     config = given_config(arguments, TuneConfig, recipe=recipe)
     if many:
         run_languages(arguments, config, changes)
         return
-    report = tune(data or training_data(arguments), config)
+    data = data or training_data(arguments)
+    config = with_base(config, arguments.model, data.language)
+    if arguments.model is None and data.language is not None and is_first_process():
+        print(f"base model {config.model}, for {data.language} (--model names another)")
+    report = tune(data, config, on_base=partial(_warn, data, config))
     if is_first_process():
         print_result(report)
+
+
+def _warn(data: TrainingData, config: TuneConfig, base: Pretrained) -> None:
+    from mirror_train.languages.fit import run_warnings
+
+    for warning in run_warnings(data, base, config, load_languages()):
+        logger.warning("%s", warning)
 
 
 def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> str:

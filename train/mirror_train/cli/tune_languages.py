@@ -16,12 +16,13 @@ from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.data.strings import has_word_list, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.base_models import LanguageRecipe, load_languages
+from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
     from mirror_train.languages.tune_languages import LanguageJob, LanguageResult
 
+_REVISION = "--revision goes with --model: languages have base models of their own"
 # The files of a language's scored pairs below --data, by level.
 _PAIRS = {
     "word": ("multisimlex/{}.tsv", "{}.tsv"),
@@ -64,7 +65,7 @@ def first_strings(arguments: argparse.Namespace) -> TrainingData | None:
     """Return the strings of the first language; None for frequent words."""
     if arguments.words is None:
         return None
-    tag = _tags(arguments.lang, load_languages(arguments.recipes).find)[0]
+    tag = language_tags(arguments.lang, load_languages(arguments.recipes).find)[0]
     path = _find(Path(arguments.words), ("{}.txt",), tag)
     return None if path is None else load_training_data(path)
 
@@ -75,7 +76,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.data_format:
         raise ConfigError("--data-format goes with a file as --data, not with --lang alone")
     if arguments.revision and not arguments.model:
-        raise ConfigError("--revision goes with --model: languages have base models of their own")
+        raise ConfigError(_REVISION)
     if arguments.top is not None and arguments.words is not None:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
     for option, folder in (("--words", arguments.words), ("--data", arguments.data)):
@@ -89,12 +90,12 @@ def _jobs(
     arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
     table = load_languages(arguments.recipes)
-    tags = _tags(arguments.lang, table.find)
+    tags = language_tags(arguments.lang, table.find)
     rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
     if arguments.recipe != template.recipe.level:  # --recipe overrides the table
         rows = [dataclasses.replace(row, recipe=template.recipe) for row in rows]
     words = None if arguments.words is None else Path(arguments.words)
-    jobs = [_job(row, template, changes, words, arguments) for row in rows]
+    jobs = [_job(row, template, changes, words, arguments, table) for row in rows]
     if arguments.data is not None and not any(job.pairs for job in jobs):
         files = " or ".join(_PAIRS[template.recipe.level]).format(*["TAG"] * 2)
         raise ConfigError(f"--data {arguments.data} has no scored pairs: expected {files}")
@@ -107,23 +108,51 @@ def _job(
     changes: dict[str, Any],
     words: Path | None,
     arguments: argparse.Namespace,
+    table: LanguageTable,
 ) -> LanguageJob:
     from mirror_train.languages.tune_languages import LanguageJob
 
     config = dataclasses.replace(
-        template,
+        _with_base(row, template),
         recipe=row.recipe.replace(**changes),
         out=template.out / row.language,
-        model=row.base.model,
-        revision=template.revision or row.base.revision,
-        pooling=_pooling(row, template),
     )
     strings = _strings(row, words)
     pairs = None
     if arguments.data is not None:
         pairs = _find(arguments.data, _PAIRS[row.recipe.level], row.language)
     top = 10_000 if arguments.top is None else arguments.top
-    return LanguageJob(row.language, config, row.scripts, strings, top, pairs)
+    return LanguageJob(row.language, config, strings, top, pairs, table)
+
+
+def with_base(config: TuneConfig, model: str | None, language: str | None) -> TuneConfig:
+    """Return the settings of one run with its base model, chosen as for `--lang` alone.
+
+    That is the model given, by its name in the table or any other, else the one that the table has
+    for the language; without either, the default model.
+
+    Raises:
+        ConfigError: no model is given, and the table does not have the language.
+    """
+    table = load_languages()
+    if model is not None:
+        row = LanguageRecipe(language or "", "", (), table.base(model), config.recipe)
+    elif language is None:
+        return config
+    elif config.revision:
+        raise ConfigError(_REVISION)
+    else:
+        row = table.recipe(language, config.recipe.level)
+    return _with_base(dataclasses.replace(row, recipe=config.recipe), config)
+
+
+def _with_base(row: LanguageRecipe, template: TuneConfig) -> TuneConfig:
+    return dataclasses.replace(
+        template,
+        model=row.base.model,
+        revision=template.revision or row.base.revision,
+        pooling=_pooling(row, template),
+    )
 
 
 def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["auto"]:
@@ -132,7 +161,7 @@ def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["au
     return row.base.pooling
 
 
-def _tags(text: str, find: Callable[[str], str]) -> list[str]:
+def language_tags(text: str, find: Callable[[str], str]) -> list[str]:
     """Return the languages of the command line; refuse unknown ones and repetitions."""
     given = [tag.strip() for tag in text.split(",") if tag.strip()]
     if not given:
@@ -148,9 +177,7 @@ def _tags(text: str, find: Callable[[str], str]) -> list[str]:
 def _strings(row: LanguageRecipe, words: Path | None) -> Path | None:
     """Return the file of a language's strings; None for the words of wordfreq."""
     if words is not None:
-        if (path := _find(words, ("{}.txt",), row.language)) is None:
-            raise ConfigError(f"--words {words} has no {row.language}.txt")
-        return path
+        return find_strings(words, row.language)
     if row.recipe.level != "word":
         raise ConfigError(
             f"recipe {row.recipe.level} needs strings: pass --words DIR, a folder with "
@@ -164,6 +191,13 @@ def _strings(row: LanguageRecipe, words: Path | None) -> Path | None:
                 f"{error}; for your own, pass --words DIR with {row.language}.txt"
             ) from error
     return None
+
+
+def find_strings(words: Path, tag: str) -> Path:
+    """Return the file of a language's strings in a folder; ConfigError where there is none."""
+    if (path := _find(words, ("{}.txt",), tag)) is None:
+        raise ConfigError(f"--words {words} has no {tag}.txt")
+    return path
 
 
 def _find(folder: Path, patterns: Sequence[str], tag: str) -> Path | None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 _ENOUGH = 0.5  # share of letters in the expected scripts; names are often in another script
+UNSPACED = ("Hani", "Hira", "Kana", "Khmr", "Laoo", "Mymr", "Thai")  # no spaces between words
 _LETTERS = 20_000  # number of letters to look at
 
 # The ISO 15924 code for the first word of a letter's Unicode name.

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.text import iter_lines
+from mirror_rt.languages.tags import did_you_mean, normalize_tag
 from mirror_train.data.synonyms import read_synonyms
 from mirror_train.data.training_data import TrainingData
 from mirror_train.data.triplets import read_nli, read_triplets
@@ -30,8 +31,10 @@ def load_training_data(
     `nli` are read by `mirror_train.data.triplets`, `synonyms` by `mirror_train.data.synonyms`.
 
     Raises:
+        ConfigError: `language` is not a language tag.
         DataError: the file is missing, empty, binary or not UTF-8, or a line is not of the format.
     """
+    language = None if language is None else normalize_tag(language)
     if data_format in ("triplets", "nli", "synonyms"):
         read = {"triplets": read_triplets, "nli": read_nli, "synonyms": read_synonyms}[data_format]
         return read(path, language=language)
@@ -63,7 +66,9 @@ def word_list(language: str, *, top: int = 10_000) -> TrainingData:
         raise ConfigError(f"top must be at least 1, got {top}")
     wordfreq = require("wordfreq", extra="demo", purpose="--words")
     words = wordfreq.top_n_list(_listed(wordfreq, language), top)
-    return TrainingData(words, words, None, f"wordfreq {language} top {top}", language)
+    return TrainingData(
+        words, words, None, f"wordfreq {language} top {top}", normalize_tag(language)
+    )
 
 
 def has_word_list(language: str) -> bool:
@@ -97,7 +102,8 @@ def _listed(wordfreq: Any, language: str) -> str:
         where = f"there are {', '.join(known)}"
     else:
         where = f"the nearest that has one is {nearest!r}"
-    raise ConfigError(f"no word list for language {language!r}; {where}")
+    near = did_you_mean(language, known)
+    raise ConfigError(f"no word list for language {language!r}{near}; {where}")
 
 
 def _separator(path: Path, lines: list[str], data_format: DataFormat) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError
-from mirror_rt.languages.tags import lookup_chain, normalize_tag
+from mirror_rt.languages.tags import did_you_mean, find_language, normalize_tag
 from mirror_train.recipes.recipe import Level, Recipe, load_recipe, suggest
 
 _LEVELS: tuple[Level, ...] = get_args(Level)
@@ -83,15 +83,14 @@ class LanguageTable:
         Raises:
             ConfigError: there is none; the message suggests the most similar one.
         """
-        try:
-            chain = lookup_chain(tag)
-        except ConfigError:
-            chain = []
-        for candidate in chain:
-            if candidate in self.languages:
-                return candidate
+        with contextlib.suppress(ConfigError):
+            if found := find_language(tag, {code: code for code in self.languages}):
+                return found
+        near = did_you_mean(
+            tag, self.languages, {c: row["name"] for c, row in self.languages.items()}
+        )
         raise ConfigError(
-            f"no language {tag!r}{self._nearest(tag)}; mirror-rt recipes lists all, and "
+            f"no language {tag!r}{near}; mirror-rt recipes lists all, and "
             "docs/guides/languages.md says how to add one"
         )
 
@@ -136,15 +135,6 @@ class LanguageTable:
     @cached_property
     def _level_recipes(self) -> dict[Level, Recipe]:
         return {level: load_recipe(level) for level in _LEVELS}
-
-    def _nearest(self, tag: str) -> str:
-        names = {row["name"].casefold(): code for code, row in self.languages.items()}
-        known = [*names, *self.languages]
-        near = difflib.get_close_matches(str(tag).casefold(), known, n=1)
-        if not near:
-            return ""
-        code = names[near[0]] if near[0] in names else near[0]
-        return f" (did you mean {code!r}, {self.languages[code]['name']}?)"
 
 
 def load_languages(path: str | Path | None = None) -> LanguageTable:

@@ -24,9 +24,10 @@ from mirror_rt.evaluation import (
 )
 from mirror_rt.io.atomic import sha256, write_json
 from mirror_train.compute.precision import resolve_device
-from mirror_train.data.scripts import script_warning
 from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
+from mirror_train.languages.base_models import LanguageTable, load_languages
+from mirror_train.languages.fit import run_warnings
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
@@ -47,25 +48,28 @@ class LanguageJob:
     Attributes:
         language: tag of the language; also the name of the folder that is written.
         config: settings of its tuning.
-        scripts: scripts that it is written in (ISO 15924); empty where they are not known.
         strings: file to tune on; None for the words of `wordfreq`.
         top: number of words to take from `wordfreq`.
         pairs: scored pairs to evaluate on before and after tuning; None for none.
+        table: says what the strings and the base model should be; None for the shipped one.
     """
 
     language: str
     config: TuneConfig
-    scripts: tuple[str, ...] = ()
     strings: Path | None = None
     top: int = 10_000
     pairs: Path | None = None
+    table: LanguageTable | None = None
 
-    def read(self) -> tuple[TrainingData, str | None]:
-        """Read the strings; return them with a warning if they are in another script, else None."""
+    def read(self) -> TrainingData:
+        """Read the strings."""
         if self.strings is None:
-            return word_list(self.language, top=self.top), None
-        data = load_training_data(self.strings, language=self.language)
-        return data, script_warning(data.first, self.language, self.scripts, str(self.strings))
+            return word_list(self.language, top=self.top)
+        return load_training_data(self.strings, language=self.language)
+
+    def warnings(self, data: TrainingData, base: Pretrained) -> list[str]:
+        """Return what looks wrong about the strings, or about the base model for them."""
+        return run_warnings(data, base, self.config, self.table or load_languages())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class LanguageResult:
         after: measurements of the tuned model.
         pairs: name of the set of scored pairs.
         pairs_sha256: hash of that set.
-        warning: what looks wrong about the strings.
+        warning: what looks wrong about the strings, or about the base model for them.
         error: why tuning failed.
         manifest_sha256: hash of the tuned folder's mirror.json.
     """
@@ -187,17 +191,18 @@ def _check_outputs(jobs: Sequence[LanguageJob]) -> None:
 
 
 def _tune_one(job: LanguageJob, bases: _Bases) -> LanguageResult:
-    data, warning = job.read()
-    if warning:
-        logger.warning("%s", warning)
+    data = job.read()
     pairs = read_scored_pairs(job.pairs) if job.pairs else None
     base = bases.load(job.config)
+    for warning in (warnings := job.warnings(data, base)):
+        logger.warning("%s", warning)
     device = resolve_device(job.config.device)
     head = declared_head(base.folder) or Head(["mean"])
     before = _measure(TorchEncoder(base, head=head, device=device), data, pairs)
     manifest = tune(data, job.config, base=copy.deepcopy(base)).manifest
     after = _measure(TorchEncoder.load(job.config.out, device=job.config.device), data, pairs)
-    return _result(job, manifest, "tuned", before=before, after=after, warning=warning)
+    return _result(job, manifest, "tuned", before=before, after=after,
+                   warning="; ".join(warnings) or None)  # fmt: skip
 
 
 def _measure(model: EmbeddingModel, data: TrainingData, pairs: ScoredPairs | None) -> Measures:
@@ -235,7 +240,7 @@ def _finished(job: LanguageJob) -> LanguageResult | None:
         return None
     manifest = Manifest.read(out, "mirror_rt encoder")
     manifest.verify(out)
-    data, _ = job.read()
+    data = job.read()
     check_same_run(out, recorded_run(manifest, "name"), _identity(job, data, manifest))
     known = _read_report(out.parent / REPORT_FILE).get(job.language, {})
     if known.get("manifest_sha256") != sha256(out / Layout.manifest):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Pooling
@@ -26,11 +27,18 @@ from mirror_train.training.whitening import centre_again, fit_whitening
 __all__ = ["TuneReport", "load_base", "tune", "tuned_pooling"]
 
 
-def tune(data: TrainingData, config: TuneConfig, *, base: Pretrained | None = None) -> TuneReport:
+def tune(
+    data: TrainingData,
+    config: TuneConfig,
+    *,
+    base: Pretrained | None = None,
+    on_base: Callable[[Pretrained], object] = lambda base: None,
+) -> TuneReport:
     """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
 
     Processes that `torchrun` starts share one run: each takes its share of every batch, the loss
-    contrasts the strings of all processes, and the first process writes the result.
+    contrasts the strings of all processes, and the first process writes the result. There,
+    `on_base` is called with the base model before any work.
 
     Raises:
         ConfigError: an option cannot be used, or a checkpoint is of another run.
@@ -42,7 +50,7 @@ def tune(data: TrainingData, config: TuneConfig, *, base: Pretrained | None = No
         ProcessGroupError: another process of the run has failed.
     """
     with joined_processes(config.device) as processes:
-        return _tune(data, config, processes, base)
+        return _tune(data, config, processes, base, on_base)
 
 
 def load_base(config: TuneConfig) -> Pretrained:
@@ -55,13 +63,18 @@ def load_base(config: TuneConfig) -> Pretrained:
 
 
 def _tune(
-    data: TrainingData, config: TuneConfig, processes: Processes, base: Pretrained | None
+    data: TrainingData,
+    config: TuneConfig,
+    processes: Processes,
+    given: Pretrained | None,
+    on_base: Callable[[Pretrained], object],
 ) -> TuneReport:
     processes.in_first(lambda: check_free(config.out, overwrite=config.overwrite))
     loss_batch = config.loss_batch or config.recipe.batch_size
     check_loss_batch(data, config.recipe, loss_batch, processes.count)
     precision = resolve_precision(config.precision, processes.device)
-    base = base or processes.first_then_all(lambda: load_base(config))
+    base = given or processes.first_then_all(lambda: load_base(config))
+    processes.in_first(lambda: on_base(base))
     recipe = config.recipe.replace(pooling=tuned_pooling(base, config))
     base.check_length(recipe.max_length)
     base.check_special_tokens([recipe.pooling])

@@ -1,0 +1,35 @@
+"""Append a linear map to a written graph, between the pooling and the normalisation."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from mirror_export.graph.graph_edit import constant
+from mirror_export.graph.torch_export import OUTPUT_NAMES
+from mirror_rt.errors import ModelError
+
+_POOLED = OUTPUT_NAMES[1]
+
+
+def map_output(model: ir.Model, matrix: npt.NDArray[np.float32]) -> None:
+    """Multiply the pooled vector [B, D] by `matrix`, float32 [D, D], before it is normalised.
+
+    Raises:
+        ModelError: the graph does not give the pooled vector as an output of its own.
+    """
+    graph = model.graph
+    pooled = next((value for value in graph.outputs if value.name == _POOLED), None)
+    producer = None if pooled is None else pooled.producer()
+    if pooled is None or producer is None:
+        raise ModelError(f"the graph has no output {_POOLED}: export the model again")
+    number = sum(name.startswith("alignment") for name in graph.initializers)
+    weight = constant(graph, f"alignment.{number}.weight", matrix)
+    node = ir.Node("", "MatMul", [pooled, weight])
+    mapped = node.outputs[0]
+    mapped.type, mapped.shape = pooled.type, pooled.shape
+    pooled.replace_all_uses_with(mapped, replace_graph_outputs=True)
+    node.replace_input_with(0, pooled)
+    pooled.name, mapped.name = f"unaligned.{number}", _POOLED
+    graph.insert_after(producer, node)

@@ -1,0 +1,147 @@
+"""Copy a bundle with a linear map behind its pooling, in every graph of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from mirror_export.graph.fusion import describe_graph
+from mirror_export.graph.graph_edit import read_graph, share_weights
+from mirror_export.graph.mapped_output import map_output
+from mirror_export.graph.onnx_file import remove_sources, write_onnx
+from mirror_rt import Encoder, Manifest
+from mirror_rt.bundle.manifest import Layout, Variant, record_files
+from mirror_rt.errors import BundleError, ConfigError, ParityError
+from mirror_rt.heads.task_heads import Heads
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.io.atomic import link_or_copy, write_json
+from mirror_train.model.dense import Dense, save_dense
+
+Matrix = npt.NDArray[np.float64]
+
+_MODULES = "modules.json"
+_TOLERANCE = 1e-4  # as of a float32 export
+
+
+def copy_mapped(
+    source: Path, target: Path, matrix: Matrix, texts: list[str], **changes: Any
+) -> None:
+    """Write the bundle `source` into the empty folder `target`, its vectors multiplied by a matrix.
+
+    Args:
+        source: the bundle; its files are hard links in `target` where they do not change.
+        target: folder to write.
+        matrix: orthogonal, [D, D].
+        texts: texts to compare the vectors of both bundles on.
+        **changes: fields of the manifest.
+
+    Raises:
+        ConfigError: the bundle has task heads, or graphs for the native engine.
+        BundleError: it is not one that `mirror-rt export` wrote.
+        ParityError: a graph does not give the mapped vectors.
+    """
+    manifest = Manifest.read(source)
+    _check_mappable(source, manifest)
+    graphs = tuple(v.file.removesuffix(".onnx") for v in manifest.variants.values())
+    for name in manifest.files:
+        if not name.startswith(graphs) and name != _MODULES:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(source / name, target / name)
+    if (source / Layout.card).is_file():
+        link_or_copy(source / Layout.card, target / Layout.card)
+    weight = matrix.astype(np.float32)
+    _write_layer(source, target, weight)
+    variants = dict(_write_graphs(source, target, manifest, weight))
+    files = record_files(target)
+    manifest = dataclasses.replace(manifest, variants=variants, files=files, **changes)
+    write_json(target / Layout.manifest, manifest.to_dict())
+    _compare(source, target, weight, texts)
+
+
+def _check_mappable(source: Path, manifest: Manifest) -> None:
+    if Heads.present(source):
+        raise ConfigError(
+            f"{source} has task heads, which take its vectors as they are: export the model "
+            "without them to align it"
+        )
+    for name, variant in manifest.variants.items():
+        if variant.target == "native":
+            raise ConfigError(
+                f"{source} has the variant {name}, and the native engine runs no layer behind the "
+                "pooling: export the model without --target native to align it"
+            )
+
+
+def _write_layer(source: Path, target: Path, weight: npt.NDArray[np.float32]) -> None:
+    """Declare the map as a Dense module, for tools that pool by themselves."""
+    if not (source / _MODULES).is_file():
+        return  # of the pooling mean-with-padding, which only the manifest declares
+    try:
+        modules = json.loads((source / _MODULES).read_text(encoding="utf-8"))
+        last = modules[-1]["type"].endswith(".Normalize")
+        kept, rest = (modules[:-1], modules[-1:]) if last else (modules, [])
+        library = modules[0]["type"].rpartition(".")[0]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BundleError(f"{source / _MODULES} is not a list of modules: {error}") from error
+    layer = Dense(*weight.shape, bias=False, activation=nn.Identity())
+    layer.linear.weight.data = torch.from_numpy(weight.T.copy())
+    place = f"{len(kept)}_Dense"
+    (target / place).mkdir()
+    save_dense(layer, target / place)
+    modules = [*kept, {"path": place, "type": f"{library}.Dense"}, *rest]
+    for number, module in enumerate(modules):
+        module |= {"idx": number, "name": str(number)}
+    write_json(target / _MODULES, modules)
+
+
+def _write_graphs(
+    source: Path, target: Path, manifest: Manifest, weight: npt.NDArray[np.float32]
+) -> Iterator[tuple[str, Variant]]:
+    """Write every graph once, those first whose weights others read; yield the variants."""
+    described: dict[str, dict[str, Any]] = {}
+    for variant in sorted(manifest.variants.values(), key=lambda one: one.weights is not None):
+        if variant.file in described:
+            continue
+        model, path = read_graph(source / variant.file), target / variant.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        map_output(model, weight)
+        if variant.weights:
+            share_weights(model, target / variant.weights)
+            ir.save(model, path)
+        else:
+            write_onnx(model, path)
+        described[variant.file] = describe_graph(model)
+    for folder in {(target / file).parent for file in described}:
+        remove_sources(folder)
+    for name, variant in manifest.variants.items():
+        graph = variant.graph | described[variant.file]
+        yield name, dataclasses.replace(variant, graph=graph)
+
+
+def _compare(source: Path, target: Path, weight: npt.NDArray[np.float32], texts: list[str]) -> None:
+    """Check every graph that a CPU runs: its vectors are those of before times the matrix."""
+    for name, variant in Manifest.read(target).variants.items():
+        if "PackedAttention" in variant.graph.get("fused", {}):
+            continue  # only CUDA has it
+        runs = dataclasses.replace(variant, target="cpu")
+        vectors = []
+        for folder in (source, target):
+            manifest = dataclasses.replace(Manifest.read(folder), variants={name: runs})
+            options = LoadOptions(verify=False, providers=["CPUExecutionProvider"])
+            with Encoder(folder, manifest, options) as encoder:
+                vectors.append(encoder.encode(texts, normalize_embeddings=True))
+        difference = float(np.abs(vectors[0] @ weight - vectors[1]).max())
+        if not difference <= _TOLERANCE:
+            raise ParityError(
+                f"{target.name}, variant {name}: the aligned vectors differ from the mapped ones "
+                f"by {difference:.1e}, more than {_TOLERANCE:.0e}"
+            )

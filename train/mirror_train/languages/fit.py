@@ -1,0 +1,150 @@
+"""Notice strings that are not of the language named, and base models that do not know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirror_rt.languages.detection import common_language
+from mirror_rt.languages.tags import lookup_chain
+from mirror_train.data.scripts import UNSPACED, letters_by_script, script_warning
+from mirror_train.data.training_data import TrainingData
+from mirror_train.languages.base_models import LanguageTable
+from mirror_train.recipes.recipe import Level
+from mirror_train.training.run_config import TuneConfig
+
+if TYPE_CHECKING:
+    from mirror_train.model.pretrained import Pretrained
+
+_SAMPLE = 1000  # strings
+_ANY = "multilingual-e5-small"  # the model of the table for strings whose language is not known
+# Above either, a tokenizer does not know what it is given. On the 2,000 most frequent words of a
+# language of wordfreq (2026-11-22), multilingual-e5-small cuts up to 1.7 tokens a word (Japanese:
+# 2.1) and all-MiniLM-L6-v2 1.0 in English, 1.9 to 2.9 in other languages in Latin script (which
+# rare words of English reach, too), and 3.4 or more in other scripts with spaces.
+_MOST_UNKNOWN, _MOST_TOKENS = 0.02, 3.0
+_LETTERS_A_WORD = 2  # where words are not separated by spaces
+# A language is not the one named if so much of the text is of another, and so little of it.
+_OTHER, _OWN = 0.6, 0.15
+# Languages that a detector confuses, because they are hardly told apart without a sentence.
+_ALIKE = ({"bs", "hr", "sh", "sr"}, {"da", "nb", "nn", "no"}, {"id", "ms"}, {"fil", "tl"})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFit:
+    """How a tokenizer cuts strings.
+
+    Attributes:
+        unknown: share of the tokens that are unknown or single bytes.
+        per_word: tokens a word; two letters count as a word where there are no spaces.
+    """
+
+    unknown: float
+    per_word: float
+
+    @property
+    def knows(self) -> bool:
+        """Whether the tokenizer was made for such strings."""
+        return self.unknown <= _MOST_UNKNOWN and self.per_word <= _MOST_TOKENS
+
+
+def run_warnings(
+    data: TrainingData, base: Pretrained, config: TuneConfig, table: LanguageTable
+) -> list[str]:
+    """Return the warnings of `string_warnings` and of `base_warning` for a run."""
+    found = base_warning(base.hf_tokenizer, data, config.model, table, config.recipe.level)
+    return [*string_warnings(data, table), *([] if found is None else [found])]
+
+
+def token_fit(tokenizer: Any, texts: Sequence[str]) -> TokenFit:
+    """Measure how a tokenizer of transformers cuts some strings; they hold a letter at least."""
+    encodings = tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    tokens = [
+        token
+        for encoding in encodings
+        for token, kept in zip(encoding.tokens, encoding.attention_mask, strict=True)
+        if kept  # some files of tokenizers pad
+    ]
+    strange = sum(
+        token == tokenizer.unk_token or (token.startswith("<0x") and len(token) == 6)
+        for token in tokens
+    )
+    scripts = letters_by_script(texts)
+    unspaced = sum(scripts[one] for one in UNSPACED)
+    words = sum(len(text.split()) for text in texts)
+    if 2 * unspaced > scripts.total():
+        words = unspaced // _LETTERS_A_WORD
+    return TokenFit(strange / max(1, len(tokens)), len(tokens) / max(1, words))
+
+
+def string_warnings(data: TrainingData, table: LanguageTable) -> list[str]:
+    """Return warnings of strings in another script or, by py3langid, another language than named.
+
+    Nothing is said of strings without a language, or of a language that is not in the table.
+    """
+    row = _row(data.language, table)
+    if data.language is None or row is None:
+        return []
+    texts = _sample(data)
+    if found := script_warning(texts, data.language, row["scripts"], data.source):
+        return [found]
+    primary = data.language.split("-")[0]
+    other = common_language(texts)
+    if other is None or primary not in other.shares or _alike(primary, other.language):
+        return []
+    if other.shares[other.language] < _OTHER or other.shares[primary] > _OWN:
+        return []
+    return [
+        f"{data.source}: by py3langid {other.shares[other.language]:.0%} of it is "
+        f"{other.language!r}, but its language was said to be {data.language!r}: is it the right "
+        "file?"
+    ]
+
+
+def base_warning(
+    tokenizer: Any, data: TrainingData, model: str, table: LanguageTable, level: Level
+) -> str | None:
+    """Return a warning that names a better base model, or None if this one knows the strings.
+
+    Args:
+        tokenizer: of the base model, by transformers.
+        data: the strings to tune on; where their language is not said, py3langid is asked.
+        model: name of the base model.
+        table: says which languages a base model is for, and which model to recommend.
+        level: level of the recipe.
+    """
+    texts = _sample(data)
+    if not letters_by_script(texts):
+        return None
+    language = data.language
+    if language is None and (found := common_language(texts)) is not None:
+        language = found.language if found.shares[found.language] >= _OTHER else None
+    known = table.base(model).languages
+    fit = token_fit(tokenizer, texts)
+    if not fit.knows:
+        why = (
+            f"cuts {data.source} into {fit.per_word:.1f} tokens a word, {fit.unknown:.0%} of them "
+            "unknown or bytes, so it hardly knows the language or the script"
+        )
+    elif language is not None and known and not set(known) & set(lookup_chain(language)):
+        why = f"is a model of {', '.join(known)}, and {data.source} is {language!r}"
+    else:
+        return None
+    named = _row(language, table) is not None
+    better = table.recipe(str(language), level).base if named else table.base(_ANY)
+    return f"{model} {why}: better is --model {better.name} ({better.model})"
+
+
+def _row(language: str | None, table: LanguageTable) -> dict[str, Any] | None:
+    tags = [] if language is None else lookup_chain(language)
+    return next((table.languages[tag] for tag in tags if tag in table.languages), None)
+
+
+def _alike(one: str, other: str) -> bool:
+    return one == other or any({one, other} <= group for group in _ALIKE)
+
+
+def _sample(data: TrainingData) -> list[str]:
+    """Return strings from the whole of the data, at even distances."""
+    return data.first[:: max(1, len(data) // _SAMPLE)]
