@@ -81,6 +81,15 @@ def test_three_languages_in_one_run(tune, folders, tmp_path, cli, tiny_bert, mon
     assert others == [module.REPORT_FILE]
 
 
+def test_the_pooling_that_a_table_names_for_a_level(tune, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text("[languages.fr.word]\npooling = 'mean'", encoding="utf-8")
+    result = tune("--recipes", own, "--epochs", 1, langs="fr,en")
+    assert result.code == 0, result.err
+    found = [Manifest.read(tmp_path / "tuned" / tag).pooling for tag in ("fr", "en")]
+    assert found == ["mean", "cls"]
+
+
 def test_the_table_and_resuming(tune, folders, tmp_path):
     first = tune("--data", folders / "data", langs="en,ru")
     assert first.code == 0, first.err

@@ -92,7 +92,8 @@ def _jobs(
     tags = _tags(arguments.lang, table.find)
     rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
     if arguments.recipe != template.recipe.level:  # --recipe overrides the table
-        rows = [dataclasses.replace(row, recipe=template.recipe) for row in rows]
+        changed: dict[str, Any] = {"recipe": template.recipe, "level_pooling": None}
+        rows = [dataclasses.replace(row, **changed) for row in rows]
     words = None if arguments.words is None else Path(arguments.words)
     jobs = [_job(row, template, changes, words, arguments) for row in rows]
     if arguments.data is not None and not any(job.pairs for job in jobs):
@@ -129,7 +130,7 @@ def _job(
 def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["auto"]:
     if template.pooling != "auto" or row.recipe.pooling == "mean-without-special":
         return template.pooling
-    return row.base.pooling
+    return row.pooling
 
 
 def _tags(text: str, find: Callable[[str], str]) -> list[str]:

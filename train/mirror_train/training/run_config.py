@@ -62,7 +62,8 @@ class TuneConfig(RunConfig):
 
     Attributes:
         recipe: hyper-parameters.
-        pooling: `auto` takes what the base model declares, else the recipe's; but a recipe's
+        pooling: `auto` takes what the base model declares, else the recipe's, else that of the papers
+            (the mean for BERT and sentences, [CLS] otherwise); but a recipe's
             `mean-without-special` goes first.
         precision: auto, fp32, bf16 or fp16.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
