@@ -86,7 +86,8 @@ def test_the_pooling_that_a_table_names_for_a_level(tune, tmp_path):
     own.write_text("[languages.fr.word]\npooling = 'mean'", encoding="utf-8")
     result = tune("--recipes", own, "--epochs", 1, langs="fr,en")
     assert result.code == 0, result.err
-    found = [Manifest.read(tmp_path / "tuned" / tag).pooling for tag in ("fr", "en")]
+    folders = [tmp_path / "tuned" / tag for tag in ("fr", "en")]
+    found = [Manifest.read(folder, "mirror_rt encoder").pooling for folder in folders]
     assert found == ["mean", "cls"]
 
 
