@@ -184,7 +184,7 @@ def test_words_in_another_script(tune, folders, tmp_path, caplog):
         ({"langs": "en,zh"}, "has no zh.txt"),
         ({"langs": "et", "words": None}, "no word list for language 'et'; there are ar, bg"),
         ({"options": ["--recipes", "none.toml"]}, "none.toml: No such file"),
-        ({"options": ["--data", "nowhere"]}, "pass one of --data FILE and --words LANG, or"),
+        ({"options": ["--data", "nowhere"]}, "pass one of --data FILE, --words LANG and"),
         ({"options": ["--data", "."]}, "--data . has no scored pairs: expected multisimlex/TAG"),
         ({"options": ["--language", "en"]}, "--lang has en more than once"),
         ({"options": ["--top", 5]}, "--top goes with the words of wordfreq"),

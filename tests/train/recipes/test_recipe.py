@@ -40,7 +40,8 @@ def test_the_first_step_of_bert_cf():
         ({"span_length": -1}, "span_length must be at least 0"),
         (
             {"pooling": "max"},
-            "pooling must be one of cls, mean, mean-without-special, mean-with-padding, auto, got 'max'",
+            "pooling must be one of cls, mean, mean-without-special, mean-with-padding, auto, got "
+            "'max'",
         ),
         ({"loss": "triplet"}, "loss must be one of ntxent, decoupled"),
         ({"max_length": 2}, "max_length must be at least 3"),
