@@ -39,6 +39,9 @@ def test_isotropy_against_equation_2(rng):
     _, eigenvectors = np.linalg.eig(vectors.T @ vectors)
     sums = [np.exp(sign * vectors @ c).sum() for c in eigenvectors.T for sign in (1, -1)]
     assert isotropy_score(vectors) == pytest.approx(min(sums) / max(sums), rel=1e-9)
+    _, directions = np.linalg.eigh(vectors.T @ vectors)
+    sums = np.exp(vectors @ directions).sum(axis=0)
+    assert isotropy_score(vectors, both_signs=False) == pytest.approx(sums.min() / sums.max())
     assert isotropy_score(vectors * 200) >= 0  # no overflow
     cube = np.concatenate([np.eye(4), -np.eye(4)])
     assert isotropy_score(cube) == pytest.approx(1)

@@ -364,6 +364,8 @@ def test_splits_and_languages_from_names(tmp_path):
     assert [path.name for path in taken] == ["a-test.tsv", "b-dev.tsv", "c.tsv"]
     assert language_of(Path("stsb-ru-test.tsv")) == "ru"
     assert language_of(Path("quora-dev.csv")) is None
+    assert language_of(Path("ws-sim.tsv")) is None
+    assert language_of(Path("ws-sim-en.tsv")) == "en"
 
 
 def test_a_pack_by_language_folder(cli, folder, tiny_bert, tmp_path):

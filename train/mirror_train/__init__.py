@@ -9,6 +9,7 @@ from mirror_rt.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from mirror_train.data.strings import has_word_list, load_training_data, word_list
+    from mirror_train.data.thesaurus import load_thesaurus
     from mirror_train.data.training_data import TrainingData
     from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
     from mirror_train.languages.tune_languages import LanguageJob, LanguageResult, tune_languages
@@ -34,6 +35,7 @@ __all__ = [
     "infonce",
     "load_languages",
     "load_recipe",
+    "load_thesaurus",
     "load_training_data",
     "recipe_names",
     "tune",
@@ -51,6 +53,7 @@ __getattr__ = lazy_exports(
         "training.run_config",
         "data.training_data",
         "data.strings",
+        "data.thesaurus",
         "loss.infonce",
         "model.torch_encoder",
         "training.tune",

@@ -144,9 +144,14 @@ def accuracy(metric: str, hits: Floats, note: str) -> Outcome:
     return Outcome.of(metric, len(hits), statistic, note=note)
 
 
+# Parts of the names of published sets (ws-sim, rg-65, mc-30, yp-130) that are no languages.
+_SETS = frozenset({"ws", "rg", "mc", "yp"})
+
+
 def language_of(path: Path) -> str | None:
     """Return the one part of a file name that looks like a tag (stsb-ru-test.tsv), or None."""
-    tags = [part for part in re.split(r"[-._]", path.stem) if re.fullmatch("[a-z]{2}", part)]
+    parts = re.split(r"[-._]", path.stem)
+    tags = [part for part in parts if re.fullmatch("[a-z]{2}", part) and part not in _SETS]
     return tags[0] if len(tags) == 1 else None
 
 

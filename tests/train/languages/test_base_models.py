@@ -58,7 +58,7 @@ def test_the_papers_configurations_are_as_published(table, name):
     for language in languages.split():
         for level in ("word", "phrase", "sentence"):
             row = table.recipe(language, level, base=name)
-            assert row.base.pooling == "cls"
+            assert row.pooling == "auto"  # by base and level: see test_tune.py
             assert row.recipe == load_recipe(level)
             if language != "en":  # which has the default of every command
                 assert table.recipe(language, level) == row
@@ -124,6 +124,7 @@ word.epochs = 3
 [languages.fr.sentence]
 base = "mine"
 temperature = 0.05
+pooling = "mean-with-padding"
 
 [bases.mbert]
 revision = "0123abc"
@@ -142,6 +143,7 @@ def test_a_table_of_ones_own_adds_and_overrides(own, table):
     sentence = mine.recipe("fr", "sentence")
     assert (sentence.base.name, sentence.recipe.temperature) == ("mine", 0.05)
     assert sentence.recipe.span_length == 5
+    assert (sentence.pooling, mine.recipe("fr", "word").pooling) == ("mean-with-padding", "auto")
     assert mine.bases["mbert"].revision == "0123abc"
     assert mine.bases["mbert"].model == "bert-base-multilingual-uncased"
 

@@ -81,6 +81,16 @@ def test_three_languages_in_one_run(tune, folders, tmp_path, cli, tiny_bert, mon
     assert others == [module.REPORT_FILE]
 
 
+def test_the_pooling_that_a_table_names_for_a_level(tune, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text("[languages.fr.word]\npooling = 'mean'", encoding="utf-8")
+    result = tune("--recipes", own, "--epochs", 1, langs="fr,en")
+    assert result.code == 0, result.err
+    folders = [tmp_path / "tuned" / tag for tag in ("fr", "en")]
+    found = [Manifest.read(folder, "mirror_rt encoder").pooling for folder in folders]
+    assert found == ["mean", "cls"]
+
+
 def test_the_table_and_resuming(tune, folders, tmp_path):
     first = tune("--data", folders / "data", langs="en,ru")
     assert first.code == 0, first.err
@@ -174,7 +184,7 @@ def test_words_in_another_script(tune, folders, tmp_path, caplog):
         ({"langs": "en,zh"}, "has no zh.txt"),
         ({"langs": "et", "words": None}, "no word list for language 'et'; there are ar, bg"),
         ({"options": ["--recipes", "none.toml"]}, "none.toml: No such file"),
-        ({"options": ["--data", "nowhere"]}, "pass one of --data FILE and --words LANG, or"),
+        ({"options": ["--data", "nowhere"]}, "pass one of --data FILE, --words LANG and"),
         ({"options": ["--data", "."]}, "--data . has no scored pairs: expected multisimlex/TAG"),
         ({"options": ["--language", "en"]}, "--lang has en more than once"),
         ({"options": ["--top", 5]}, "--top goes with the words of wordfreq"),

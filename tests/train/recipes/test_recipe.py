@@ -15,7 +15,7 @@ def test_the_shipped_recipes_are_the_papers():
         recipe = load_recipe(name)
         got = (recipe.temperature, recipe.span_length, recipe.epochs, recipe.max_length)
         assert got == (tau, k, epochs, length)
-        assert (recipe.level, recipe.pooling, recipe.loss) == (name, "cls", "ntxent")
+        assert (recipe.level, recipe.pooling, recipe.loss) == (name, "auto", "ntxent")
         assert (recipe.dropout, recipe.batch_size) == (0.1, 200)
         assert (recipe.learning_rate, recipe.weight_decay) == (2e-5, 0.01)
 
@@ -40,7 +40,8 @@ def test_the_first_step_of_bert_cf():
         ({"span_length": -1}, "span_length must be at least 0"),
         (
             {"pooling": "max"},
-            "pooling must be one of cls, mean, mean-without-special, mean-with-padding, got 'max'",
+            "pooling must be one of cls, mean, mean-without-special, mean-with-padding, auto, got "
+            "'max'",
         ),
         ({"loss": "triplet"}, "loss must be one of ntxent, decoupled"),
         ({"max_length": 2}, "max_length must be at least 3"),

@@ -15,6 +15,7 @@ from mirror_rt import ConfigError, DataError, ModelError, OutputExistsError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
 from mirror_train.training.trainer import Trainer
+from mirror_train.training.tune import load_base, tuned_pooling
 
 PROBES = ["the river", "a", "old town on the river", "doctor"]
 
@@ -236,10 +237,29 @@ def test_pairs_that_all_share_strings_have_no_negatives(tmp_path, configure):
 
 def test_pooling_auto_takes_what_the_folder_declares(data, configure, tiny_bert):
     first = tune(data, configure("first", recipe={"epochs": 1}))
-    assert first.manifest.pooling == "cls"  # tiny BERT declares nothing: the recipe's
+    assert first.manifest.pooling == "cls"  # tiny BERT declares nothing: the papers'
     second = tune(data, configure("second", pooling="mean", recipe={"epochs": 1}))
     third = tune(data, configure("third", model=second.out, recipe={"epochs": 1}))
     assert third.manifest.pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("family", "recipe", "changes", "pooling"),
+    [
+        ("bert", "sentence", {}, "mean"),
+        ("bert", "word", {}, "cls"),
+        ("bert", "phrase", {}, "cls"),
+        ("roberta", "sentence", {}, "cls"),
+        ("roberta", "word", {}, "cls"),
+        ("bert", "simcse", {}, "cls"),  # SimCSE names [CLS] itself
+        ("bert", "sentence", {"pooling": "cls"}, "cls"),
+    ],
+)
+def test_the_pooling_of_the_papers(family, recipe, changes, pooling, tiny_model, tmp_path):
+    """EMNLP 2021, appendix B: [CLS], but the mean for BERT at the level of sentences."""
+    recipe = load_recipe(recipe).replace(**changes)
+    config = TuneConfig(out=tmp_path / "out", model=str(tiny_model(family)), recipe=recipe)
+    assert tuned_pooling(load_base(config), config) == pooling
 
 
 def test_an_existing_output_is_refused_before_any_work(data, configure):

@@ -100,7 +100,7 @@ def _row(row: LanguageRecipe) -> list[str]:
                recipe.max_length, recipe.batch_size, recipe.learning_rate)  # fmt: skip
     return [
         *(row.language, recipe.level, base.name, base.model, base.revision or "main"),
-        base.pooling,
+        row.pooling,
         *(f"{number:g}" for number in numbers),
         base.source or "-",
     ]

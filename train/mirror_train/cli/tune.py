@@ -22,6 +22,7 @@ from mirror_train.cli.training_options import (
 from mirror_train.cli.tune_joint import JOINT_BASE, SHARE_TEMPERATURE, joint_strings
 from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
+from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
@@ -47,6 +48,7 @@ def add_parser(commands: Subparsers) -> None:
         examples="""
 mirror-rt tune --words en --out tuned
 mirror-rt tune bert-base-uncased --data lines.txt --out tuned
+mirror-rt tune --thesaurus en --out tuned
 mirror-rt tune --words en --out tuned --checkpoint-every 20
 mirror-rt tune --words en --out tuned --resume
 mirror-rt tune --words en --out tuned --loss-batch 2000
@@ -69,6 +71,7 @@ torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
         parser, note="; with --words or --lang: that of each language, see 'mirror-rt recipes'"
     )
     add_data_options(parser)
+    _add_thesaurus_option(parser)
     _add_language_options(parser)
     add_run_options(parser, TuneConfig)
     overrides = parser.add_argument_group("overrides of the recipe")
@@ -109,8 +112,22 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "--lang",
         action=_Joined,
         metavar="TAG[,TAG]",
-        help="with a file as --data: its language, for mirror.json; otherwise tune for each of "
+        help="with a file as --data or --thesaurus: its language; otherwise tune for each of "
         "these languages, into OUT/TAG (see below)",
+    )
+
+
+def _add_thesaurus_option(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "synonyms",
+        "Instead of strings: words that list each other in a thesaurus, so that words of one\n"
+        "meaning come together. At most two pairs of a word are taken, and only of frequent words.",
+    )
+    group.add_argument(
+        "--thesaurus",
+        metavar="LANG|FILE",
+        help="the thesaurus that is installed for a language, or a MyThes file (.dat), the folder "
+        f"of WordNet's files, a TSV of synonyms; --top frequent words (default {FREQUENT})",
     )
 
 
@@ -149,7 +166,8 @@ def run(arguments: argparse.Namespace) -> None:
     from mirror_train.training.tune import tune
 
     changes = given_values(Recipe, from_arguments(arguments), leave_out=_NO_OVERRIDES)
-    many = arguments.lang is not None and (arguments.data is None or arguments.data.is_dir())
+    file = arguments.thesaurus or (arguments.data is not None and not arguments.data.is_dir())
+    many = arguments.lang is not None and not file
     data = None
     if arguments.joint:
         data, many = joint_strings(arguments), False
@@ -159,14 +177,14 @@ def run(arguments: argparse.Namespace) -> None:
     elif not many:
         _check_one_language(arguments)
     if arguments.recipe is None:
-        data = data or (first_strings(arguments) if many else training_data(arguments))
+        data = data or (first_strings(arguments) if many else _strings(arguments))
         arguments.recipe = _chosen_recipe(data, arguments)
     recipe = load_recipe(arguments.recipe).replace(**changes)
     config = given_config(arguments, TuneConfig, recipe=recipe)
     if many:
         run_languages(arguments, config, changes)
         return
-    data = data or training_data(arguments)
+    data = data or _strings(arguments)
     config = with_base(config, arguments.model, data.language)
     if arguments.model is None and data.language is not None and is_first_process():
         print(f"base model {config.model}, for {data.language} (--model names another)")
@@ -187,7 +205,9 @@ def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> 
     from mirror_train.compute.processes import is_first_process
 
     name, reason = ("word", "for words")
-    if data is not None:
+    if arguments.thesaurus is not None:
+        name, reason = ("synonyms", "for the synonyms of a thesaurus")
+    elif data is not None:
         name, reason = default_recipe(data, arguments.data_format)
     if is_first_process():
         print(f"recipe {name}, {reason} (--recipe names another)")
@@ -195,10 +215,14 @@ def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> 
 
 
 def _check_one_language(arguments: argparse.Namespace) -> None:
-    if (arguments.data is None) == (arguments.words is None):
-        arguments.wrong_usage("pass one of --data FILE and --words LANG, or --lang TAG,... alone")
+    given = [arguments.data, arguments.words, arguments.thesaurus]
+    if len(given) - given.count(None) != 1:
+        arguments.wrong_usage(
+            "pass one of --data FILE, --words LANG and --thesaurus LANG, or --lang TAG,... alone"
+        )
     if arguments.lang is not None and "," in arguments.lang:
-        raise ConfigError(f"--lang {arguments.lang}: the file {arguments.data} has one language")
+        file = arguments.data or arguments.thesaurus
+        raise ConfigError(f"--lang {arguments.lang}: the file {file} has one language")
     if arguments.json or arguments.recipes is not None:
         raise ConfigError("--json and --recipes go with --lang alone")
 
@@ -223,4 +247,19 @@ def training_data(arguments: argparse.Namespace) -> TrainingData:
             f"{arguments.data}: {len(data)} strings ({data.blank} blank and {data.duplicates} "
             "repeated lines dropped)"
         )
+    return data
+
+
+def _strings(arguments: argparse.Namespace) -> TrainingData:
+    from mirror_train.compute.processes import is_first_process
+
+    if arguments.thesaurus is None:
+        return training_data(arguments)
+    if arguments.data_format:
+        raise ConfigError("--data-format goes with --data, not with --thesaurus")
+    top = FREQUENT if arguments.top is None else arguments.top
+    data = load_thesaurus(arguments.thesaurus, language=arguments.lang, top=top)
+    if is_first_process():
+        licence = (data.origin or {})["license"]
+        print(f"{data.source}: {len(data)} pairs of synonyms (licence: {licence})")
     return data

@@ -93,7 +93,8 @@ def _jobs(
     tags = language_tags(arguments.lang, table.find)
     rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
     if arguments.recipe != template.recipe.level:  # --recipe overrides the table
-        rows = [dataclasses.replace(row, recipe=template.recipe) for row in rows]
+        changed: dict[str, Any] = {"recipe": template.recipe, "level_pooling": None}
+        rows = [dataclasses.replace(row, **changed) for row in rows]
     words = None if arguments.words is None else Path(arguments.words)
     jobs = [_job(row, template, changes, words, arguments, table) for row in rows]
     if arguments.data is not None and not any(job.pairs for job in jobs):
@@ -158,7 +159,7 @@ def _with_base(row: LanguageRecipe, template: TuneConfig) -> TuneConfig:
 def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["auto"]:
     if template.pooling != "auto" or row.recipe.pooling == "mean-without-special":
         return template.pooling
-    return row.base.pooling
+    return row.pooling
 
 
 def language_tags(text: str, find: Callable[[str], str]) -> list[str]:

@@ -23,6 +23,7 @@ class TrainingData:
         duplicates: number of repeated lines dropped.
         hard_negatives: n strings, each similar to a string of `first` but not its positive; None
             where there are none.
+        origin: what else mirror.json records of the source, such as its licence; None for nothing.
     """
 
     first: list[str]
@@ -33,6 +34,7 @@ class TrainingData:
     blank: int = 0
     duplicates: int = 0
     hard_negatives: list[str] | None = None
+    origin: dict[str, Any] | None = None
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[str, str]], source: str, **others: Any) -> TrainingData:
@@ -63,7 +65,7 @@ class TrainingData:
             "duplicates_dropped": self.duplicates,
             "supervised_pairs": self.first is not self.second,
             "hard_negatives": self.hard_negatives is not None,
-        }
+        } | ({} if self.origin is None else {"origin": self.origin})
 
 
 def connected_groups(pairs: Sequence[tuple[str, str]]) -> list[int]:

@@ -76,7 +76,7 @@ class StudyConfig(RunConfig):
         pairs: the TSV file of scored pairs to evaluate on.
         seeds: the number of runs of every tuned setup, with the seeds `seed`, `seed` + 1, ...
         pooling: the pooling of setups that do not set one; `auto` takes the one that the base model
-            declares, else the recipe's.
+            declares, else that of `TuneConfig.pooling` for tuned setups, and the mean for untuned.
         precision: auto, fp32, bf16 or fp16.
     """
 

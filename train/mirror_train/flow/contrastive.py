@@ -69,7 +69,7 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
         ) from error
     report = write_folder(
         base,
-        Head([config.recipe.mirror.pooling], [flow]),
+        Head([config.recipe.mirror.fixed_pooling], [flow]),
         stats,
         config,
         recipe={"system": "cf"} | config.recipe.to_dict(),
@@ -153,7 +153,7 @@ def _second_step(
 ) -> tuple[Flow, TrainingStats]:
     recipe, seed, device = config.recipe, config.seed, processes.device
     show = shows_bars(config.show_progress_bar)
-    head = Head([recipe.mirror.pooling])
+    head = Head([recipe.mirror.fixed_pooling])
     vectors = text_vectors(encoder, head, data, device=device, show=show)
     flow = initial_flow(encoder.dimension, recipe.flow, seed=seed, vectors=vectors)
     with step_bar(recipe.flow.steps, show, "flow") as on_step:

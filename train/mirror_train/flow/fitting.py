@@ -124,7 +124,7 @@ class RegularisedFit:
         self._tokenizer = ViewTokenizer(base, recipe.mirror)
         self._forward = Forward(
             self._model,
-            head=Head([recipe.mirror.pooling]),
+            head=Head([recipe.mirror.fixed_pooling]),
             pad_id=base.pad_id,
             device=device,
             dtype=AUTOCAST.get(precision),

@@ -55,6 +55,8 @@ class LanguageRecipe:
         scripts: scripts that it is written in (ISO 15924); empty where they are not known.
         base: the model to start from.
         recipe: hyper-parameters.
+        level_pooling: the pooling that the table names for this language and level; None where it
+            names none.
     """
 
     language: str
@@ -62,6 +64,12 @@ class LanguageRecipe:
     scripts: tuple[str, ...]
     base: BaseModel
     recipe: Recipe
+    level_pooling: Pooling | Literal["auto"] | None = None
+
+    @property
+    def pooling(self) -> Pooling | Literal["auto"]:
+        """The pooling to tune with: that of the level, else that of the base model."""
+        return self.level_pooling or self.base.pooling
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,7 @@ class LanguageTable:
             scripts=tuple(row["scripts"]),
             base=self.base(base or chosen),
             recipe=self._level_recipes[level].replace(**changes),
+            level_pooling=changes.get("pooling"),
         )
 
     def base(self, name: str) -> BaseModel:

@@ -20,6 +20,7 @@ from mirror_rt.schema import Rule
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way", "multi_similarity"]
 ViewMask = Literal[SpanMask, "tokens"]
+RecipePooling = Literal[Pooling, "auto"]
 # Numbers with their ranges, which `check_rules` checks.
 Positive = Annotated[float, Rule("greater than 0", lambda value: value > 0)]
 NotNegative = Annotated[float, Rule("at least 0", lambda value: value >= 0)]
@@ -43,7 +44,8 @@ class Recipe:
         span_mask: how: characters (see `mirror_rt.masking.mask_span`), or `tokens` (see
             `mirror_train.data.token_masking`).
         dropout: rate of every dropout of the model, 0 .. 1.
-        pooling: the pooling for base models that declare none.
+        pooling: the pooling for base models that declare none; `auto` for that of the papers (see
+            `mirror_train.training.tune.tuned_pooling`).
         loss: InfoNCE variant (see `mirror_train.infonce`), or `multi_similarity` on hard triplets
             (see `mirror_train.loss.multi_similarity`).
         max_length: the most tokens of a training string, special tokens included.
@@ -71,7 +73,7 @@ class Recipe:
     span_length: Annotated[int, least(0)]
     span_mask: ViewMask
     dropout: Rate
-    pooling: Pooling
+    pooling: RecipePooling
     loss: Loss
     max_length: Annotated[int, least(3)]
     epochs: Annotated[int, least(1)]
@@ -109,6 +111,13 @@ class Recipe:
                 raise ConfigError(
                     f"{field.name} goes with the loss multi_similarity, not with {self.loss}"
                 )
+
+    @property
+    def fixed_pooling(self) -> Pooling:
+        """The pooling, once a run has chosen it."""
+        if self.pooling == "auto":
+            raise ConfigError("the pooling auto depends on the base model, which is not loaded yet")
+        return self.pooling
 
     def replace(self, **changes: Any) -> Recipe:
         """Return a copy with some fields changed and checked."""

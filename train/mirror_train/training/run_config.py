@@ -62,8 +62,9 @@ class TuneConfig(RunConfig):
 
     Attributes:
         recipe: hyper-parameters.
-        pooling: `auto` takes what the base model declares, else the recipe's; but a recipe's
-            `mean-without-special` goes first.
+        pooling: `auto` takes what the base model declares, else the recipe's, else the papers' (the
+            mean for BERT and sentences, [CLS] otherwise); but a recipe's `mean-without-special`
+            goes first.
         precision: auto, fp32, bf16 or fp16.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
             That many pairs then go through the encoder at a time, and gradients are cached (see

@@ -100,7 +100,7 @@ class Trainer:
         self._cached = batches.share > recipe.batch_size
         self._forward = Forward(
             self._model,
-            head=Head([recipe.pooling], layers),
+            head=Head([recipe.fixed_pooling], layers),
             pad_id=pretrained.pad_id,
             pad_to=pad_length(recipe),
             device=self._device,

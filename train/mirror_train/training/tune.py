@@ -77,7 +77,7 @@ def _tune(
     processes.in_first(lambda: on_base(base))
     recipe = config.recipe.replace(pooling=tuned_pooling(base, config))
     base.check_length(recipe.max_length)
-    base.check_special_tokens([recipe.pooling])
+    base.check_special_tokens([recipe.fixed_pooling])
     _check_whitening(recipe)
     _check_hard_negatives(data, recipe)
     run = _run_identity(data, base, recipe, config, precision, processes)
@@ -95,7 +95,7 @@ def _tune(
         processes=processes,
     )
     layer = fit_whitening(base, data, recipe, seed=config.seed, device=processes.device)
-    head = Head([recipe.pooling], [] if layer is None else [layer])
+    head = Head([recipe.fixed_pooling], [] if layer is None else [layer])
     trainer = Trainer(
         base, batches, recipe, precision=precision, processes=processes, layers=head.layers
     )
@@ -187,6 +187,9 @@ def _check_space(base: Pretrained, config: TuneConfig, checkpoint: Checkpoint | 
 def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:
     """Return the pooling of a run, as `TuneConfig.pooling` describes.
 
+    Where neither a user nor the base model nor the recipe names one, it is that of the papers: the
+    mean for BERT at the level of sentences, [CLS] otherwise (EMNLP 2021, appendix B).
+
     Raises:
         ModelError: the base model declares a pooling or modules that cannot be tuned.
     """
@@ -194,7 +197,12 @@ def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:
         return config.pooling
     if config.recipe.pooling == "mean-without-special":
         return config.recipe.pooling  # the recipe was chosen for this pooling
-    return declared_pooling(base.folder) or config.recipe.pooling
+    if declared := declared_pooling(base.folder):
+        return declared
+    if config.recipe.pooling != "auto":
+        return config.recipe.pooling
+    is_bert = base.model.config.model_type == "bert"
+    return "mean" if is_bert and config.recipe.level == "sentence" else "cls"
 
 
 def _run_identity(

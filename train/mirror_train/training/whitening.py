@@ -43,7 +43,7 @@ def fit_whitening(
     """
     if not recipe.whitening:
         return None
-    vectors = _sample_vectors(base, Head([recipe.pooling]), data, seed, device)
+    vectors = _sample_vectors(base, Head([recipe.fixed_pooling]), data, seed, device)
     return whitening_layer(vectors, recipe.whitening).to(device)
 
 
@@ -62,7 +62,7 @@ def centre_again(
 
     `layer` is what `fit_whitening` returned for the other arguments; it is changed in place.
     """
-    vectors = _sample_vectors(base, Head([recipe.pooling], [layer]), data, seed, device)
+    vectors = _sample_vectors(base, Head([recipe.fixed_pooling], [layer]), data, seed, device)
     layer.linear.bias.data -= torch.from_numpy(vectors.mean(axis=0, dtype=np.float64)).to(
         layer.linear.bias
     )

@@ -27,7 +27,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "sentiment": ("pairs/ids-sst-train.csv", "pairs/ids-sst-dev.csv"),
     "paraphrases": ("pairs/quora-train.csv", "pairs/quora-dev.csv"),
     "similarity": ("pairs/sts-train.csv", "pairs/sts-dev.csv"),
-    "ppdb": ("pairs/ppdb*.txt", "ppdb/ppdb*.txt"),
+    "ppdb": ("pairs/ppdb*.txt", "pairs/ppdb*.gz", "ppdb/ppdb*.txt", "ppdb/ppdb*.gz"),
     # Scored pairs that systems are evaluated on, so they must not be trained on them.
     "evaluated": ("sts/stsb-en-test.tsv", "sts/sick-r-all.tsv"),
 }
@@ -37,7 +37,8 @@ _OF_A_LANGUAGE = frozenset({"sentences", "words"})
 def find_input(data: Path, name: str, language: str) -> list[Path]:
     """Return the files of an input; none where the folder or the language has none.
 
-    Of files that differ only in their suffix (SNLI comes in two formats), the first is taken.
+    Of files that differ only in their suffix (SNLI comes in two formats), the first is taken. Of
+    inference pairs, development and test files are taken only where there is no training file.
     """
     if name not in _OF_A_LANGUAGE and language != "en":
         return []
@@ -46,7 +47,8 @@ def find_input(data: Path, name: str, language: str) -> list[Path]:
     for pattern in patterns:
         for path in sorted(data.glob(pattern)):
             found.setdefault(path.stem, path)
-    return list(found.values())
+    train = [path for path in found.values() if "train" in path.stem]
+    return train if train and name == "inference" else list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def run_systems(
     with the name of each system that has to be run, `on_row` with every row.
 
     Returns:
-        The rows, with the base model's first, and the reason for each system that is left out.
+        The rows, with the base model's first, and the reason for each system or set that is left
+        out.
 
     Raises:
         ConfigError: an option cannot be used.
@@ -70,6 +71,7 @@ def run_systems(
     """
     runner = _Runner(config, open_model)
     chosen, left_out = _available(config)
+    left_out |= untagged_sets(config.data, config.language)
     rows = []
     for system in (None, *chosen):
         name = BASE if system is None else system.name
@@ -192,6 +194,16 @@ def evaluation_sets(data: Path, language: str) -> list[EvaluationSet]:
             "under which names they are looked for"
         )
     return sets
+
+
+def untagged_sets(data: Path, language: str) -> dict[str, str]:
+    """Return the sets of a folder whose names have no language, and what to call each file."""
+    return {
+        f"{one.suite}/{one.name}": f"no language in its name; if it is in {language}, call it "
+        f"{one.path.stem}-{language}{one.path.suffix}"
+        for one in find_sets(data, list(SUITES), SuiteOptions()).sets
+        if one.languages == (None,)
+    }
 
 
 def _hash(path: Path) -> str:

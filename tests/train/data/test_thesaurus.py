@@ -1,0 +1,163 @@
+"""Thesauri: their formats, which pairs are taken of them, and tuning on these."""
+
+import dataclasses
+import logging
+
+import pytest
+
+from mirror_rt import ConfigError, DataError
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.bundle.model_card import model_card
+from mirror_train import load_thesaurus
+from mirror_train.data.installed_thesauri import find_thesaurus, thesaurus_license
+from mirror_train.data.thesaurus import mutual_pairs
+from mirror_train.data.thesaurus_files import read_thesaurus
+
+FRENCH = """UTF-8
+maison|2
+(Nom)|Demeure|logis|hôtel (Hyperonyme)
+(Nom)|(grande) famille
+demeure|1
+(Nom)|maison|logis
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name, text, encoding="utf-8"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode(encoding))
+        return path
+
+    return write_file
+
+
+def test_mythes_files(write):
+    """Remarks in brackets may be other relations, so the words that have them are left out."""
+    thesaurus = read_thesaurus(write("th_fr_FR_v2.dat", FRENCH, "utf-8-sig"))
+    assert thesaurus.form == "mythes"
+    assert thesaurus.synonyms == {
+        "maison": {"demeure", "logis"},
+        "demeure": {"maison", "logis"},
+    }
+    russian = "microsoft-cp1251\nда|2\n(синоним)|так|ага\n(антоним)|нет\n"
+    thesaurus = read_thesaurus(write("th_ru_RU_v2.dat", russian, "cp1251"))
+    assert thesaurus.synonyms == {"да": {"так", "ага"}}
+    polish = "ISO8859-2\r\nźródło|1\r\n-|początek|woda (pojęcie nadrzędne)\r\n"
+    thesaurus = read_thesaurus(write("th_pl_PL_v2.dat", polish, "iso8859-2"))
+    assert thesaurus.synonyms == {"źródło": {"początek"}}
+
+
+WORDNET = """  1 This software is provided under the following license.
+  2 WordNet 3.0 Copyright 2006 by Princeton University.
+00001740 00 a 02 able 0 fit(p) 1 001 ! 00002098 a 0101 | having the means; "able to swim"
+00002684 03 n 0a hot_dog 0 b 0 c 0 d 0 e 0 f 0 g 0 h 0 i 0 j 0 000 | ten words, in hexadecimal
+"""
+
+
+def test_wordnet(write):
+    folder = write("wordnet/data.adj", WORDNET).parent
+    synonyms = read_thesaurus(folder).synonyms
+    assert synonyms["able"] == {"fit"}
+    assert synonyms["j"] == {"hot dog", *"bcdefghi"}
+    assert thesaurus_license(folder, "en") == "WordNet 3.0 license"
+
+
+def test_tables(write):
+    synonyms = read_thesaurus(write("own.tsv", "Car\tauto\tcar\nbig\tlarge\n")).synonyms
+    assert synonyms == {"car": {"auto"}, "auto": {"car"}, "big": {"large"}, "large": {"big"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.dat", "maison|1\n(Nom)|logis\n", "line of a MyThes file names its encoding, got 'mai"),
+        ("a.dat", "UTF-8\nmaison\n", r"a\.dat, line 2: expected WORD\|NUMBER, got 'maison'"),
+        ("a.dat", "UTF-8\nx|2\n-|y\n", r"a\.dat, line 4: .* one of 2 such lines of 'x', got ''"),
+        ("a.dat", "ascii\nx|1\n-|é\n", r"a\.dat, line 3: not ascii"),
+        ("a/data.noun", "0001 03 n zz x\n", r"data\.noun, line 1: not a synset"),
+        ("a/x", "", "none of the files of WordNet"),
+        ("a.csv", "", r"a\.csv is no thesaurus: expected a MyThes file"),
+    ],
+)
+def test_files_that_are_no_thesaurus(write, name, text, message):
+    path = write(name, text)
+    with pytest.raises(DataError, match=message):
+        read_thesaurus(path.parent if "/" in name else path)
+
+
+def test_pairs_that_list_each_other():
+    synonyms = {
+        "big": {"large", "great", "huge", "vast"},
+        "large": {"big", "great", "huge"},
+        "great": {"big", "large", "rare"},
+        "huge": {"big", "large"},
+        "vast": {"great"},  # does not list "big"
+        "rare": {"great"},  # not frequent
+    }
+    frequent = ["great", "big", "large", "huge", "vast"]
+    pairs = mutual_pairs(synonyms, frequent=frequent)
+    # big-large shares 4 of 5 words, large-huge 3 of 4, great-large and big-huge 3 of 5.
+    assert pairs == [("big", "large"), ("large", "huge"), ("big", "huge")]
+    assert ("great", "big") in mutual_pairs(synonyms, frequent=frequent, most=9)
+    assert ("great", "rare") in mutual_pairs(synonyms)
+
+
+def test_installed_thesauri(write, monkeypatch, tmp_path):
+    for name in ("th_pt_BR_v2", "th_pt_PT_v2", "th_fr_FR_v2", "th_de_CH_v2", "th_frr"):
+        write(f"mythes/{name}.dat", FRENCH)
+    copyright_ = """Files: *
+License: MPL-2.0
+
+Files: dictionaries/fr_FR/hyph_fr.dic
+License: LGPL-3
+
+Files: dictionaries/fr_FR/README
+       dictionaries/fr_FR/thes_fr.dat
+Copyright: somebody
+License: LGPL-2.1+
+"""
+    write("doc/mythes-fr/copyright", copyright_)
+    monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path / "mythes"))
+    for tag, name in [("pt", "pt_PT"), ("pt-BR", "pt_BR"), ("pt-AO", "pt_PT"), ("de", "de_CH")]:
+        assert find_thesaurus(tag).name == f"th_{name}_v2.dat"
+    path = find_thesaurus("fr")
+    assert (path.name, thesaurus_license(path, "fr")) == ("th_fr_FR_v2.dat", "LGPL-2.1+")
+    assert thesaurus_license(path, "de") is None
+    with pytest.raises(ConfigError, match="no thesaurus of 'xx' is installed: install Debian's"):
+        find_thesaurus("xx")
+
+
+def test_rare_words_where_frequent_ones_are_not_known(write, caplog):
+    path = write("th_xx.dat", "UTF-8\nqxy|1\n-|qxz\nqxz|1\n-|qxy\n")
+    with caplog.at_level(logging.WARNING):
+        assert load_thesaurus(path).first == ["qxy"]
+    assert "rare words are taken, too, because no word list for language 'xx'" in caplog.text
+    with pytest.raises(DataError, match="no two frequent words list each other"):
+        load_thesaurus(path, language="fr")
+
+
+def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, monkeypatch):
+    entries = [
+        f"{a}|1\n-|{b}\n{b}|1\n-|{a}\n" for a, b in zip(words[::2], words[1::2], strict=True)
+    ]
+    write("th_en_US_v2.dat", "UTF-8\n" + "".join(entries))
+    monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))
+    out = tmp_path / "out"
+    done = cli("tune", tiny_bert, "--thesaurus", "en", "--batch-size", 20, "--out", out)
+    assert done.code == 0, done.err
+    assert "recipe synonyms, for the synonyms of a thesaurus" in done.out
+    manifest = Manifest.read(out, "mirror_rt encoder")
+    assert (manifest.language, manifest.data["strings"]) == ("en", 200)
+    assert manifest.data["origin"]["license"] == "unknown"
+    assert len(manifest.data["origin"]["sha256"]) == 64
+    shown = model_card(dataclasses.replace(Manifest.read(bundle), data=manifest.data))
+    assert "| origin, license | unknown |" in shown
+    for wrong, message in [
+        (("--thesaurus", "en", "--words", "en"), "pass one of --data FILE, --words LANG and"),
+        (("--thesaurus", "en", "--data-format", "tsv"), "--data-format goes with --data"),
+        (("--thesaurus", tmp_path / "none.dat"), "none.dat: No such file"),
+    ]:
+        done = cli("tune", tiny_bert, *wrong, "--out", tmp_path / "other")
+        assert (done.code != 0, message in done.err) == (True, True), done.err

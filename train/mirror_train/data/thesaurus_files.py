@@ -1,0 +1,151 @@
+"""Read thesauri: MyThes files (LibreOffice), the files of WordNet, and TSV files of synonyms."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.tables import read_rows
+
+# A word, in lower case, and the words that its entries list as synonyms.
+Synonyms = dict[str, set[str]]
+
+_WORDNET = ("data.noun", "data.verb", "data.adj", "data.adv")
+# Relations other than synonymy that MyThes files name in the place of the part of speech.
+_OTHER_RELATION = re.compile(r"ant[oó]n[iy]m|\bterm\b|антон[иі]м|термин", re.IGNORECASE)
+_MARKER = re.compile(r"\((?:a|p|ip)\)$")  # where an adjective of WordNet may stand
+
+
+@dataclass(frozen=True, slots=True)
+class Thesaurus:
+    """What a thesaurus lists.
+
+    Attributes:
+        synonyms: for each word the synonyms that it lists; all in lower case.
+        form: mythes, wordnet or tsv.
+        sha256: hash of the file, or of all files of WordNet in their order.
+    """
+
+    synonyms: Synonyms
+    form: str
+    sha256: str
+
+
+def read_thesaurus(path: Path) -> Thesaurus:
+    """Read a MyThes file (`.dat`), a folder with the files of WordNet, or a TSV file.
+
+    Only synonyms are kept: in MyThes files, words with a remark in brackets are left out, because
+    the remark may say that they are antonyms or more general terms. A line of a TSV file is a set
+    of words, each a synonym of the others.
+
+    Raises:
+        DataError: the path is missing, none of these, or not in its format.
+    """
+    if path.is_dir():
+        files, form, read = _wordnet_files(path), "wordnet", _read_wordnet
+    elif path.suffix == ".dat":
+        files, form, read = [path], "mythes", _read_mythes
+    elif path.suffix in (".tsv", ".txt"):
+        files, form, read = [path], "tsv", _read_tsv
+    else:
+        raise DataError(
+            f"{path} is no thesaurus: expected a MyThes file (.dat), a folder with the files of "
+            "WordNet (data.noun ...), or a table of synonyms (.tsv)"
+        )
+    digest = hashlib.sha256()
+    synonyms: Synonyms = {}
+    for file in files:
+        try:
+            raw = file.read_bytes()
+        except OSError as error:
+            raise DataError(f"{file}: {error.strerror}") from error
+        digest.update(raw)
+        for word, listed in read(file, raw):
+            synonyms.setdefault(word, set()).update(listed - {word})
+    return Thesaurus(synonyms, form, digest.hexdigest())
+
+
+def _wordnet_files(folder: Path) -> list[Path]:
+    files = [folder / name for name in _WORDNET if (folder / name).is_file()]
+    if not files:
+        raise DataError(f"{folder} has none of the files of WordNet: {', '.join(_WORDNET)}")
+    return files
+
+
+def _read_mythes(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
+    """Yield the headword and the synonyms of each sense.
+
+    The first line names the encoding. An entry is `word|n` and n lines `(part of speech)|word ...`.
+    """
+    lines = _decoded(path, raw)
+    numbered = enumerate(lines, 2)
+    for number, line in numbered:
+        if not line.strip():
+            continue
+        match = re.fullmatch(r"(.*)\|\s*(\d{1,6})\s*", line)
+        if match is None:
+            raise DataError(f"{path}, line {number}: expected WORD|NUMBER, got {line[:60]!r}")
+        word, count = match.groups()
+        for _ in range(int(count)):
+            number, line = next(numbered, (number + 1, ""))
+            part, *listed = line.split("|")
+            if not listed:
+                raise DataError(
+                    f"{path}, line {number}: expected (PART OF SPEECH)|SYNONYM ..., one of {count} "
+                    f"such lines of {word!r}, got {line[:60]!r}"
+                )
+            if not _OTHER_RELATION.search(part):
+                yield _plain(word), _plain_set(one for one in listed if "(" not in one)
+
+
+def _decoded(path: Path, raw: bytes) -> list[str]:
+    """Return the lines after the first, decoded as the first line says."""
+    head, _, body = raw.removeprefix(codecs.BOM_UTF8).partition(b"\n")
+    encoding = head.decode("ascii", "replace").strip()
+    try:
+        return body.decode(codecs.lookup(encoding.removeprefix("microsoft-")).name).split("\n")
+    except LookupError as error:
+        raise DataError(
+            f"{path}: the first line of a MyThes file names its encoding, got {encoding[:60]!r}"
+        ) from error
+    except UnicodeError as error:
+        line = body.count(b"\n", 0, getattr(error, "start", 0)) + 2
+        raise DataError(
+            f"{path}, line {line}: not {encoding}, which its first line says"
+        ) from error
+
+
+def _read_wordnet(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
+    """Yield each word of each synset with the whole synset (man 5 wndb)."""
+    for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
+        if line.startswith("  "):  # the licence
+            continue
+        cells = line.split(" ")
+        try:
+            listed = cells[4 : 4 + 2 * int(cells[3], 16) : 2]
+        except (IndexError, ValueError) as error:
+            raise DataError(f"{path}, line {number}: not a synset: {line[:60]!r}") from error
+        synset = _plain_set(_MARKER.sub("", one).replace("_", " ") for one in listed)
+        for word in synset:
+            yield word, synset
+
+
+def _read_tsv(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
+    for _, cells in read_rows(path, cells=2):
+        words = _plain_set(cells)
+        for word in words:
+            yield word, words
+
+
+def _plain(word: str) -> str:
+    return unicodedata.normalize("NFC", word).strip().lower()
+
+
+def _plain_set(words: Iterable[str]) -> set[str]:
+    return {plain for word in words if (plain := _plain(word))}
