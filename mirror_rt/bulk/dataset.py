@@ -8,7 +8,7 @@ DIR/_manifest.json          written when all blocks are there: see `merge_manife
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,12 @@ class DatasetReport:
     padding: float
 
 
+# Yields each block that it has encoded, with the record of its part, and counts in the progress.
+_Engine = Callable[
+    [DatasetConfig, list[Block], str, Progress], Iterator[tuple[Block, dict[str, Any]]]
+]
+
+
 def encode_dataset(config: DatasetConfig) -> DatasetReport:
     """Encode the blocks of a dataset, or of a shard of it, that have no whole part yet.
 
@@ -63,9 +69,20 @@ def encode_dataset(config: DatasetConfig) -> DatasetReport:
         InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
         OutputExistsError: the output holds something else, or parts and `resume` is False.
         BundleError, ProviderError: as `Encoder.load`.
+        ProcessGroupError: the engine cannot be reached, or gives the job up.
     """
+    if config.engine is None:
+        return _encode(config, plan_of(config), _encode_here)
+    from mirror_rt.bulk import ray_engine
+
+    with ray_engine.connected(config):
+        return _encode(config, ray_engine.plan_of_worker(config), ray_engine.encode_with_ray)
+
+
+def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> DatasetReport:
+    """Let an engine encode the blocks of the shard that have no whole part of the plan's job."""
     index, count = parse_shard(config.shard)
-    output, plan = Folder.at(config.output), plan_of(config)
+    output = Folder.at(config.output)
     blocks = find_blocks(config.input, outside=output)
     open_output(output, plan, resume=config.resume, overwrite=config.overwrite)
     mine, job = blocks[index::count], digest_of_plan(plan)
@@ -78,7 +95,7 @@ def encode_dataset(config: DatasetConfig) -> DatasetReport:
     with _progress(config, mine, parts) as progress, _told_how_to_resume(output, parts):
         if todo:
             remove_manifest(output)
-            for block, record in _encode_here(config, todo, job, progress):
+            for block, record in engine(config, todo, job, progress):
                 parts[block.part] = record
     if config.shard is None:
         write_manifest(output, blocks, pages=False)

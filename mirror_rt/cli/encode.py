@@ -27,7 +27,9 @@ from mirror_rt.io.storage import has_wildcards
 from mirror_rt.languages.routing import AUTO, Router
 from mirror_rt.pipeline.options import EncodeOptions
 
-_OF_DATASETS = ["columns", "shard"]
+_OF_DATASETS = [
+    "columns", "shard", "engine", "address", "workers", "worker_cpus", "worker_gpus",
+]  # fmt: skip
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -46,6 +48,7 @@ mirror-rt encode bundle --input huge.jsonl --output vectors.npy --devices all
 mirror-rt encode pack --lang fr --input texts.txt --output vectors.npy
 mirror-rt encode bundle --input 'texts/*.parquet' --output vectors --shard 0/4 --resume
 mirror-rt encode bundle --input 'texts/*.parquet' --output vectors --merge-manifest
+mirror-rt encode bundle --input s3://texts --output s3://vectors --engine ray --address auto
 printf 'one text\\nanother\\n' | mirror-rt encode bundle --input - --output -
 """,
     )
@@ -78,8 +81,11 @@ def run(arguments: argparse.Namespace) -> None:
     if _is_dataset(arguments):
         _run_dataset(arguments)
         return
-    if arguments.columns:
-        raise ConfigError("--columns is for datasets: --input a folder, a pattern or an address")
+    for name in _OF_DATASETS:
+        if getattr(arguments, name) is not None:
+            raise ConfigError(
+                f"{flag_of(name)} is for datasets: let --input be a folder, a pattern or an address"
+            )
     config = build(BulkConfig, from_arguments(arguments), show_progress_bar=progress(arguments))
     report = encode_file(replace(config, model=_bundle(arguments)))
     if not arguments.quiet:
@@ -91,7 +97,7 @@ def _is_dataset(arguments: argparse.Namespace) -> bool:
     """Return whether the input is more than one file, or is to be divided."""
     where = arguments.input
     several = "://" in where or has_wildcards(where) or Path(where).is_dir()
-    return bool(several or arguments.shard or arguments.merge_manifest)
+    return bool(several or arguments.shard or arguments.engine or arguments.merge_manifest)
 
 
 def _run_dataset(arguments: argparse.Namespace) -> None:
