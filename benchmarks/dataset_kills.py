@@ -48,10 +48,12 @@ def run(options, folder):
     for i in range(options.kills):
         wait_for_a_part(folder / "ray", process)
         time.sleep(rng.uniform(0, 2))
+        # The part may be that of a worker that outlived its driver for a moment.
+        while not (workers := workers_of(process.pid)) and process.poll() is None:
+            time.sleep(0.05)
         if process.poll() is not None:
             break
-        workers = workers_of(process.pid)
-        if i % 2 == 0 and workers:
+        if i % 2 == 0:
             os.kill(rng.choice(workers), signal.SIGKILL)
             kills["worker"] += 1
         else:
