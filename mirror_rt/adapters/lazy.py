@@ -96,6 +96,17 @@ class LazyEncoder:
             self._encoder = _load(str(self.model), self.model_kwargs)
         return self._encoder
 
+    @property
+    def local_encoder(self) -> Encoder:
+        """Return the encoder, which must run in this process: not a `Client`.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        if not isinstance(self.encoder, Encoder):
+            raise ConfigError(f"model must be the path or hub name of a bundle, got {self.model!r}")
+        return self.encoder
+
     def load(self) -> None:
         """Load the encoder now, so that an error comes now."""
         _ = self.encoder

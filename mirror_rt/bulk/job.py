@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from mirror_rt.bulk.plan import refuse_other_plan
 from mirror_rt.bulk.saved_batches import begun_window, count_begun
 from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
@@ -196,13 +197,7 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
         before = json.loads((folder / _JOB).read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{folder / _JOB} is damaged: {error}") from error
-    now = json.loads(json.dumps(plan))
-    for name in now.keys() | before.keys():
-        if before.get(name) != now.get(name):
-            raise DataError(
-                f"{folder} is of another job, {name} was {before.get(name)!r} and is "
-                f"{now.get(name)!r}: start anew with --overwrite, without --resume"
-            )
+    refuse_other_plan(folder, before, plan)
 
 
 def _lock(file: IO[bytes], folder: Path) -> None:

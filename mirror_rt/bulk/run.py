@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from mirror_rt.bulk.job import JobFolder, open_job
+from mirror_rt.bulk.plan import find_bundle, vector_plan
 from mirror_rt.bulk.progress import Progress, padding
 from mirror_rt.bulk.records import Window, count_records, iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
-from mirror_rt.bundle.onnx_files import digest_of, read_manifest
-from mirror_rt.bundle.pack_index import refuse_pack
-from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.deprecation import accept_flat
 from mirror_rt.errors import (
     ConfigError,
     DataError,
     InvalidTextError,
     ProcessGroupError,
-    ProviderError,
 )
-from mirror_rt.inference.devices import on_card
-from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.openvino.opening import resolve_openvino
-from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO, candidates
-from mirror_rt.inference.session import import_onnxruntime
-from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files
 from mirror_rt.pipeline.options import EncodeOptions
-
-# Options that change no vector: where the bundle is from (its hash counts anyway), whether it is
-# checked, which threads or cards share the work, and what happens to a text without a vector.
-_NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
-                                   "spinning", "devices", "errors"})  # fmt: skip
 
 
 @accept_flat(load=LoadOptions, options=EncodeOptions)
@@ -136,15 +119,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
         raise ConfigError("--resume needs an input file and an output file, not streams")
     if config.output != "-":
         output_files(Path(config.output), with_ids=config.id_field is not None)
-    folder = resolve_bundle(
-        config.model,
-        revision=config.load.revision,
-        offline=config.load.offline,
-        variants=[config.load.stored_variant],
-    )
-    refuse_pack(folder)
-    read_manifest(folder, pooling=config.load.pooling).variant(config.load.stored_variant)
-    spec = EncoderSpec(folder, config.load, config.options)
+    spec = EncoderSpec(find_bundle(config.model, config.load), config.load, config.options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 
 
@@ -251,44 +226,11 @@ def _told_how_to_resume(job: JobFolder) -> Iterator[None]:
 
 
 def _plan(config: BulkConfig, spec: EncoderSpec) -> dict[str, Any]:
-    """Return everything that determines the bytes of the output.
-
-    An option counts unless it is known to change no vector, so a new option counts by default.
-    """
-    from mirror_rt import __version__
-
-    load, ranges = spec.load, spec.options.ranges
-    values = asdict(load) | asdict(spec.options)
+    """Return everything that determines the bytes of the output."""
     return {
-        **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
-        **_engine(load),
-        "provider_options": {name: str(value) for name, value in load.provider_options.items()},
-        **({"errors": "zero"} if spec.options.errors == "zero" else {}),
-        "ranges": None if ranges is None else np.asarray(ranges).tolist(),
+        **vector_plan(spec.folder, spec.load, spec.options),
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,
         "id_field": config.id_field,
-        "bundle": digest_of(spec.folder),
         "window": config.window,
-        "mirror_rt": __version__,
     }
-
-
-def _engine(load: LoadOptions) -> dict[str, Any]:
-    """Return what computes the vectors on this machine, and its version."""
-    load = resolve_openvino(load)
-    versions = engine_version(load.providers)
-    if load.providers in (NATIVE, OPENVINO):
-        return {"providers": [load.providers], "variant": load.variant, **versions}
-    return {"providers": _providers(load, import_onnxruntime()), **versions}
-
-
-def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:
-    """Return the execution providers that the options lead to on this machine."""
-    try:
-        names = candidates(load.providers, onnxruntime, allow_fallback=False)[0]
-    except ProviderError:
-        if not load.allow_fallback:
-            raise
-        return [CPU]  # a warning is logged when the bundle is loaded
-    return [CPU] if on_card(names[0]) and nvidia_cards() == 0 else names

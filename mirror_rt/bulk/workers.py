@@ -48,6 +48,11 @@ class RunCounter:
             for i, n in enumerate((texts, tokens, padded)):
                 self._values[i] += n
 
+    def add_batch(self, batch: PaddedBatch) -> None:
+        """Count a batch of token ids."""
+        rows, mask = len(batch.input_ids), batch.attention_mask
+        self.add(rows, int(mask.sum()), mask.size)
+
     def read(self) -> tuple[int, int, int]:
         """Return the numbers of texts, of tokens, and of tokens including padding."""
         with self._lock:
@@ -82,11 +87,8 @@ class _CountingEncoder(Encoder):
                 drawn.append(window)
                 yield TextWindow.check(window.start, window.texts)
 
-        def count(batch: PaddedBatch) -> None:
-            rows, mask = len(batch.input_ids), batch.attention_mask
-            self.counter.add(rows, int(mask.sum()), mask.size)
-
         plan = self.pipeline.plan(**self.how)
+        count = self.counter.add_batch
         for encoded in self.pipeline.encode_windows(draw(), plan, on_run=count, saved=self.saved):
             yield WindowVectors(drawn.popleft(), encoded.embeddings)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mirror_rt.errors import DataError, require
 from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
@@ -78,14 +79,28 @@ def _values(path: Path, batch: Any, column: str, start: int) -> list[Any]:
         raise
 
 
-def _check_type(path: Path, field: Any, types: Any) -> None:
-    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+def holds_texts(kind: Any) -> bool:
+    """Return whether a column of an Arrow type can hold texts; one of nulls alone can."""
+    types = _pyarrow().types
+    kind = kind.value_type if types.is_dictionary(kind) else kind
     is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    if not (is_text or types.is_integer(kind) or types.is_null(kind)):
+    return bool(is_text or types.is_null(kind))
+
+
+def _check_type(path: Path, field: Any, types: Any) -> None:
+    if not (holds_texts(field.type) or types.is_integer(field.type)):
         raise DataError(
-            f"{path}: the column {field.name!r} is of type {kind}, expected string (or integer, "
-            "for an id)"
+            f"{path}: the column {field.name!r} is of type {field.type}, expected string (or "
+            "integer, for an id)"
         )
+
+
+def vector_array(vectors: Embeddings, invalid: npt.NDArray[np.bool_]) -> Any:
+    """Return an Arrow array of lists of fixed size for vectors [n, D]; null for invalid rows."""
+    pyarrow = _pyarrow()
+    flat = pyarrow.array(np.ascontiguousarray(vectors).reshape(-1))
+    mask = pyarrow.array(invalid)
+    return pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1], mask=mask)
 
 
 class TableSink(VectorSink):
@@ -104,9 +119,7 @@ class TableSink(VectorSink):
 
     def _write(self, vectors: Embeddings, ids: Ids) -> None:
         pyarrow = self._pyarrow
-        flat = pyarrow.array(np.ascontiguousarray(vectors).reshape(-1))
-        mask = pyarrow.array(invalid_rows(vectors))
-        rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1], mask=mask)
+        rows = vector_array(vectors, invalid_rows(vectors))
         batch = pyarrow.record_batch({"id": _id_array(pyarrow, ids), "embedding": rows})
         if self._writer is None:
             self._writer = self._open(batch.schema)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from mirror_rt.errors import DataError
 
@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 _MOST_LINE = 1 << 26
 
 
-def iter_lines(path: Path | str) -> Iterator[str]:
+class OpenableFile(Protocol):
+    """A file that is opened by a method, such as one in an object store; `str` names it."""
+
+    def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """Open the file to read it from its beginning."""
+
+
+# Where texts are read from; "-" is standard input.
+Source = Path | str | OpenableFile
+
+
+def iter_lines(path: Source) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file without their line ends; "-" is standard input.
 
     A byte order mark is dropped. Lines end in `\n` or `\r\n`; the last one needs no line end.
@@ -48,12 +59,18 @@ def iter_lines(path: Path | str) -> Iterator[str]:
             yield text.removesuffix("\n").removesuffix("\r")
 
 
-def iter_jsonl(path: Path | str, *fields: str) -> Iterator[tuple[Any, ...]]:
+def iter_jsonl(path: Source, *fields: str) -> Iterator[tuple[Any, ...]]:
     """Yield the values of the fields of the JSON object on every line; skip blank lines.
 
     Raises:
         DataError: as `iter_lines`, or a line is not a JSON object with those fields.
     """
+    for record in iter_objects(path, *fields):
+        yield tuple(record[field] for field in fields)
+
+
+def iter_objects(path: Source, *fields: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object on every line, as `iter_jsonl` with one field at least."""
     for number, line in enumerate(iter_lines(path), 1):
         if not line.strip():
             continue
@@ -66,27 +83,33 @@ def iter_jsonl(path: Path | str, *fields: str) -> Iterator[tuple[Any, ...]]:
                 raise DataError(
                     f"{path}, line {number}: expected an object with the field {field!r}"
                 )
-        yield tuple(record[field] for field in fields)
+        yield record
 
 
-def iter_csv(path: Path | str, *columns: str) -> Iterator[tuple[str, ...]]:
+def iter_csv(path: Source, *columns: str) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the named columns of every row of a CSV file (RFC 4180) with a header.
 
     Raises:
         DataError: as `iter_lines`, or there is no header or no such column, a row has too few or
             too many cells, or quotes are wrong.
     """
+    rows = iter_csv_rows(path)
+    indices = column_indices(path, next(rows, []), columns)
+    for row in rows:
+        yield tuple(row[i] for i in indices)
+
+
+def iter_csv_rows(path: Source) -> Iterator[list[str]]:
+    """Yield the header and every row of a CSV file (RFC 4180); errors are those of `iter_csv`."""
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         lines = iter(partial(text.readline, _MOST_LINE + 1), "")
         reader = csv_reader(_checked_lines(path, lines))
         try:
             header = next(reader, [])
-            indices = column_indices(path, header, columns)
-            for row in reader:
-                if not row:
-                    continue
+            yield header
+            for row in filter(None, reader):
                 _check_width(path, reader.line_num, row, header)
-                yield tuple(row[i] for i in indices)
+                yield row
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
         except UnicodeDecodeError as error:
@@ -106,9 +129,7 @@ def csv_reader(lines: Iterable[str], delimiter: str = ",") -> Reader:
     return csv.reader(lines, delimiter=delimiter, strict=True)
 
 
-def column_indices(
-    path: Path | str, header: Sequence[str], columns: Sequence[str]
-) -> tuple[int, ...]:
+def column_indices(path: Source, header: Sequence[str], columns: Sequence[str]) -> tuple[int, ...]:
     """Return the columns' indices in the header; DataError if one is missing or there twice."""
     if not header:
         raise DataError(f"{path} is empty: expected a header and rows")
@@ -119,7 +140,7 @@ def column_indices(
     return tuple(header.index(column) for column in columns)
 
 
-def _check_size(path: Path | str, number: int, size: int, unit: str) -> None:
+def _check_size(path: Source, number: int, size: int, unit: str) -> None:
     if size > _MOST_LINE:
         raise DataError(
             f"{path}, line {number}: more than {_MOST_LINE:,} {unit}; this is no file of texts, or "
@@ -127,7 +148,7 @@ def _check_size(path: Path | str, number: int, size: int, unit: str) -> None:
         )
 
 
-def _checked_lines(path: Path | str, lines: Iterator[str]) -> Iterator[str]:
+def _checked_lines(path: Source, lines: Iterator[str]) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         _check_size(path, number, len(line), "characters")
         if "\0" in line:
@@ -188,13 +209,17 @@ def make_table(path: Path, numbered: Sequence[tuple[int, list[str]]]) -> Table:
     return Table(path, header, [cells for _, cells in rows], [number for number, _ in rows])
 
 
-def _check_width(path: Path | str, number: int, cells: list[str], header: list[str]) -> None:
+def _check_width(path: Source, number: int, cells: list[str], header: list[str]) -> None:
     if len(cells) != len(header):
         raise DataError(f"{path}, line {number}: {len(cells)} cells, the header has {len(header)}")
 
 
 @contextlib.contextmanager
-def _open(path: Path | str) -> Iterator[IO[bytes]]:
+def _open(path: Source) -> Iterator[IO[bytes]]:
+    if not isinstance(path, Path | str):
+        with path.open() as file:
+            yield file
+        return
     if str(path) == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed")

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ def site(tmp_path_factory):
     native = Path(_core.__file__)
     for path in [*(ROOT / "mirror_rt").iterdir(), native]:
         (folder / "mirror_rt" / path.name).symlink_to(path)
+    installed = Path(distribution("mirror-rt").locate_file(""))
+    for path in installed.glob("mirror_rt-*.dist-info"):  # which knows the version
+        (folder / path.name).symlink_to(path)
     return folder
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 
-def run_with_kills(arguments, kills, *, folder, seed=0):
+def run_with_kills(arguments, kills, *, folder, seed=0, pattern="part-*.npz"):
     """Kill `kills` runs by SIGKILL at random points after some progress; then let one finish.
 
     Returns the finished process, and for each killed run how many parts were finished before it.
@@ -20,12 +20,12 @@ def run_with_kills(arguments, kills, *, folder, seed=0):
     rng = random.Random(seed)
     parts = []
     while len(parts) < kills:
-        before = count_parts(folder)
+        before = count_parts(folder, pattern)
         with subprocess.Popen(line, start_new_session=True, stderr=subprocess.PIPE) as process:
             # The point lies between loading the model and writing a later part.
             deadline = time.monotonic() + 60
             wanted = before + rng.choice([0, 1, 1, 2])
-            while count_parts(folder) < wanted and process.poll() is None:
+            while count_parts(folder, pattern) < wanted and process.poll() is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
             time.sleep(rng.uniform(0, 0.05) if wanted else 0.5)
@@ -48,5 +48,5 @@ def wait_for_the_end_of(group, seconds=10):
             time.sleep(0.02)
 
 
-def count_parts(folder):
-    return len(list(folder.glob("part-*.npz")))
+def count_parts(folder, pattern="part-*.npz"):
+    return len(list(folder.glob(pattern)))

@@ -87,6 +87,9 @@ ADAPTERS = {  # scikit-learn is in the main environment
         "chroma": ("chromadb==1.5.9",),
         "qdrant": ("qdrant-client==1.20.0",),
         "lancedb": ("lancedb==0.40.0",),
+        "ray": ("ray[data]==2.60.0", "pyarrow==26.0.1"),
+        "spark": ("pyspark==4.3.0", "pyarrow==26.0.1", "pandas==3.1.1"),
+        "daft": ("daft==0.7.26", "pyarrow==25.0.1"),
         "mteb": ("mteb==2.26.24", "torch==2.13.0"),
     }.items()
 }

@@ -1,0 +1,93 @@
+"""Adapt encoders to Ray Data: `MirrorEmbedder` for `Dataset.map_batches`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.adapters.lazy import LazyEncoder
+from mirror_rt.encoding.tables import TableEncoder
+from mirror_rt.errors import ConfigError, importing
+
+with importing("ray", extra="ray", purpose="mirror_rt.adapters.ray"):
+    import pyarrow as pa
+    import ray
+
+
+class MirrorEmbedder:
+    """Add a column of vectors to the batches of a Ray dataset, in actors that load once.
+
+        dataset.map_batches(
+            MirrorEmbedder,
+            fn_constructor_args=["all-MiniLM-L6-v2"],
+            batch_format="pyarrow",
+            batch_size=4096,
+            num_cpus=2,
+            compute=ray.data.ActorPoolStrategy(size=8),
+        )
+
+    The `num_cpus` of an actor are the threads of its encoder, and its `num_gpus` the cards; options
+    in `model_kwargs` have precedence. A text that cannot be encoded has a null.
+
+    Args:
+        model: path (on every machine) or hub name of a bundle.
+        text_column: column of the texts.
+        vector_column: column of the vectors, a list of fixed size.
+        columns: columns to keep; None for all.
+        model_kwargs: options of `Encoder.load`.
+        encode_kwargs: options of `Encoder.encode`.
+
+    Raises:
+        ConfigError: an option is unknown or has an unusable value.
+        MirrorError: the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        text_column: str = "text",
+        vector_column: str = "embedding",
+        columns: Sequence[str] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        lazy = LazyEncoder(model, assigned_resources() | dict(model_kwargs or {}), encode_kwargs)
+        self._table = TableEncoder(
+            lazy.local_encoder,
+            text_column=text_column,
+            vector_column=vector_column,
+            columns=columns,
+            **lazy.encode_kwargs,
+        )
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Return the rows of a batch with their vectors.
+
+        Raises:
+            ConfigError: the batch is no Arrow table.
+            DataError: it has no column of texts with that name.
+        """
+        if not isinstance(batch, pa.Table):
+            raise ConfigError(
+                f"expected batches in the format of Arrow, got {type(batch).__name__}: pass "
+                "batch_format='pyarrow' to map_batches"
+            )
+        made = self._table.encode(batch.combine_chunks().to_batches())
+        return pa.Table.from_batches(made, self._table.schema(batch.schema))
+
+
+def assigned_resources() -> dict[str, Any]:
+    """Return the options of `Encoder.load` that use what Ray has assigned to this task or actor.
+
+    Ray shows a task the cards that are its own, numbered from 0, so `"cuda"` finds them.
+    """
+    if not ray.is_initialized() or ray.get_runtime_context().get_task_id() is None:
+        return {}
+    assigned = ray.get_runtime_context().get_assigned_resources()
+    threads, cards = max(1, int(assigned.get("CPU", 1))), math.ceil(assigned.get("GPU", 0))
+    if cards == 0:
+        return {"threads": threads, "providers": "cpu"}
+    return {"threads": threads, "devices": list(range(cards))}

@@ -1,0 +1,157 @@
+"""Adapt encoders to Spark: `MirrorEmbedder` for `mapInArrow`, and `embedding_udf`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mirror_rt.adapters.lazy import LazyEncoder
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.tables import TableEncoder
+from mirror_rt.errors import importing
+
+with importing("pyspark", extra="spark", purpose="mirror_rt.adapters.spark"):
+    import pyarrow as pa
+    from pyspark import TaskContext
+    from pyspark.ml.functions import predict_batch_udf
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import (
+        ArrayType,
+        ByteType,
+        FloatType,
+        ShortType,
+        StructField,
+        StructType,
+    )
+
+# Spark has neither unsigned numbers nor float16, nor lists of fixed size.
+_SHORT = {"uint8": (pa.int16(), ShortType()), "ubinary": (pa.int16(), ShortType()),
+          "int8": (pa.int8(), ByteType()), "binary": (pa.int8(), ByteType())}  # fmt: skip
+
+
+class MirrorEmbedder:
+    """Add a column of vectors to a frame of Spark.
+
+        frame = MirrorEmbedder("all-MiniLM-L6-v2").transform(frame)
+        frame = frame.mapInArrow(embedder, embedder.schema(frame.schema))  # the same
+
+    A worker loads the encoder once, by its name, and keeps it for its next tasks. The CPUs of a
+    task (`spark.task.cpus`) are its threads, and the GPUs of a task are its cards. A text that
+    cannot be encoded has a null. `spark.sql.execution.arrow.maxRecordsPerBatch` is the number of
+    texts that are sorted by length together; some thousand are best.
+
+    Args:
+        model: path (on every machine) or hub name of a bundle.
+        text_column: column of the texts.
+        vector_column: column of the vectors: an array of float, byte (`int8`, `binary`) or short
+            (`uint8`, `ubinary`), by the precision.
+        columns: columns to keep; None for all.
+        model_kwargs: options of `Encoder.load`.
+        encode_kwargs: options of `Encoder.encode`.
+
+    Raises:
+        ConfigError: an option is unknown.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        text_column: str = "text",
+        vector_column: str = "embedding",
+        columns: Sequence[str] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
+        self._text_column = text_column
+        self._vector_column = vector_column
+        self._columns = columns
+
+    def transform(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with its vectors, which Spark computes when they are needed."""
+        return frame.mapInArrow(self, self.schema(frame.schema))
+
+    def schema(self, schema: StructType) -> StructType:
+        """Return the schema of the result for frames of a schema."""
+        kept = schema.names if self._columns is None else self._columns
+        fields = [field for field in schema.fields if field.name in kept]
+        number = _numbers(self._lazy.encode_kwargs)[1]
+        return StructType([*fields, StructField(self._vector_column, ArrayType(number))])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of a task with their vectors."""
+        encoder = _encoder_of_worker(self._lazy)
+        table = TableEncoder(
+            encoder,
+            text_column=self._text_column,
+            vector_column=self._vector_column,
+            columns=self._columns,
+            **self._lazy.encode_kwargs,
+        )
+        vectors = pa.list_(_numbers(self._lazy.encode_kwargs)[0])
+        for batch in table.encode(batches):
+            last = batch.num_columns - 1
+            name, lists = batch.schema.names[last], batch.column(last).cast(vectors)
+            yield batch.set_column(last, name, lists)
+
+
+def embedding_udf(
+    model: str | Path,
+    *,
+    batch_size: int = 4096,
+    model_kwargs: Mapping[str, Any] | None = None,
+    encode_kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return a function of columns, made by `pyspark.ml.functions.predict_batch_udf`.
+
+        frame.withColumn("embedding", embedding_udf("all-MiniLM-L6-v2")("text"))
+
+    It needs pandas. A text that cannot be encoded has a vector of NaN, because this kind of
+    function gives every row an array; `MirrorEmbedder` gives it a null.
+
+    Args:
+        model: path (on every machine) or hub name of a bundle.
+        batch_size: number of texts that are sorted by length together.
+        model_kwargs: options of `Encoder.load`.
+        encode_kwargs: options of `Encoder.encode`.
+
+    Raises:
+        ConfigError: an option is unknown.
+    """
+    options = dict(encode_kwargs or {})
+    number = _numbers(options)
+    options.setdefault("errors", "nan" if isinstance(number[1], FloatType) else "zero")
+    lazy = LazyEncoder(model, model_kwargs, options)
+
+    def make_predict() -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+        encoder = _encoder_of_worker(lazy)
+        dtype = number[0].to_pandas_dtype()
+        return lambda texts: encoder.encode(texts.tolist(), **options).astype(dtype)
+
+    return predict_batch_udf(make_predict, return_type=ArrayType(number[1]), batch_size=batch_size)
+
+
+def _numbers(options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the types of Arrow and Spark of a vector's numbers."""
+    return _SHORT.get(options.get("precision", "float32"), (pa.float32(), FloatType()))
+
+
+def _encoder_of_worker(lazy: LazyEncoder) -> Encoder:
+    """Return the encoder that this worker holds; Spark unpickles what it runs for every task."""
+    options: dict[str, Any] = {}
+    if (task := TaskContext.get()) is not None:
+        options["threads"] = max(1, task.cpus())
+        cards = task.resources().get("gpu")
+        options |= {"devices": [int(i) for i in cards.addresses]} if cards else {"providers": "cpu"}
+    return _held(str(lazy.model), json.dumps(options | lazy.model_kwargs, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=1)
+def _held(model: str, options: str) -> Encoder:
+    return Encoder.load(model, **json.loads(options))

@@ -1,0 +1,165 @@
+"""Encode a dataset, whose files are more than one machine wants: block by block, in shards.
+
+DIR/_job.json               what determines the vectors; another job is refused
+DIR/NAME-00000.parquet      a block's columns and vectors: see `mirror_rt.bulk.parts`
+DIR/_manifest.json          written when all blocks are there: see `merge_manifest`
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mirror_rt.bulk.blocks import Block, find_blocks, parse_shard
+from mirror_rt.bulk.dataset_config import DatasetConfig, make_writer, plan_of
+from mirror_rt.bulk.manifest import (
+    open_output,
+    read_plan,
+    remove_manifest,
+    whole_parts,
+    write_manifest,
+)
+from mirror_rt.bulk.parts import digest_of_plan
+from mirror_rt.bulk.plan import find_bundle, refuse_other_plan
+from mirror_rt.bulk.progress import Progress, padding
+from mirror_rt.bundle.onnx_files import digest_of
+from mirror_rt.errors import OutputExistsError
+from mirror_rt.io.storage import Folder
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetReport:
+    """Report the outcome of a run.
+
+    Attributes:
+        blocks: number of blocks of the shard, or of the dataset.
+        rows: number of rows of their parts.
+        invalid: number of rows without a vector.
+        resumed: number of rows that earlier runs had finished.
+        seconds: time spent on encoding.
+        tokens: number of tokens that were run, including special tokens.
+        padding: share of padding in what was run.
+    """
+
+    blocks: int
+    rows: int
+    invalid: int
+    resumed: int
+    seconds: float
+    tokens: int
+    padding: float
+
+
+# Yields each block that it has encoded, with the record of its part, and counts in the progress.
+_Engine = Callable[
+    [DatasetConfig, list[Block], str, Progress], Iterator[tuple[Block, dict[str, Any]]]
+]
+
+
+def encode_dataset(config: DatasetConfig) -> DatasetReport:
+    """Encode the blocks of a dataset, or of a shard of it, that have no whole part yet.
+
+    Without a shard, the manifest is written at the end; for shards `merge_manifest` writes it.
+
+    Raises:
+        ConfigError: an option has an unusable value.
+        DataError: the input cannot be used, or the output is that of another job.
+        InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
+        OutputExistsError: the output holds something else, or parts and `resume` is False.
+        BundleError, ProviderError: as `Encoder.load`.
+        ProcessGroupError: the engine cannot be reached, or gives the job up.
+    """
+    if config.engine is None:
+        return _encode(config, plan_of(config), _encode_here)
+    from mirror_rt.bulk import ray_engine
+
+    with ray_engine.connected(config):
+        return _encode(config, ray_engine.plan_of_worker(config), ray_engine.encode_with_ray)
+
+
+def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> DatasetReport:
+    """Let an engine encode the blocks of the shard that have no whole part of the plan's job."""
+    index, count = parse_shard(config.shard)
+    output = Folder.at(config.output)
+    blocks = find_blocks(config.input, outside=output)
+    open_output(output, plan, resume=config.resume, overwrite=config.overwrite)
+    mine, job = blocks[index::count], digest_of_plan(plan)
+    parts = whole_parts(output, mine, job)
+    if parts and not config.resume:
+        raise OutputExistsError(
+            f"{output} holds {len(parts)} of the {len(mine)} parts: go on with --resume"
+        )
+    resumed, todo = _rows(parts), [block for block in mine if block.part not in parts]
+    with _progress(config, mine, parts) as progress, _told_how_to_resume(output, parts):
+        if todo:
+            remove_manifest(output)
+            for block, record in engine(config, todo, job, progress):
+                parts[block.part] = record
+    if config.shard is None:
+        write_manifest(output, blocks, pages=False)
+    return _report(parts, resumed, progress)
+
+
+def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
+    """Prove that the shards together are complete and of one model; write and return the manifest.
+
+    Every part is read: it must be whole, with checksums that are right, of the job that the folder
+    records, and of the input as it is now; the bundle of that job must be `config.model`.
+
+    Raises:
+        DataError: parts are missing, damaged, of another job, model or input, or without a block.
+    """
+    output = Folder.at(config.output)
+    blocks, plan = find_blocks(config.input, outside=output), read_plan(output)
+    asked = {
+        "bundle": digest_of(find_bundle(config.model, config.load)),
+        "text_field": config.text_field,
+    }
+    refuse_other_plan(output, plan, plan | asked)
+    return write_manifest(output, blocks, pages=True)
+
+
+def _encode_here(
+    config: DatasetConfig, todo: list[Block], job: str, progress: Progress
+) -> Iterator[tuple[Block, dict[str, Any]]]:
+    writer = make_writer(config, job)
+    progress.use(progress.counter)  # the time of loading does not count
+    for block in todo:
+        yield block, writer.write(block, on_run=progress.counter.add_batch)
+
+
+def _progress(
+    config: DatasetConfig, mine: list[Block], parts: Mapping[str, dict[str, Any]]
+) -> Progress:
+    rows = [block.rows for block in mine]
+    total = None if None in rows else sum(filter(None, rows))
+    return Progress(config.show_progress_bar, total, _rows(parts))
+
+
+def _rows(parts: Mapping[str, dict[str, Any]]) -> int:
+    return sum(record["rows"] for record in parts.values())
+
+
+def _report(parts: Mapping[str, dict[str, Any]], resumed: int, progress: Progress) -> DatasetReport:
+    _, tokens, padded = progress.counter.read()
+    return DatasetReport(
+        blocks=len(parts),
+        rows=_rows(parts),
+        invalid=sum(record["invalid"] for record in parts.values()),
+        resumed=resumed,
+        seconds=progress.seconds,
+        tokens=tokens,
+        padding=padding(tokens, padded),
+    )
+
+
+@contextlib.contextmanager
+def _told_how_to_resume(output: Folder, parts: Mapping[str, object]) -> Iterator[None]:
+    """Add to Ctrl-C what is saved; other errors say themselves what to do."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        saved = f"{len(parts)} parts are saved in {output}: go on with --resume"
+        raise KeyboardInterrupt(f"interrupted; {saved}") from error

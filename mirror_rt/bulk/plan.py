@@ -1,0 +1,93 @@
+"""Find the bundle of a job, and say which of the job's options determine its vectors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mirror_rt.bundle.onnx_files import digest_of, read_manifest
+from mirror_rt.bundle.pack_index import refuse_pack
+from mirror_rt.bundle.resolve import resolve_bundle
+from mirror_rt.errors import DataError, ProviderError
+from mirror_rt.inference.devices import on_card
+from mirror_rt.inference.engines import engine_version
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.openvino.opening import resolve_openvino
+from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO, candidates
+from mirror_rt.inference.session import import_onnxruntime
+from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_rt.pipeline.options import EncodeOptions
+
+# Options that change no vector: where the bundle is from (its hash counts anyway), whether it is
+# checked, which threads or cards share the work, and what happens to a text without a vector.
+_NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
+                                   "spinning", "devices", "errors"})  # fmt: skip
+
+
+def find_bundle(model: str, load: LoadOptions) -> Path:
+    """Return the folder of a bundle that has the variant of these options.
+
+    Raises:
+        BundleError, HubError: there is no such bundle or variant, or it is a pack.
+    """
+    folder = resolve_bundle(
+        model, revision=load.revision, offline=load.offline, variants=[load.stored_variant]
+    )
+    refuse_pack(folder)
+    read_manifest(folder, pooling=load.pooling).variant(load.stored_variant)
+    return folder
+
+
+def vector_plan(folder: Path, load: LoadOptions, options: EncodeOptions) -> dict[str, Any]:
+    """Return everything that determines the vector of a text: a JSON value for each name.
+
+    An option counts unless it is known to change no vector, so a new option counts by default.
+    """
+    from mirror_rt import __version__
+
+    values, ranges = asdict(load) | asdict(options), options.ranges
+    return {
+        **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
+        **_engine(load),
+        "provider_options": {name: str(value) for name, value in load.provider_options.items()},
+        **({"errors": "zero"} if options.errors == "zero" else {}),
+        "ranges": None if ranges is None else np.asarray(ranges).tolist(),
+        "bundle": digest_of(folder),
+        "mirror_rt": __version__,
+    }
+
+
+def refuse_other_plan(folder: object, before: dict[str, Any], plan: dict[str, Any]) -> None:
+    """Raise DataError, naming a difference, if the job in a folder had another plan."""
+    now = json.loads(json.dumps(plan))
+    for name in now.keys() | before.keys():
+        if before.get(name) != now.get(name):
+            raise DataError(
+                f"{folder} is of another job, {name} was {before.get(name)!r} and is "
+                f"{now.get(name)!r}: start anew with --overwrite, without --resume"
+            )
+
+
+def _engine(load: LoadOptions) -> dict[str, Any]:
+    """Return what computes the vectors on this machine, and its version."""
+    load = resolve_openvino(load)
+    versions = engine_version(load.providers)
+    if load.providers in (NATIVE, OPENVINO):
+        return {"providers": [load.providers], "variant": load.variant, **versions}
+    return {"providers": _providers(load, import_onnxruntime()), **versions}
+
+
+def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:
+    """Return the execution providers that the options lead to on this machine."""
+    try:
+        names = candidates(load.providers, onnxruntime, allow_fallback=False)[0]
+    except ProviderError:
+        if not load.allow_fallback:
+            raise
+        return [CPU]  # a warning is logged when the bundle is loaded
+    return [CPU] if on_card(names[0]) and nvidia_cards() == 0 else names

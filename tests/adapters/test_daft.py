@@ -1,0 +1,39 @@
+"""Daft: its embedding provider."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("daft")
+
+import daft
+from daft.functions import embed_text
+
+from mirror_rt.adapters.daft import MirrorProvider
+from mirror_rt.errors import ConfigError
+
+
+@pytest.mark.parametrize("dimensions", [None, 8])
+def test_column(model, documents, encoder, dimensions):
+    texts = [*documents, None, " "] * 20
+    frame = daft.from_pydict({"id": list(range(len(texts))), "text": texts})
+    vectors = embed_text(
+        daft.col("text"), provider=MirrorProvider(), model=str(model), dimensions=dimensions,
+        batch_size=50,
+    )  # fmt: skip
+    made = frame.with_column("embedding", vectors).sort("id").to_pydict()
+    assert made["text"] == texts
+    found = made["embedding"]
+    assert [vector is None for vector in found] == ([False] * 6 + [True] * 2) * 20
+    expected = encoder.encode(documents, truncate_dim=dimensions)
+    np.testing.assert_allclose(np.array(found[:6]), expected, atol=1e-5)
+
+
+def test_wrong_options_are_refused_at_once(model):
+    with pytest.raises(ConfigError, match="no option 'thread'"):
+        MirrorProvider(model_kwargs={"thread": 1}).get_text_embedder(str(model))
+    with pytest.raises(ConfigError, match="no option 'batch'"):
+        MirrorProvider().get_text_embedder(str(model), batch=3)
+    with pytest.raises(ConfigError, match="got None"):
+        MirrorProvider().get_text_embedder()
+    with pytest.raises(ConfigError, match="must be float32"):
+        MirrorProvider(encode_kwargs={"precision": "int8"})
