@@ -97,7 +97,7 @@ endfunction()
 
 function(mirror_rt_add_cuda_module)
   # Without extras: link-time optimisation would not reach the device code anyway.
-  pybind11_add_module(_cuda NO_EXTRAS 
+  pybind11_add_module(_cuda NO_EXTRAS
     csrc/bindings/cuda.cpp csrc/infonce/gpu/batch.cpp csrc/infonce/gpu/loss.cu)
   mirror_rt_set_up_cuda(_cuda)
   mirror_rt_add_wgmma()

@@ -79,7 +79,8 @@ def _inputs(case: Case, device: torch.device) -> Inputs:
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2 * case.n + case.hard, case.dim, generator=generator)
     z[case.n : 2 * case.n] += 0.3 * z[: case.n]
-    z1, z2, hard = z.to(device, case.dtype).split([case.n, case.n, case.hard])
+    z = z.to(device, case.dtype)
+    z1, z2, hard = z[: case.n], z[case.n : 2 * case.n], z[2 * case.n :]
     ids = torch.arange(case.n, device=device) // 2 if case.grouped else None
     return Inputs(z1, z2, hard if case.hard else None, ids)
 
@@ -88,8 +89,9 @@ def _solve(kernel: CudaKernel, inputs: Inputs, case: Case, core: str) -> list[Te
     os.environ[VARIABLE] = core
     options: dict[str, Any] = {"scale": 1 / case.temperature, "variant": case.variant}
     assert kernel.passes is not None
-    loss, *weights = kernel.passes.forward(inputs, **options)
-    return [loss, *kernel.passes.backward(inputs, *weights, torch.ones_like(loss), **options)]
+    loss, weights, log_weights = kernel.passes.forward(inputs, **options)
+    given = (inputs, weights, log_weights, torch.ones_like(loss))
+    return [loss, *kernel.passes.backward(*given, **options)]
 
 
 def main() -> None:
