@@ -69,11 +69,11 @@ _MINILM_FILES = {
     "onnx/model.onnx":
         "51618e97841c9189f749ea04292c5572264e7b55a0d9fee72fd32a92be37fb48",
     "onnx/model_mapped.onnx":
-        "0de320c0ebf91534d18b8c507ed24be691f94f899178586d25174be815502d87",
+        "92ee973e242cece6bf218fce62a5ccbb456a4f78c7c4513257b0ebc509617d67",
     "onnx/model_int8.onnx":
         "92db2a9afb293013095550ce9ea1bb6ba521949cf7637775085a09ee16f33e7e",
     "onnx/model_int8_mapped.onnx":
-        "f99970cde998827a7135b14921f81168e1be76dc893ea51d0fcb97ab247c2e1c",
+        "0d30097455f65d8f3557c7bbc31ade15bac8612b809d4984341248e19207e9fc",
     "tokenizer.json":
         "d241a60d5e8f04cc1b2b3e9ef7a4921b27bf526d9f6050ab90f9267a1f9e5c66",
 }

@@ -42,8 +42,9 @@ class Command:
     def line(self) -> str:
         """Return the help, with the extras that must be installed first."""
         missing = [extra for package, extra in self.needs if find_spec(package) is None]
-        extras = ", ".join(dict.fromkeys(missing)).replace("|", " or ")
-        return f"{self.help} (needs the extra {extras})" if extras else self.help
+        extras = " and ".join(dict.fromkeys(missing)).replace("|", " or ")
+        noun = "extras" if " and " in extras else "extra"
+        return f"{self.help} (needs the {noun} {extras})" if extras else self.help
 
     def check(self) -> None:
         """Check that everything is installed that the command needs.

@@ -21,8 +21,8 @@ _WAY = (
     "vectors. 'mirror-rt demo' walks it."
 )
 _FIRST = (
-    "Name a command. 'mirror-rt demo' tunes and exports a model in minutes; 'mirror-rt COMMAND "
-    "--help' ends with examples to copy."
+    "Name a command. 'mirror-rt encode all-MiniLM-L6-v2 --input texts.txt --output vectors.npy' "
+    "turns texts into vectors; 'mirror-rt COMMAND --help' ends with examples to copy."
 )
 
 

@@ -9,7 +9,8 @@ A program changes one line, its import, and keeps its calls:
 What these classes cannot do here is an error that says what to write instead.
 """
 
+from mirror_rt.compat import util
 from mirror_rt.compat.sentence_transformer import SentenceTransformer
 from mirror_rt.compat.text_embedding import TextEmbedding
 
-__all__ = ["SentenceTransformer", "TextEmbedding"]
+__all__ = ["SentenceTransformer", "TextEmbedding", "util"]

@@ -33,7 +33,7 @@ def test_help_imports_neither_torch_nor_onnxruntime():
 def test_no_arguments_say_what_to_do_first(cli):
     result = cli()
     assert (result.code, result.out) == (2, "")
-    assert "mirror-rt demo" in result.err.splitlines()[0]
+    assert "mirror-rt encode all-MiniLM-L6-v2" in result.err.splitlines()[0]
     assert "use a model:" in result.err
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer as Real
+from sentence_transformers import util as real_util
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from mirror_export import ExportConfig, export_bundle
-from mirror_rt.compat import SentenceTransformer
+from mirror_rt.compat import SentenceTransformer, util
 from mirror_rt.errors import ConfigError, InvalidTextError, MissingDependencyError
 
 TEXTS = ["a river in the town", "the doctor", "people of the world and their time"]
@@ -208,3 +209,18 @@ def test_a_tensor_without_torch_is_an_error_that_names_the_extra(both, monkeypat
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingDependencyError, match="torch"):
         both[1].encode(TEXTS, convert_to_tensor=True)
+
+
+def test_vectors_are_compared_and_searched_as_by_the_real_functions():
+    a, b = np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32)
+    for name in ("cos_sim", "dot_score", "pairwise_cos_sim"):
+        expected = getattr(real_util, name)(a, b).numpy()
+        np.testing.assert_allclose(getattr(util, name)(a, b), expected, atol=1e-6)
+    for queries in (a, a[0]):
+        ours = util.semantic_search(queries, b, top_k=3)
+        theirs = real_util.semantic_search(queries, b, top_k=3)
+        for found, expected in zip(ours, theirs, strict=True):
+            assert [hit["corpus_id"] for hit in found] == [hit["corpus_id"] for hit in expected]
+            np.testing.assert_allclose(
+                [hit["score"] for hit in found], [hit["score"] for hit in expected], atol=1e-6
+            )

@@ -8,8 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mirror_export.config import ExportConfig
-from mirror_rt.cli.common import format_table
+from mirror_rt.cli.common import format_table, progress
 from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.progress import progress_bar
 
 if TYPE_CHECKING:
     from mirror_export.pack.export_pack import ModelResult, PackReport
@@ -24,14 +25,24 @@ def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
     """
     from mirror_export.pack.export_pack import export_pack
 
-    report = export_pack(
-        _models(arguments),
-        config,
-        jobs=arguments.jobs,
-        resume=arguments.resume,
-        fallback=arguments.fallback,
-        on_result=_tell,
-    )
+    models = _models(arguments)
+    bar = progress_bar(len(models), progress(arguments), unit="model", desc="export")
+
+    def tell(result: ModelResult) -> None:
+        _tell(result)
+        bar.update(1)
+
+    try:
+        report = export_pack(
+            models,
+            config,
+            jobs=arguments.jobs,
+            resume=arguments.resume,
+            fallback=arguments.fallback,
+            on_result=tell,
+        )
+    finally:
+        bar.close()
     if arguments.json:
         print(json.dumps(_plain(report), indent=2, ensure_ascii=False))
     else:

@@ -143,7 +143,10 @@ def _invalid(error: InvalidTextError, max_length: int) -> Problem:
     more = f" (and {len(error.items) - 1} more)" if len(error.items) > 1 else ""
     long = reason == too_long_reason(max_length)
     if long:
-        reason = f"it is longer than {max_length} tokens, and truncation was not asked for"
+        reason = (
+            f"it is longer than {max_length} tokens, and truncation was not asked for (in the "
+            "request, or by --on-too-long truncate of the server)"
+        )
     status, code = (413, "too_long") if long else (422, "invalid_text")
     return Problem(status, f"item {i}: {reason}{more}", code, "input")
 

@@ -15,6 +15,8 @@ from torch import nn
 from mirror_export import ExportConfig, export_bundle
 from mirror_export.describe import choose_head, describe
 from mirror_rt import ConfigError, Encoder, Manifest, ModelError
+from mirror_rt.bundle.ready_models import READY_MODELS
+from mirror_rt.io.atomic import sha256
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
@@ -369,3 +371,8 @@ def test_the_default_model(default_model, tmp_path):
     np.testing.assert_allclose(
         Encoder.load(out).encode(texts), theirs(default_model, texts), atol=1e-5
     )
+    released = {
+        name: digest for name, digest in READY_MODELS[0].files.items() if "int8" not in name
+    }
+    # Otherwise the release would be refused: see "Wheels" in CONTRIBUTING.md.
+    assert {name: sha256(out / name) for name in released} == released
