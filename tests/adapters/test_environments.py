@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ def site(tmp_path_factory):
     native = Path(_core.__file__)
     for path in [*(ROOT / "mirror_rt").iterdir(), native]:
         (folder / "mirror_rt" / path.name).symlink_to(path)
+    metadata = Path(distribution("mirror-rt").locate_file("")).glob("mirror_rt-*.dist-info")
+    for path in metadata:  # for the version
+        (folder / path.name).symlink_to(path)
     return folder
 
 
@@ -38,7 +42,7 @@ def test_an_adapter(adapter, site, model):
                                 "HF_HUB_OFFLINE": "1"}  # fmt: skip
     done = subprocess.run(
         [tool.python, "-P", "-m", "pytest", "-q", *options, HERE / tool.script],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        cwd=site, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert " skipped" not in done.stdout

@@ -87,6 +87,15 @@ ADAPTERS = {  # scikit-learn is in the main environment
         "chroma": ("chromadb==1.5.9",),
         "qdrant": ("qdrant-client==1.20.0",),
         "lancedb": ("lancedb==0.40.0",),
+        "ray_serve": (
+            "ray[serve]==2.60.0",
+            "starlette==1.10.0",
+            "uvicorn==0.54.0",
+            "httptools==0.9.0",
+            "msgspec==0.22.0",
+            "orjson==3.13.0",
+            "prometheus-client==0.26.0",
+        ),
         "mteb": ("mteb==2.26.24", "torch==2.13.0"),
     }.items()
 }
