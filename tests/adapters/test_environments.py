@@ -42,7 +42,7 @@ def test_an_adapter(adapter, site, model):
                                 "HF_HUB_OFFLINE": "1"}  # fmt: skip
     done = subprocess.run(
         [tool.python, "-P", "-m", "pytest", "-q", *options, HERE / tool.script],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        cwd=site, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert " skipped" not in done.stdout

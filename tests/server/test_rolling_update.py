@@ -37,7 +37,9 @@ if process.exists():
     stat = Path(f"/proc/{old}/stat")
     while stat.exists() and ") Z " not in stat.read_text():
         time.sleep(0.02)
-line = [sys.executable, "-m", "mirror_rt.cli", "serve", bundle, "--port", port, "--threads", "1"]
+# On a busy machine a request waits rather than being refused (429), which is no loss.
+line = [sys.executable, "-m", "mirror_rt.cli", "serve", bundle, "--port", port, "--threads", "1",
+        "--max-wait", "60"]
 with open(folder / f"{name}.log", "a") as log:
     server = subprocess.Popen(line, stderr=log, stdout=log, start_new_session=True)
 process.write_text(str(server.pid))
@@ -168,7 +170,7 @@ def test_no_request_is_lost(cluster):
             assert done.stdout.splitlines() == ["one is updated", "two is updated"]
             updates += 1
     print(f"{updates} updates, {sum(load.answered)} requests, {len(load.lost)} lost")  # noqa: T201
-    assert load.lost == []
+    assert load.lost == [], load.lost
     for name, process in before.items():
         assert (cluster.folder / f"{name}.pid").read_text() != process
 

@@ -90,6 +90,15 @@ ADAPTERS = {  # scikit-learn is in the main environment
         "ray": ("ray[data]==2.60.0", "pyarrow==26.0.1"),
         "spark": ("pyspark==4.3.0", "pyarrow==26.0.1", "pandas==3.1.1"),
         "daft": ("daft==0.7.26", "pyarrow==25.0.1"),
+        "ray_serve": (
+            "ray[serve]==2.60.0",
+            "starlette==1.10.0",
+            "uvicorn==0.54.0",
+            "httptools==0.9.0",
+            "msgspec==0.22.0",
+            "orjson==3.13.0",
+            "prometheus-client==0.26.0",
+        ),
         "mteb": ("mteb==2.26.24", "torch==2.13.0"),
     }.items()
 }
