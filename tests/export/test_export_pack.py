@@ -160,6 +160,16 @@ def test_one_failure_does_not_stop_the_others(models, in_process, cli, tmp_path)
     assert in_process == ["junk", "a", "junk"]
 
 
+def test_a_pack_declares_a_fallback_and_spaces(models, in_process, tmp_path):
+    given = [str(models / name) for name in ("a", "b")]
+    with pytest.raises(ConfigError, match="fallback 'c' is none of the models: a, b"):
+        export_pack(given, config(tmp_path / "pack"), fallback="c")
+    export_pack(given, config(tmp_path / "pack"), fallback="b")
+    index = PackIndex.read(tmp_path / "pack")
+    assert (index.default, index.fallback) == ("a", "b")
+    assert len({entry.vector_space for entry in index.bundles.values()}) == 2  # other weights
+
+
 def test_nothing_is_written_where_all_fail(models, in_process, tmp_path):
     report = export_pack([str(models / "junk"), "./none"], config(tmp_path / "pack"))
     assert report.index is None
