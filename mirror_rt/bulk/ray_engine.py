@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import pickle
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def connected(config: DatasetConfig) -> Iterator[None]:
     began = not ray.is_initialized()
     try:
         if began:
-            ray.init(address=config.address, log_to_driver=False)
+            ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING)
         yield
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, MirrorError):
