@@ -11,7 +11,7 @@ namespace mirror_rt::engine {
 namespace {
 
 constexpr std::int64_t kBlockRows = 128;     // of a product that one thread computes at a time
-constexpr std::int64_t kRowsOfTask = 4;     // of functions of rows
+constexpr std::int64_t kRowsOfTask = 4;      // of functions of rows
 constexpr std::int64_t kSoloTokens = 128;    // of a group that one thread encodes
 constexpr std::int64_t kSharedTokens = 512;  // of a group that all threads encode
 constexpr std::int64_t kPhasesOfLayer = 9, kOtherPhases = 5;
