@@ -64,7 +64,12 @@ def check_training(processes, model, data):
         ("scaled", 12, 80, "fp16"),
     ]:
         recipe = load_recipe("word").replace(
-            batch_size=batch_size, dropout=0.0, span_length=2, epochs=1, learning_rate=1e-3
+            pooling="cls",
+            batch_size=batch_size,
+            dropout=0.0,
+            span_length=2,
+            epochs=1,
+            learning_rate=1e-3,
         )
         pretrained = load_pretrained(model, dropout=0.0)
         if precision == "fp32":

@@ -94,7 +94,7 @@ def test_mirror_without_masking_is_simcse(tiny_bert, equal_lengths):
     """
     data = TrainingData(equal_lengths, equal_lengths, None, "strings")
     mirror = load_recipe("sentence").replace(
-        span_length=0, loss="one_way", temperature=0.05, batch_size=48
+        span_length=0, loss="one_way", temperature=0.05, batch_size=48, pooling="cls"
     )
     loss, gradient, batch = first_step(tiny_bert, data, mirror)
     first, second = batch.texts[:48], batch.texts[48:]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -371,7 +372,7 @@ def test_predictions_need_no_torch(exported, command_in_child):
 
 def test_info_and_card_say_so(exported, cli):
     done = cli("info", exported)
-    assert "task heads  sentiment, paraphrase, similarity" in done.out
+    assert re.search("task heads +sentiment, paraphrase, similarity", done.out)
     card = (exported / "README.md").read_text("utf-8")
     assert "labelled rows by the multi-task fine-tuning of BERT-CF" in card
     assert "| metrics, similarity, pearson |" in card
