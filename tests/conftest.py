@@ -21,6 +21,17 @@ from tiny_models import TINY, make_model
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a hub is a bug
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+# The files that take longest, which begin first where several processes share the tests.
+LONGEST = ("test_docs.py", "test_docs_tuning.py", "test_export_pack.py", "test_acceptance.py",
+           "test_tune.py", "test_cuda_kernel.py", "test_variants.py", "test_export.py",
+           "test_processes.py", "test_options.py", "test_families.py")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of these files in front, in this order."""
+    items.sort(key=lambda item: LONGEST.index(name) if (name := item.path.name) in LONGEST
+               else len(LONGEST))  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Result:

@@ -30,6 +30,16 @@ step "install everything into .venv (compiler warnings are errors)"
   --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
 wait "$wheel" || { cat build/wheel.log; exit 1; }
 
+# Twice as many processes as the tests have processors here: half of their time they wait for others.
+tests() { HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest "$@"; }
+if [ $# -eq 0 ]; then
+  # Beside what follows: a minute of it is mostly idle gaps.
+  step "start to soak the encoder and the server, 60 seconds each, side by side"
+  MIRROR_RT_SOAK_SECONDS=60 MIRROR_RT_CHAOS_SECONDS=60 tests -p no:cacheprovider -n 2 \
+    tests/encoding/test_soak.py tests/server/test_chaos.py > build/soak.log 2>&1 &
+  soak=$!
+fi
+
 step "fetch Triton's client and schema (it wants older versions of what others need)"
 [ -d build/tritonclient/geventhttpclient ] || .venv/bin/python -m pip install --quiet --no-deps \
   --upgrade --target build/tritonclient tritonclient geventhttpclient gevent greenlet zope.event \
@@ -49,8 +59,6 @@ step "fetch fastembed, whose class is compared (it wants an older huggingface_hu
 step "fetch the default model (the tests themselves are offline)"
 .venv/bin/python -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())'
 
-# Twice as many processes as the tests have processors here: half of their time they wait for others.
-tests() { HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest "$@"; }
 if [ $# -gt 0 ]; then
   step "tests: $*"
   tests "$@"
@@ -65,12 +73,6 @@ if command -v nvcc > /dev/null; then
   PYTHON=.venv/bin/python bash tests/compile_cuda.sh > build/compile_cuda.log 2>&1 &
   cuda=$!
 fi
-
-# Beside lint and types, which take one processor: a minute of it is mostly idle gaps.
-step "start to soak the encoder and the server, 60 seconds each, side by side"
-MIRROR_RT_SOAK_SECONDS=60 MIRROR_RT_CHAOS_SECONDS=60 tests -p no:cacheprovider -n 2 \
-  tests/encoding/test_soak.py tests/server/test_chaos.py > build/soak.log 2>&1 &
-soak=$!
 
 step "lint and types"
 .venv/bin/ruff format --check .
@@ -92,7 +94,7 @@ wait "$soak" || { cat build/soak.log; exit 1; }
 tail -n 1 build/soak.log
 
 step "tests"
-MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --dist loadfile --durations=40
+MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --dist loadfile --no-loadscope-reorder --durations=40
 
 step "the demo, on fewer words"
 demo=$(mktemp -d)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mirror_rt import _core
-from native_build import build_core
+from native_build import EMULATED, build_core
 from native_reference import RandomEncoder, Sizes
 
 ISAS = _core.engine_instruction_sets()
-# Compiled for this processor with the vector width of another, for the tiling is what differs.
-KERNELS = [*ISAS, "emulated avx512", "emulated avx512_bf16"]
+# What this processor lacks is compiled for it, for the tiling is what differs.
+KERNELS = [*ISAS, *(f"emulated {name}" for name in EMULATED if name not in ISAS)]
 SHAPES = {
     "bert": Sizes(),
     "narrow": Sizes(hidden=36, heads=3, inner=50, layers=1),  # no multiple of any vector

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -14,6 +15,8 @@ import pybind11
 
 from paths import ROOT
 
+# Instruction sets whose vectors a narrower processor can stand in for.
+EMULATED = ("avx512", "avx512_bf16")
 CACHE = ROOT / "build" / "tests"
 FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-pthread"]
 
@@ -27,9 +30,11 @@ def build_core(name: str, defines: list[str], flags: list[str]) -> ModuleType:
     key = hashlib.sha256(content + repr((defines, flags)).encode()).hexdigest()[:16]
     folder = CACHE / f"{name}-{key}"
     library = folder / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _compile(sources, library, [*FLAGS, *flags, *(f"-D{define}" for define in defines)])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # another process may be building the same
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            _compile(sources, library, [*FLAGS, *flags, *(f"-D{define}" for define in defines)])
     spec = importlib.util.spec_from_file_location("_core", library)
     assert spec is not None
     assert spec.loader is not None

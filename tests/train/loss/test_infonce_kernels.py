@@ -14,12 +14,12 @@ from mirror_train.loss import steps
 from mirror_train.loss.cpu_kernel import CpuKernel
 from mirror_train.loss.kernel import Negatives, Pairs
 from mirror_train.loss.torch_kernel import TorchKernel
-from native_build import build_core
+from native_build import EMULATED, build_core
 
 CPU_KERNELS = _core.instruction_sets()
-# Compiled for this processor with the vector width of another, for the tiling is what differs.
-EMULATED = ["avx512", "avx512_bf16"]
-KERNELS = ["torch", *CPU_KERNELS, *(f"emulated {name}" for name in EMULATED)]
+# What this processor lacks is compiled for it, for the tiling is what differs.
+LACKING = [name for name in EMULATED if name not in CPU_KERNELS]
+KERNELS = ["torch", *CPU_KERNELS, *(f"emulated {name}" for name in LACKING)]
 FLOAT32_KERNELS = [name for name in KERNELS if not name.endswith("bf16")]
 
 
