@@ -1,6 +1,6 @@
 """Compare the server with the encoder it serves: throughput, latency, overload, as ratios.
 
-python benchmarks/serve.py BUNDLE --texts FILE [--variant int8] [--seconds 10] [--rounds 3] [--docs]
+python benchmarks/serve.py BUNDLE --texts FILE [--variant int8] [--providers native] [--rounds 3]
 
 FILE holds one text per line (the first 512 are used). The server is `mirror-rt serve BUNDLE` in a
 process of its own, as a user runs it. The clients are connections that are kept alive, in another
@@ -156,14 +156,16 @@ def count(load: Load, status: int, began: float) -> None:
         load.failed += 1
 
 
-def offline(bundle: str, variant: str | None, texts: list[str], rounds: int) -> tuple[float, float]:
+def offline(arguments: argparse.Namespace, texts: list[str]) -> tuple[float, float]:
     """Return texts a second in one call, and p50 of one short text in milliseconds."""
     from mirror_rt import Encoder
 
-    with Encoder.load(bundle, variant=variant) as encoder:
+    with Encoder.load(
+        arguments.bundle, variant=arguments.variant, providers=arguments.providers
+    ) as encoder:
         encoder.encode(texts)
         rates, short = [], []
-        for _ in range(rounds):
+        for _ in range(arguments.rounds):
             began = time.perf_counter()
             encoder.encode(texts)
             rates.append(len(texts) / (time.perf_counter() - began))
@@ -177,9 +179,9 @@ def offline(bundle: str, variant: str | None, texts: list[str], rounds: int) -> 
 class Server:
     """`mirror-rt serve` at a free port."""
 
-    def __init__(self, bundle: str, variant: str | None) -> None:
+    def __init__(self, bundle: str, variant: str, providers: str) -> None:
         line = [sys.executable, "-m", "mirror_rt.cli", "serve", bundle, "--port", "0"]
-        line += ["--log-level", "info"] + (["--variant", variant] if variant else [])
+        line += ["--log-level", "info", "--variant", variant, "--providers", providers]
         self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.port, ready = 0, False
@@ -215,6 +217,7 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("--texts", required=True)
     parser.add_argument("--variant", default="fp32")
+    parser.add_argument("--providers", default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=64)
@@ -222,15 +225,16 @@ def main() -> None:
     add_output_options(parser)
     arguments = parser.parse_args()
     texts = Path(arguments.texts).read_text(encoding="utf-8").splitlines()[:512]
-    rate, alone = offline(arguments.bundle, arguments.variant, texts, arguments.rounds)
+    rate, alone = offline(arguments, texts)
     print(f"offline: {rate:.0f} texts/s; one short text {alone:.2f} ms (p50)", flush=True)
     found = {"offline": {"rate": rate, "p50_ms": alone}}
-    server = Server(arguments.bundle, arguments.variant)
+    server = Server(arguments.bundle, arguments.variant, arguments.providers)
     try:
         found |= measure(server, arguments, texts, rate, alone)
     finally:
         print(f"the server ended with {server.stop()}")
-    write_report(f"serve-{arguments.variant}", found, table(found), arguments)
+    engine = "" if arguments.providers == "cpu" else f"{arguments.providers}-"
+    write_report(f"serve-{engine}{arguments.variant}", found, table(found), arguments)
 
 
 def measure(
@@ -293,7 +297,7 @@ def table(found: dict[str, Any]) -> list[str]:
         [
             Goal("64 connections, one text each: requests/s, of the offline texts/s", 0.80,
                  rate / offline["rate"], f"{rate:.0f} of {offline['rate']:.0f}"),
-            Goal("one connection, one short text: ms that HTTP adds to p50 of `encode`", 1.0,
+            Goal("one connection, one short text: ms that HTTP adds to p50 of `encode`", 0.6,
                  idle["p50_ms"] - offline["p50_ms"],
                  f"{idle['p50_ms']:.2f} ms, `encode` {offline['p50_ms']:.2f} ms", most=True),
             Goal("70 % of saturation: p99, of the p50 of an idle server", 4.0,

@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 app = FastAPI()
 model = SentenceTransformer(os.environ["MODEL"], device="cpu")
+model.max_seq_length = 512  # as the others
 
 
 class Request(BaseModel):

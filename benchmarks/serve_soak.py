@@ -68,7 +68,7 @@ def saturation(server: Server, texts: list[str], seconds: float) -> float:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     texts = arguments.texts.read_text(encoding="utf-8").splitlines()[:512]
-    server = Server(arguments.bundle, arguments.variant)
+    server = Server(arguments.bundle, arguments.variant, "cpu")
     try:
         most = saturation(server, texts, arguments.seconds)
         print(f"saturation: {most:.0f} requests/s", flush=True)

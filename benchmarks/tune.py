@@ -2,11 +2,13 @@
 
     pip install 'sentence-transformers[train]'
     python benchmarks/tune.py --words DATA/words/en.txt --pairs DATA/multisimlex/en.tsv --work DIR
+        [--precision bf16]
 
 The peer trains as its documentation describes SimCSE (pairs of a text with itself, dropout,
-MultipleNegativesRankingLoss), with the hyper-parameters of the recipe `word`. Every contender is a
-process of its own; they take turns, `--rounds` times. Seconds are given for training alone and for
-the whole process with loading and saving. Scores are Spearman's correlation with the pairs.
+MultipleNegativesRankingLoss), with the hyper-parameters of the recipe `word`. Both sides compute in
+--precision (bf16: autocast). Every contender is a process of its own; they take turns, `--rounds`
+times. Seconds are given for training alone and for the whole process with loading and saving.
+Scores are Spearman's correlation with the pairs.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from mirror_train.model.model_folder import default_model_folder
 PEER = "sentence-transformers"
 
 
-def train_peer(words, out, seed):
+def train_peer(words, out, seed, precision):
     """Train the peer as its users do; print the seconds of training."""
     import pyarrow as pa
     from datasets import Dataset
@@ -50,6 +52,8 @@ def train_peer(words, out, seed):
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
+            use_cpu=True,
+            bf16=precision == "bf16",
             seed=seed,
         ),
         # The fingerprint is given, because datasets would pickle all of pyarrow to compute one.
@@ -63,11 +67,12 @@ def train_peer(words, out, seed):
     print(json.dumps({"seconds": seconds}))
 
 
-def run(contender, words, out, seed):
+def run(contender, words, out, seed, precision):
     """Train in a process of its own; return seconds of training and process, and the model."""
     began = time.perf_counter()
     if contender == PEER:
         line = [sys.executable, __file__, "--peer", "--words", words, "--work", out]
+        line += ["--precision", precision]
         done = subprocess.run(
             [*map(str, line), "--seed", str(seed)], check=True, stdout=subprocess.PIPE, text=True
         )
@@ -75,6 +80,7 @@ def run(contender, words, out, seed):
     else:
         line = [sys.executable, "-m", "mirror_rt.cli", "tune", "--recipe", contender]
         line += ["--data", words, "--seed", seed, "--out", out / "model"]
+        line += ["--precision", precision]
         subprocess.run([*map(str, line)], check=True, stdout=subprocess.DEVNULL)
         model = out / "model"
         seconds = json.loads((model / "mirror.json").read_text())["training"]["seconds"]
@@ -88,10 +94,11 @@ def main():
     parser.add_argument("--work", required=True, type=Path)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peer:
-        train_peer(arguments.words, arguments.work, arguments.seed)
+        train_peer(arguments.words, arguments.work, arguments.seed, arguments.precision)
         return
     if arguments.pairs is None:
         parser.error("--pairs is required")
@@ -102,7 +109,7 @@ def main():
         for name in contenders:
             out = arguments.work / f"{name}-{i}"
             out.mkdir(parents=True)
-            result = run(name, arguments.words, out, arguments.seed + i)
+            result = run(name, arguments.words, out, arguments.seed + i, arguments.precision)
             encoder = TorchEncoder.load(result["model"])
             result["score"] = evaluate_similarity(encoder, pairs)
             found[name].append(result)
