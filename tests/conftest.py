@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from browser import Browser, find_browser
 from hub_server import TOKEN, HubServer
@@ -49,10 +50,30 @@ def words() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory, words) -> Callable[[str], Path]:
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A folder by its name, which the given function makes once for all processes of a run."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def make(name: str, write: Callable[[Path], object]) -> Path:
+        folder = root / "made-once" / name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                write(made := folder.with_name(f"{name}.making"))
+                made.rename(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_model(made_once, words) -> Callable[[str], Path]:
     """The folder of a family's tiny model, made once."""
-    root = tmp_path_factory.mktemp("models")
-    return functools.cache(lambda family: make_model(family, root / f"tiny-{family}", words))
+    return functools.cache(
+        lambda family: made_once(f"tiny-{family}", lambda out: make_model(family, out, words))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -66,18 +87,16 @@ def tiny_roberta(tiny_model) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tmp_path_factory, tiny_model) -> Callable[[str], Path]:
+def tiny_bundle(made_once, tiny_model) -> Callable[[str], Path]:
     """A family's tiny model, exported once with the pooling of its row in `TINY`."""
     from mirror_export import ExportConfig, export_bundle
 
-    root = tmp_path_factory.mktemp("bundles")
-
-    def export(family: str) -> Path:
-        out = root / family
+    def export(family: str, out: Path) -> None:
         export_bundle(ExportConfig(str(tiny_model(family)), out, pooling=TINY[family].pooling))
-        return out
 
-    return functools.cache(export)
+    return functools.cache(
+        lambda family: made_once(f"bundle-{family}", functools.partial(export, family))
+    )
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,13 @@ export PIP_CONSTRAINT=$PWD/constraints.txt PIP_BUILD_CONSTRAINT=$PWD/constraints
 step() { printf '\n== %s\n' "$*"; }
 
 step "build the wheel; install it with the extra cpu alone into .venv-run, beside what follows"
+# Byte-compiling each file of torch and transformers takes a minute; imports compile what they need.
+install() { "$1" -m pip install --quiet --no-compile "${@:2}"; }
 wheel() {
   rm -rf .venv-run build/wheel
   "$python" -m venv .venv-run
   .venv-run/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
-  .venv-run/bin/python -m pip install --quiet "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
+  install .venv-run/bin/python "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
 }
 mkdir -p build
 wheel > build/wheel.log 2>&1 &
@@ -24,11 +26,32 @@ wheel=$!
 trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 
-step "install everything into .venv (compiler warnings are errors)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet \
-  --config-settings=cmake.define.MIRROR_RT_WERROR=ON --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
+step "fetch, beside it: Triton's client and schema (it wants older versions of what others need),"
+echo "   Helm as a library (whose Python part runs with 3.11, too) and Kubernetes' schemas, fastembed,"
+echo "   whose class is compared (it wants an older huggingface_hub), and CUDA's disassembler"
+fetch() { # into the folder $2, unless its part $3 is there; $1 is all or alone, with or without dependencies
+  [ -e "$2/$3" ] && return
+  local alone=(--no-deps)
+  [ "$1" = all ] && alone=()
+  install .venv/bin/python "${alone[@]}" --upgrade --ignore-requires-python --target "$2" "${@:4}"
+}
+fetches() {
+  fetch alone build/tritonclient geventhttpclient tritonclient geventhttpclient gevent greenlet \
+    zope.event zope.interface python-rapidjson brotli
+  fetch all build/helm kubernetes_validate cffi kubernetes-validate
+  fetch alone build/helm helm_sdkpy helm-sdkpy
+  fetch alone build/fastembed fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
+  fetch alone build/cuda-tools nvidia nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
+}
+fetches > build/fetches.log 2>&1 &
+fetches=$!
+
+step "install everything into .venv (compiler warnings are errors)"
+install .venv/bin/python --config-settings=cmake.define.MIRROR_RT_WERROR=ON \
+  --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
 wait "$wheel" || { cat build/wheel.log; exit 1; }
+wait "$fetches" || { cat build/fetches.log; exit 1; }
 
 # Twice as many processes as the tests have processors here: half of their time they wait for others.
 tests() { HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest "$@"; }
@@ -40,22 +63,6 @@ if [ $# -eq 0 ]; then
   soak=$!
 fi
 
-step "fetch Triton's client and schema (it wants older versions of what others need)"
-[ -d build/tritonclient/geventhttpclient ] || .venv/bin/python -m pip install --quiet --no-deps \
-  --upgrade --target build/tritonclient tritonclient geventhttpclient gevent greenlet zope.event \
-  zope.interface python-rapidjson brotli
-
-step "fetch Helm as a library (whose Python part runs with 3.11, too), and Kubernetes' schemas"
-[ -d build/helm/helm_sdkpy ] || {
-  .venv/bin/python -m pip install --quiet --target build/helm cffi kubernetes-validate
-  .venv/bin/python -m pip install --quiet --no-deps --ignore-requires-python \
-    --target build/helm helm-sdkpy
-}
-
-step "fetch fastembed, whose class is compared (it wants an older huggingface_hub than transformers)"
-[ -d build/fastembed ] || .venv/bin/python -m pip install --quiet --no-deps \
-  --target build/fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
-
 step "fetch the default model (the tests themselves are offline)"
 .venv/bin/python -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())'
 
@@ -66,9 +73,6 @@ if [ $# -gt 0 ]; then
 fi
 
 if command -v nvcc > /dev/null; then
-  step "fetch what disassembles the CUDA kernels"
-  [ -d build/cuda-tools ] || .venv/bin/python -m pip install --quiet --no-deps \
-    --target build/cuda-tools nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
   step "compile the CUDA kernels for every architecture (warnings are errors), beside what follows"
   PYTHON=.venv/bin/python bash tests/compile_cuda.sh > build/compile_cuda.log 2>&1 &
   cuda=$!
@@ -89,14 +93,17 @@ if [ -n "${cuda:-}" ]; then
   cat build/compile_cuda.log
 fi
 
+demo=$(mktemp -d)
+trap 'kill $(jobs -p) 2> /dev/null || true; rm -rf "$demo"' EXIT
+step "start the demo, on fewer words, and the tests"
+bash examples/demo.sh --out "$demo/demo" --top 1000 --quiet > build/demo.log 2>&1 &
+shown=$!
+MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --dist loadfile --no-loadscope-reorder --durations=40
+
+step "the demo"
+wait "$shown" || { cat build/demo.log; exit 1; }
+tail -n 5 build/demo.log
+
 step "is memory flat?"
 wait "$soak" || { cat build/soak.log; exit 1; }
 tail -n 1 build/soak.log
-
-step "tests"
-MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --dist loadfile --no-loadscope-reorder --durations=40
-
-step "the demo, on fewer words"
-demo=$(mktemp -d)
-trap 'rm -rf "$demo"' EXIT
-bash examples/demo.sh --out "$demo/demo" --top 2000 --quiet

@@ -171,10 +171,20 @@ def test_a_checkpoint_of_another_run_is_refused(data, configure, monkeypatch):
     assert tune(data, configure(overwrite=True)).out.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_a_checkpoint_that_resumes(number, words_file, tiny_bert, tmp_path, command):
+@pytest.fixture(scope="module")
+def uninterrupted(words_file, tiny_bert, tmp_path_factory, command):
+    """Options of a run of seconds, and the folder that it wrote."""
     options = ["tune", "--model", tiny_bert, "--recipe", "word", "--data", words_file,
                "--batch-size", 10, "--epochs", 10, "--precision", "fp32"]  # fmt: skip
+    out = tmp_path_factory.mktemp("uninterrupted") / "whole"
+    whole = command(*options, "--out", out)
+    assert whole.returncode == 0, whole.stderr
+    return options, out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_a_checkpoint_that_resumes(number, uninterrupted, tmp_path, command):
+    options, whole = uninterrupted
     line = [sys.executable, "-m", "mirror_rt.cli", *options, "--out", tmp_path / "part",
             "--checkpoint-every", 10]  # fmt: skip
     process = subprocess.Popen(
@@ -192,9 +202,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_resumes(number, words_file, tiny_bert, 
     assert not (tmp_path / "part").exists()
     resumed = command(*options, "--out", tmp_path / "part", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    whole = command(*options, "--out", tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
-    np.testing.assert_allclose(vectors(tmp_path / "part"), vectors(tmp_path / "whole"), atol=1e-4)
+    np.testing.assert_allclose(vectors(tmp_path / "part"), vectors(whole), atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
