@@ -44,7 +44,8 @@ class Soak:
 
     def __init__(self, encoder: Encoder, *, on_card: bool, most: int) -> None:
         self.encoder, self.on_card, self.most = encoder, on_card, most
-        lengths = sorted({min(length, encoder.max_length) for length in LENGTHS})
+        lengths = LENGTHS if on_card else LENGTHS[:6]
+        lengths = sorted({min(length, encoder.max_length) for length in lengths})
         self.texts = [synthetic_texts(encoder, length, most) for length in lengths]
         self.batches = 0
 
@@ -53,13 +54,13 @@ class Soak:
         size = len(texts) * max(1, self.encoder.max_length // 64)
         self.encoder.encode(texts, batch_size=size, show_progress_bar=False)
 
-    def flights(self, until: float) -> dict[str, float]:
+    def flights(self, seconds: float) -> dict[str, float]:
         """Return texts a second with one run in flight and with two, medians of turns."""
         texts = [text for texts in self.texts for text in texts[: self.most // 2]]
         random.Random(0).shuffle(texts)
         rates: dict[int, list[float]] = {1: [], 2: []}
         model = self.encoder.pipeline.model
-        usual = model.parallel_runs
+        usual, until = model.parallel_runs, time.monotonic() + seconds
         while len(rates[2]) < 2 or time.monotonic() < until:
             for runs in rates:
                 model.parallel_runs = runs
@@ -69,7 +70,7 @@ class Soak:
         model.parallel_runs = usual
         return {f"{runs} in flight": statistics.median(of[1:]) for runs, of in rates.items()}
 
-    def memory(self, until: float) -> tuple[list[float], list[float]]:
+    def memory(self, seconds: float) -> tuple[list[float], list[float]]:
         """Return the seconds and the megabytes of the samples, taken under traffic."""
         self.encode(self.texts[-1])
         stop = threading.Event()
@@ -77,7 +78,7 @@ class Soak:
         for caller in callers:
             caller.start()
         began, times, megabytes = time.monotonic(), [], []
-        while time.monotonic() < until and all(caller.is_alive() for caller in callers):
+        while time.monotonic() < began + seconds and all(caller.is_alive() for caller in callers):
             times.append(time.monotonic() - began)
             megabytes.append(self._used_mb())
             time.sleep(PERIOD)
@@ -116,9 +117,8 @@ def main() -> int:
     variant = arguments.variant if on_card else "fp32"
     with Encoder.load(arguments.bundle, variant=variant, providers=arguments.device) as encoder:
         soak = Soak(encoder, on_card=on_card, most=MOST_TEXTS if on_card else 8)
-        began = time.monotonic()
-        rates = soak.flights(began + arguments.seconds / 3)
-        times, megabytes = soak.memory(began + arguments.seconds)
+        rates = soak.flights(arguments.seconds / 3)
+        times, megabytes = soak.memory(arguments.seconds * 2 / 3)
     found = {
         "texts_per_second": rates,
         "growth_mb": growth_mb(times, megabytes),

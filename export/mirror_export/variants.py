@@ -99,7 +99,8 @@ def check_wanted(config: ExportConfig) -> list[str]:
         raise ConfigError("precision int8 is for the CPU: add the target cpu, or leave int8 out")
     if "bf16" in config.precisions and not {"cuda", "native"} & set(config.targets):
         raise ConfigError(
-            "precision bf16 is for NVIDIA cards and the native engine: add the target cuda or native"
+            "precision bf16 is for NVIDIA cards and the native engine: add the target cuda or "
+            "native"
         )
     return [
         name

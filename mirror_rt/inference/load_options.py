@@ -73,8 +73,8 @@ class LoadOptions:
             next of 16 shapes. They are captured while loading, before anything else may run on
             the card.
         provider_options: of the provider that is preferred, in onnxruntime's names:
-            `{"gpu_mem_limit": 4 << 30}` for CUDA, in place of nearly all that is free when the model
-            loads. With `"openvino"`, properties of its CPU plugin.
+            `{"gpu_mem_limit": 4 << 30}` for CUDA (nearly all that is free when the model loads is
+            the default). With `"openvino"`, properties of its CPU plugin.
 
     Raises:
         ConfigError: `threads` or `spinning` has an unusable value.

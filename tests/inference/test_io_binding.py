@@ -124,7 +124,7 @@ def test_a_run_without_memory_runs_again_alone(bundle, cards, expected, failures
 
     session.run_with_iobinding = fail
     if failures == 3:
-        with pytest.raises(BundleError, match="failed on cuda:0 .* Available memory of 7"):
+        with pytest.raises(BundleError, match=r"failed on cuda:0 .* Available memory of 7"):
             encoder.encode(TEXTS, batch_size=2)
     else:
         np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=2), expected, atol=1e-5)

@@ -118,10 +118,10 @@ def _has_large(node: ir.Node) -> bool:
 
 def _moved(node: ir.Node) -> ir.DataType | None:
     """Return the 16-bit type of the numbers that a node only moves; None if it does more."""
-    kind = getattr(node.inputs[0], "dtype", None) if node.op_type in _MOVES else None
-    if kind == _HALF or (kind == _BRAIN and node.op_type not in _NO_BFLOAT16):
-        return kind
-    return None
+    value = node.inputs[0] if node.op_type in _MOVES else None
+    if value is None or value.dtype not in (_HALF, _BRAIN):
+        return None
+    return None if value.dtype == _BRAIN and node.op_type in _NO_BFLOAT16 else value.dtype
 
 
 def _compute_in(
