@@ -34,6 +34,15 @@ class MatMul(OpRun):
         return ((a.astype("f4") @ b.astype("f4")).astype(a.dtype),)
 
 
+class GatherElements(OpRun):
+    """Takes negative axes, which onnx's own implementation confuses."""
+
+    op_domain = ""
+
+    def _run(self, data, indices, axis=0):
+        return (np.take_along_axis(data, indices, axis),)
+
+
 class RemovePadding(_Microsoft):
     def _run(self, x, lengths):
         batch, length, _ = x.shape
@@ -94,6 +103,6 @@ class BiasGelu(_Microsoft):
 
 
 def evaluator(path) -> ReferenceEvaluator:
-    operators = [MatMul, RemovePadding, RestorePadding, PackedAttention]
+    operators = [MatMul, GatherElements, RemovePadding, RestorePadding, PackedAttention]
     operators += [SkipLayerNormalization, EmbedLayerNormalization, BiasGelu]
     return ReferenceEvaluator(str(path), new_ops=operators)

@@ -89,7 +89,7 @@ def single_layers(model: ir.Model, probe: Probe, kind: ir.DataType = _HALF) -> l
                 graph.outputs.append(largest)
                 owners.append(layer_name(node))
                 outputs.append(largest)
-    for found in probe.run(model, outputs):
+    for found in probe.run(model, outputs) if outputs else ():  # none would stand for all
         kept |= {owner for owner, x in zip(owners, found, strict=True) if not x <= _LIMIT}
     return sorted(kept)
 
