@@ -89,6 +89,7 @@ def goals(state: State, results: Mapping[str, Any]) -> Iterator[Goal]:
         "no fault",
         None if doctor == LEFT_OUT else (doctor, doctor == PASSED),
     )
+    yield from soak_goals(results.get("soak"))
     for name in ("encode-minilm", "encode-base"):
         yield from encoder_goals(name.removeprefix("encode-"), results.get(name))
 
@@ -153,6 +154,19 @@ def versus(of: Mapping[str, Any], rows: int, ours: str, rival: str) -> Goal:
         return text, "at most 1", None
     ratio = of[ours]["total_ms"] / of[rival]["total_ms"]
     return text, "at most 1", (f"{ratio:.2f}", ratio <= 1)
+
+
+def soak_goals(result: Mapping[str, Any] | None) -> Iterator[Goal]:
+    text, asked = "base: texts/s: two runs in flight / one", "at least 1"
+    if not result:
+        yield text, asked, None
+        yield "base: growth of the card's memory under many shapes", "none", None
+        return
+    one, two = result["texts_per_second"].values()
+    yield text, asked, (f"{two / one:.2f}", two >= one)
+    growth, limit = result["growth_mb"], result["limit_mb"]
+    flat = growth <= limit
+    yield "base: growth of the card's memory under many shapes", "none", (f"{growth:.0f} MB", flat)
 
 
 def encoder_goals(model: str, result: Mapping[str, Any] | None) -> Iterator[Goal]:

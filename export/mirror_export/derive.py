@@ -41,9 +41,12 @@ KINDS = {
     "int8": Kind("int8", "cpu", "onnx/model_int8.onnx"),
     "fp32-cuda": Kind("fp32", "cuda", "onnx/model_packed.onnx"),
     "fp16-cuda": Kind("fp16", "cuda", "onnx/model_fp16_packed.onnx"),
+    "bf16-cuda": Kind("bf16", "cuda", "onnx/model_bf16.onnx"),
     "bf16-native": Kind("bf16", "native", Layout.model),
     "int8-native": Kind("int8", "native", Layout.model),
 }
+# How the precisions of 16 bits are called in a graph.
+_HALVES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 # How many texts, the longest, are run to measure the range of the layers for float16.
 _MEASURED = 8
 # Batch size in the search for layers that int8 harms.
@@ -64,15 +67,18 @@ def derive(
             "this architecture has no padding-free form: its cuda variants are the graphs that "
             "every execution provider runs"
         )
-    half = any(KINDS[name].precision == "fp16" for name in wanted)
-    keep = {"fp16": _single_layers(folder, manifest, texts) if half else []}
+    halves = {KINDS[name].precision for name in wanted if KINDS[name].target != "native"}
+    keep: dict[str, list[str]] = {
+        name: _single_layers(folder, manifest, texts, _HALVES[name])
+        for name in sorted(halves & _HALVES.keys())
+    }
     variants, graphs = {}, {"fp32": traced}
     for name in wanted:
         precision, target, file = KINDS[name]
         if target == "native":  # the engine takes its weights from the float32 graph
             variants[name] = Variant(file, precision, target, traced)
             continue
-        written = name if packs else precision
+        written = name if packs or precision not in KINDS else precision
         weights = KINDS[precision].file if written != precision and precision in wanted else None
         if written not in graphs:
             graphs[written] = write_graph(folder, written, keep.get(precision, []), weights)
@@ -81,10 +87,12 @@ def derive(
     return variants
 
 
-def _single_layers(folder: Path, manifest: Manifest, texts: list[str]) -> list[str]:
+def _single_layers(
+    folder: Path, manifest: Manifest, texts: list[str], kind: ir.DataType
+) -> list[str]:
     longest = sorted(texts, key=len)[-_MEASURED:]
     probe = Probe(folder, manifest, longest, rows=1)
-    return single_layers(read_graph(folder / Layout.model), probe)
+    return single_layers(read_graph(folder / Layout.model), probe, kind)
 
 
 def write_graph(
@@ -103,10 +111,10 @@ def write_graph(
     path = folder / file
     model = read_graph(folder / Layout.model)
     layers = sum(node.op_type == "Attention" for node in model.graph)
-    if target == "cuda":
+    if packed := target == "cuda" and can_pack(model):
         pack(model)
-    if precision == "fp16":
-        to_half(model, keep)
+    if precision in _HALVES:
+        to_half(model, keep, _HALVES[precision])
     elif precision == "int8":
         quantize(model, keep)
     if weights:
@@ -114,7 +122,7 @@ def write_graph(
         ir.save(model, path)
     else:
         write_onnx(model, path)
-    if target == "cuda":
+    if packed:
         check_packed(model, layers)
         onnx.checker.check_model(path)
     return describe_graph(model) | ({} if precision == "fp32" else {"float32_layers": keep})

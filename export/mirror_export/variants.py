@@ -97,8 +97,11 @@ def check_wanted(config: ExportConfig) -> list[str]:
         raise ConfigError("at least one precision and one target are needed")
     if "int8" in config.precisions and not {"cpu", "native"} & set(config.targets):
         raise ConfigError("precision int8 is for the CPU: add the target cpu, or leave int8 out")
-    if "bf16" in config.precisions and "native" not in config.targets:
-        raise ConfigError("precision bf16 is for the native engine: add the target native")
+    if "bf16" in config.precisions and not {"cuda", "native"} & set(config.targets):
+        raise ConfigError(
+            "precision bf16 is for NVIDIA cards and the native engine: add the target cuda or "
+            "native"
+        )
     return [
         name
         for name, kind in KINDS.items()
@@ -149,7 +152,8 @@ def _compared(
 ) -> tuple[Variant, ParityReport | None]:
     """Return the variant with its parity, or with the reason why it was not checked."""
     provider = _CPU
-    if "PackedAttention" in variant.graph["fused"]:
+    on_card = (variant.precision, variant.target) == ("bf16", "cuda")  # no kernels on the CPU
+    if on_card or "PackedAttention" in variant.graph["fused"]:
         onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="checking a bundle")
         if _CUDA not in onnxruntime.get_available_providers():
             unchecked = f"needs {_CUDA}, which is not here"

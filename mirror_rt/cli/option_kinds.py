@@ -105,7 +105,7 @@ def _chosen(convert: Callable[[Any], Any], raw: object) -> tuple[Any, ...]:
 
 
 def _providers(raw: object) -> Providers:
-    if raw in ("auto", "cpu", "cuda", "tensorrt", "native", "openvino"):
+    if raw in ("auto", "cpu", "cuda", "native", "openvino"):
         return raw
     names = _each(partial(_exactly, str), raw)
     if not names or not all(name.endswith("ExecutionProvider") for name in names):
@@ -165,9 +165,9 @@ _KINDS: dict[Any, Kind] = {
     Mapping[str, Any]: Kind(_named_values, "NAME=VALUE", "NAME=VALUE", several=True),
     Providers: Kind(
         _providers,
-        "one of auto, cpu, cuda, tensorrt, native, openvino, or names of onnxruntime's "
+        "one of auto, cpu, cuda, native, openvino, or names of onnxruntime's "
         "(...ExecutionProvider), separated by commas",
-        "{auto,cpu,cuda,tensorrt,native,openvino}",
+        "{auto,cpu,cuda,native,openvino}",
     ),
     Devices: Kind(_devices, "all, or numbers separated by commas", "{all,N[,N]}"),
     npt.ArrayLike | None: Kind(_array, "a NumPy file of numbers", "FILE.npy"),

@@ -28,8 +28,7 @@ T = TypeVar("T")
 # Help for fields whose docstrings describe Python objects.
 _HELP = {
     "provider_options": "option of the provider that is preferred, in onnxruntime's names: "
-    "gpu_mem_limit=4294967296 for CUDA, trt_engine_cache_path=engines for TensorRT; "
-    "with openvino, a property of its CPU plugin",
+    "gpu_mem_limit=4294967296 for CUDA; with openvino, a property of its CPU plugin",
     "ranges": "NumPy file with the ranges [2, D] of int8 and uint8, of calibration_ranges; "
     "leave it out for those of unit vectors",
 }

@@ -22,16 +22,18 @@ from mirror_rt.bundle.manifest import Precision
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import MirrorError, MissingDependencyError, ProviderError
+from mirror_rt.inference.devices import cards
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.openvino.compiling import choose_precision, import_openvino
 from mirror_rt.inference.providers import CUDA, NATIVE, installed
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import (
     INSTALL_DRIVER,
+    cuda_library,
+    driver_fault,
     missing_libraries,
     nvidia_cards,
     preload,
-    provider_library,
     remedy,
 )
 
@@ -39,6 +41,7 @@ Status = Literal["ok", "warning", "fault"]
 
 _WHEELS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 _OPTIONAL = ("huggingface_hub", "pyarrow", "torch", "transformers", "onnx")
+_MEND_DRIVER = "restart, or install the NVIDIA driver again; nvidia-smi must list the card"
 _MENDS_WHEELS = "pip uninstall -y {} && pip install 'mirror-rt[{}]'"
 # The largest difference of a component between a text's vectors alone and in a batch. It is large
 # for int8, which takes its scales from all texts of a batch.
@@ -111,24 +114,29 @@ def _onnxruntime() -> Iterator[Finding]:
 
 
 def _cuda(onnxruntime: ModuleType, providers: list[str], wheels: list[str]) -> Finding:
-    found, cards = partial(Finding, "cuda"), nvidia_cards()
+    found, count = partial(Finding, "cuda"), nvidia_cards()
+    fault = driver_fault() if count == 0 else None
     if CUDA not in providers:
-        if cards == 0:
-            return found("ok", "no NVIDIA card, and no CUDA in onnxruntime")
+        if count == 0:
+            said = f"{fault or 'no NVIDIA card'}, and no CUDA in onnxruntime"
+            return found("warning" if fault else "ok", said, _MEND_DRIVER if fault else None)
         mend = _MENDS_WHEELS.format(" ".join(wheels) or "onnxruntime", "gpu")
-        said = "NVIDIA cards, and this onnxruntime has no CUDA: everything runs on the CPU"
-        return found("warning", f"{cards} {said}", mend)
+        said = "and this onnxruntime has no CUDA: everything runs on the CPU"
+        return found("warning", f"{cards(count)}, {said}", mend)
     preload(onnxruntime)
-    library = provider_library(onnxruntime, CUDA)
+    library = cuda_library(onnxruntime)
     missing = missing_libraries(library) if library is not None else []
     if missing:
         mend = remedy(missing, onnxruntime)
-        status: Status = "fault" if cards or mend != INSTALL_DRIVER else "warning"
+        well = not (count or fault) and mend == INSTALL_DRIVER
+        status: Status = "warning" if well else "fault"
         return found(status, f"{CUDA} cannot start: missing {', '.join(missing)}", mend)
-    if cards == 0:
+    if fault is not None:
+        return found("fault", f"{CUDA} cannot start: {fault}", _MEND_DRIVER)
+    if count == 0:
         said = "onnxruntime has CUDA, and the driver offers no NVIDIA card"
         return found("warning", said, "nvidia-smi (in a container: docker run --gpus all)")
-    return found("ok", f"{cards} NVIDIA cards, and every library that {CUDA} needs")
+    return found("ok", f"{cards(count)}, and every library that {CUDA} needs")
 
 
 def _openvino() -> Iterator[Finding]:

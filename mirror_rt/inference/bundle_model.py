@@ -11,7 +11,7 @@ import numpy as np
 
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.errors import BundleError, ConfigError
-from mirror_rt.inference.devices import on_card
+from mirror_rt.inference.devices import RUNS_IN_FLIGHT, on_card
 from mirror_rt.inference.graph_files import check_graph
 from mirror_rt.inference.graph_loading import (
     exact_variant,
@@ -40,7 +40,7 @@ class BundleModel(PooledModel):
         super().__init__(
             manifest.dimension,
             run_cost=CPU_RUN_COST if on_cpu else GPU_RUN_COST,
-            parallel_runs=len(self.runner.devices),
+            parallel_runs=len(self.runner.devices) * (1 if on_cpu else RUNS_IN_FLIGHT),
         )
         self._folder, self._manifest, self._options = folder, manifest, options
         # If an operator has several threads, a second run can compute while the first one waits
@@ -118,8 +118,7 @@ class BundleModel(PooledModel):
         """Prepare for runs that begin while another is in flight.
 
         Returns:
-            The best number of concurrent runs: one per device, or two on a CPU with several
-            threads.
+            The best number of concurrent runs: two per card, or on a CPU with several threads.
         """
         for runner in self.runner.replicas:
             if isinstance(runner, GraphSession):

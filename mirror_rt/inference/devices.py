@@ -6,16 +6,22 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from mirror_rt.bundle.hub import cache_folder
 from mirror_rt.errors import ConfigError
-from mirror_rt.inference.providers import CUDA, TENSORRT
-from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_rt.inference.providers import CUDA
+from mirror_rt.inference.shared_libraries import free_memory, nvidia_cards
 
 Devices = Sequence[int] | Literal["all"] | None
 
+# While one run computes on a card, a second one is uploaded and queued behind it.
+RUNS_IN_FLIGHT = 2
+
 # Providers whose sessions run on a card. Tests add the CPU provider, to test without a card how
 # buffers are bound and how work is shared among devices.
-_ON_CARDS = frozenset({CUDA, TENSORRT})
+_ON_CARDS = frozenset({CUDA})
+
+# What the arena of a session leaves of a card's free memory: it is needed by the libraries of CUDA
+# for kernels and workspaces, and by other sessions and processes.
+_LEFT_SHARE, _LEFT_LEAST = 1 / 16, 512 << 20
 
 
 def on_card(provider: str) -> bool:
@@ -51,10 +57,15 @@ def choose_devices(devices: Devices, provider: str) -> list[int | None]:
     unknown = [number for number in chosen if not 0 <= number < count]
     if unknown or not chosen or len(set(chosen)) < len(chosen):
         raise ConfigError(
-            f"devices must be different numbers of the {count} cards that the driver offers "
+            f"devices must be different numbers of the {cards(count)} that the driver offers "
             f"(from 0), got {list(devices)}"
         )
     return list(chosen)
+
+
+def cards(count: int) -> str:
+    """Return `1 NVIDIA card`, `2 NVIDIA cards` and so on."""
+    return f"{count} NVIDIA card{'' if count == 1 else 's'}"
 
 
 def device_name(device: int | None) -> str:
@@ -64,14 +75,12 @@ def device_name(device: int | None) -> str:
 
 def memory_of(provider: str, device: int) -> tuple[str, int]:
     """Return kind and number of the memory that a session on a device uses, for onnxruntime."""
-    return ("cuda", device) if provider in (CUDA, TENSORRT) else ("cpu", 0)
+    return ("cuda", device) if provider == CUDA else ("cpu", 0)
 
 
 def with_options(
     providers: Sequence[str],
     device: int | None,
-    *,
-    precision: str,
     options: Mapping[str, Any],
 ) -> list[tuple[str, dict[str, str]]]:
     """Return providers with their options, as onnxruntime's sessions take them.
@@ -79,36 +88,30 @@ def with_options(
     Args:
         providers: onnxruntime's names of the providers, the preferred one first.
         device: number of the card; None for the CPU.
-        precision: precision of the graph.
         options: the caller's options for the preferred provider; they override the defaults.
     """
-    made = [(name, _defaults(name, device, precision)) for name in providers]
+    made = [(name, _defaults(name, device or 0)) for name in providers]
     made[0][1].update({str(name): _text(value) for name, value in options.items()})
     return made
 
 
-def _defaults(provider: str, device: int | None, precision: str) -> dict[str, str]:
-    if provider == CUDA:
-        return {
-            "device_id": str(device or 0),
-            # By default the arena doubles, which would waste the memory of a second batch.
-            "arena_extend_strategy": "kSameAsRequested",
-            # TF32 keeps 10 of 23 bits of the mantissa: the vectors of a text alone and of the
-            # same text in a batch would differ by 1e-3.
-            "use_tf32": "0",
-        }
-    if provider == TENSORRT:
-        cache = cache_folder() / "tensorrt"
-        cache.mkdir(parents=True, exist_ok=True)
-        return {
-            "device_id": str(device or 0),
-            "trt_fp16_enable": "1" if precision == "fp16" else "0",
-            "trt_engine_cache_enable": "1",
-            "trt_engine_cache_path": str(cache),
-            "trt_timing_cache_enable": "1",
-            "trt_timing_cache_path": str(cache),
-        }
-    return {}
+def _defaults(provider: str, device: int) -> dict[str, str]:
+    if provider != CUDA:
+        return {}
+    options = {
+        "device_id": str(device),
+        # The arena grows by doubling regions, of 1 GB at most, and any batch finds room in parts of
+        # them. Regions as small as what was asked for would only fit batches of the same shape:
+        # with many shapes the memory would be full of regions that nothing fits into.
+        "arena_extend_strategy": "kNextPowerOfTwo",
+        # TF32 keeps 10 of 23 bits of the mantissa: the vectors of a text alone and of the
+        # same text in a batch would differ by 1e-3.
+        "use_tf32": "0",
+    }
+    if (free := free_memory(device)) is not None:
+        left = max(int(free * _LEFT_SHARE), _LEFT_LEAST)
+        options["gpu_mem_limit"] = str(max(free - left, free // 2))
+    return options
 
 
 def _text(value: Any) -> str:

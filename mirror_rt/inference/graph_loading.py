@@ -18,7 +18,6 @@ from mirror_rt.inference.providers import (
     CUDA,
     NATIVE,
     OPENVINO,
-    TENSORRT,
     Providers,
     candidates,
     not_started,
@@ -33,10 +32,7 @@ logger = logging.getLogger("mirror_rt")
 
 # The variants to use where none is requested, best first. The CPU is not listed because fp32 is
 # right for it: there fp16 is slower, and int8 gives different vectors.
-_BEST = {
-    CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32"),
-    TENSORRT: ("fp16", "fp32"),  # it leaves the operators of padding-free graphs to CUDA
-}
+_BEST = {CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32")}
 
 
 def open_variant(
@@ -190,8 +186,7 @@ class _Opener:
             with_options(
                 self.providers,
                 device,
-                precision=variant.precision,
-                options={**self.options.provider_options, **more},
+                {**self.options.provider_options, **more},
             ),
             self.options,
             device=device,
@@ -203,11 +198,6 @@ class _Opener:
         Raises:
             ConfigError: there is no such graph.
         """
-        if self.providers[0] == TENSORRT:
-            raise ConfigError(
-                f"cuda_graphs=True needs {CUDA}: under TensorRT pass "
-                "provider_options={'trt_cuda_graph_enable': True}"
-            )
         for other in self.manifest.variants.values():
             padded = other.precision == variant.precision != "int8" and other.target == "cpu"
             if padded and (self.folder / other.file).is_file():

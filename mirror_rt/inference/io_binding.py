@@ -1,26 +1,49 @@
 """Run sessions with inputs and outputs bound to device memory, in buffers that are reused.
 
-`InferenceSession.run` would allocate device memory for every input of every run. Outputs are bound
-to the device's arena and copied once, as rows x D numbers, because onnxruntime's Python API cannot
-name pinned host memory.
+Two runs are in flight at a time. Each has a stream of its own in onnxruntime, which does not hold
+Python's interpreter while it runs. Inputs go to the card in one copy, on the default stream, which
+does not wait for the streams of runs; vectors come back once their run has ended, so that neither
+copy waits for the other run. `InferenceSession.run` would allocate device memory for every input,
+and copy outputs while it still waits for the kernels.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.inference.devices import RUNS_IN_FLIGHT
+
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-# Buffers for more tokens than this are freed after their run, so that a set keeps at most 1.5 MB.
-_KEEP_TOKENS = 1 << 16
-# The number of sets that are kept, which is the number of concurrent runs that find one.
-_KEEP_SETS = 4
-_SMALLEST = 1 << 10
+# Buffers of more bytes than this (87,000 tokens of a graph with three inputs) are freed after their
+# run.
+_KEEP_BYTES = 1 << 21
+_SMALLEST = 1 << 14
+# Inputs begin at addresses that memory of their own would have.
+_ALIGNMENT = 256
+_OUT_OF_MEMORY = re.compile(
+    "Available memory of|Failed to allocate memory|out of memory|ALLOC_FAILED", re.IGNORECASE
+)
+
+Feeds = Mapping[str, npt.NDArray[Any]]
+Vectors = npt.NDArray[np.float32]
+
+
+def shrinking(place: str) -> Any:
+    """Return the options of a run after which the arena of `cpu:0`, `gpu:1` ... is given back."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", place)
+    return options
 
 
 class BindingPool:
@@ -35,41 +58,77 @@ class BindingPool:
         self._session = session
         self._memory = memory
         self._free: list[_Buffers] = []  # append and pop are atomic
+        self._places = threading.Semaphore(RUNS_IN_FLIGHT)
+        self._alone = threading.Lock()
 
-    def run(
-        self, feeds: Mapping[str, npt.NDArray[np.int64]], output: str, run_options: Any
-    ) -> npt.NDArray[np.float32]:
-        """Run the session; return the same as `session.run([output], feeds, run_options)[0]`."""
+    def run(self, feeds: Feeds, output: str) -> Vectors:
+        """Run the session; return the same as `session.run([output], feeds)[0]`.
+
+        A run that finds no memory beside another one runs again alone.
+        """
+        try:
+            with self._places:
+                return self._run(feeds, output)
+        except Exception as error:
+            if not _OUT_OF_MEMORY.search(str(error)):
+                raise
+        return self._run_alone(feeds, output)
+
+    def _run_alone(self, feeds: Feeds, output: str) -> Vectors:
+        """Run while no other run is in flight, and give the arena's memory back afterwards.
+
+        If that fails, the memory may have been there in pieces, which were given back as well: the
+        second time the arena is empty.
+        """
+        kind, number = self._memory
+        options = shrinking(f"{'gpu' if kind == 'cuda' else kind}:{number}")
+        with self._alone, contextlib.ExitStack() as places:
+            for _ in range(RUNS_IN_FLIGHT):
+                places.enter_context(self._places)
+            try:
+                return self._run(feeds, output, options)
+            except Exception as error:
+                if not _OUT_OF_MEMORY.search(str(error)):
+                    raise
+            return self._run(feeds, output, options)
+
+    def _run(self, feeds: Feeds, output: str, run_options: Any = None) -> Vectors:
         try:
             buffers = self._free.pop()
         except IndexError:
             buffers = _Buffers(self._session, self._memory)
         result = buffers.run(feeds, output, run_options)
         # A set whose run has failed does not come here, and is freed.
-        if buffers.capacity <= _KEEP_TOKENS and len(self._free) < _KEEP_SETS:
+        if buffers.capacity <= _KEEP_BYTES:
             self._free.append(buffers)
         return result
 
 
 class _Buffers:
-    """The buffers of one run at a time; the size of each is a power of two."""
+    """The memory of one run at a time, on the host and on the device: a power of two of bytes.
+
+    Attributes:
+        capacity: bytes of each.
+    """
 
     def __init__(self, session: ort.InferenceSession, memory: tuple[str, int]) -> None:
         self._session = session
         self._memory = memory
         self._binding = session.io_binding()
-        self._inputs: dict[str, tuple[npt.NDArray[np.int64], ort.OrtValue]] = {}
         self.capacity = 0
 
-    def run(
-        self, feeds: Mapping[str, npt.NDArray[np.int64]], output: str, run_options: Any
-    ) -> npt.NDArray[np.float32]:
+    def run(self, feeds: Feeds, output: str, run_options: Any) -> Vectors:
         binding = self._binding
-        for name, array in feeds.items():
-            host, value = self._fit(name, array.size)
-            host[: array.size] = array.reshape(-1)
-            value.update_inplace(host)  # onnxruntime can only copy a value as a whole
-            binding.bind_input(name, *self._memory, np.int64, array.shape, value.data_ptr())
+        begins, size = [], 0
+        for array in feeds.values():
+            begins.append(size)
+            size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._grow(size)
+        for begin, (name, array) in zip(begins, feeds.items(), strict=True):
+            self._host[begin : begin + array.nbytes] = array.reshape(-1).view(np.uint8)
+            address = self._device.data_ptr() + begin
+            binding.bind_input(name, *self._memory, array.dtype, array.shape, address)
+        self._device.update_inplace(self._host)  # onnxruntime can only copy a value as a whole
         binding.bind_output(output, *self._memory)
         try:
             binding.synchronize_inputs()
@@ -78,16 +137,13 @@ class _Buffers:
         finally:
             binding.clear_binding_outputs()  # gives the memory of the output back to the arena
 
-    def _fit(self, name: str, size: int) -> tuple[npt.NDArray[np.int64], ort.OrtValue]:
-        held = self._inputs.get(name)
-        if held is not None and len(held[0]) >= size:
-            return held
+    def _grow(self, size: int) -> None:
+        if size <= self.capacity:
+            return
         import onnxruntime
 
-        capacity = max(_SMALLEST, 1 << (size - 1).bit_length())
-        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-            [capacity], np.int64, *self._memory
+        self.capacity = max(_SMALLEST, 1 << (size - 1).bit_length())
+        self._host = np.zeros(self.capacity, dtype=np.uint8)
+        self._device = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+            [self.capacity], np.uint8, *self._memory
         )
-        self._inputs[name] = (np.zeros(capacity, dtype=np.int64), value)
-        self.capacity = max(self.capacity, capacity)
-        return self._inputs[name]

@@ -55,7 +55,7 @@ class LoadOptions:
         pooling: of plain ONNX files that declare none: `"mean"`, `"cls"` and so on; `"auto"` for
             the declared one. That of a bundle is in its graph.
         providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
-            `"cpu"`, `"cuda"`, `"tensorrt"`, or a list of onnxruntime execution providers; or
+            `"cpu"`, `"cuda"`, or a list of onnxruntime execution providers; or
             `"native"`, the engine of this package, which runs encoders of the BERT family on the
             CPU without onnxruntime; or `"openvino"`, which runs the same graphs as onnxruntime
             (`pip install 'mirror-rt[openvino]'`) and is never chosen by `"auto"`.
@@ -73,8 +73,8 @@ class LoadOptions:
             next of 16 shapes. They are captured while loading, before anything else may run on
             the card.
         provider_options: of the provider that is preferred, in onnxruntime's names:
-            `{"gpu_mem_limit": 4 << 30}` for CUDA, `{"trt_engine_cache_path": "engines"}` for
-            TensorRT. With `"openvino"`, properties of its CPU plugin.
+            `{"gpu_mem_limit": 4 << 30}` for CUDA (nearly all that is free when the model loads is
+            the default). With `"openvino"`, properties of its CPU plugin.
 
     Raises:
         ConfigError: `threads` or `spinning` has an unusable value.

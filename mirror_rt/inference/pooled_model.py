@@ -20,7 +20,7 @@ class PooledModel(ABC):
     Args:
         dimension: length D of a vector.
         run_cost: fixed cost of a run, expressed in tokens.
-        parallel_runs: best number of runs in flight: one per device.
+        parallel_runs: best number of runs in flight: two per card, one on a CPU.
     """
 
     def __init__(

@@ -11,24 +11,23 @@ from typing import Literal
 from mirror_rt.errors import ProviderError
 from mirror_rt.inference.shared_libraries import (
     card_files,
+    cuda_library,
     driver_fault,
     missing_libraries,
     nvidia_cards,
     preload,
-    provider_library,
     remedy,
 )
 
 logger = logging.getLogger("mirror_rt")
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-TENSORRT = "TensorrtExecutionProvider"
 NATIVE: Literal["native"] = "native"  # the engine of this package, in place of onnxruntime
 OPENVINO: Literal["openvino"] = "openvino"  # the same, by Intel, from a wheel of its own
 
-Providers = Literal["auto", "cpu", "cuda", "tensorrt", "native", "openvino"] | Sequence[str]
+Providers = Literal["auto", "cpu", "cuda", "native", "openvino"] | Sequence[str]
 
-_SHORT = {"cpu": [CPU], "cuda": [CUDA, CPU], "tensorrt": [TENSORRT, CUDA, CPU]}
+_SHORT = {"cpu": [CPU], "cuda": [CUDA, CPU]}
 
 
 def candidates(
@@ -49,7 +48,6 @@ def candidates(
     if CUDA in available and providers != "cpu":
         preload(onnxruntime)
     if providers == "auto":
-        # TensorRT is only used on request, because it compiles every graph for minutes.
         if CUDA in available:
             return [[CUDA, CPU], [CPU]]
         _say_that_cards_are_unused()
@@ -83,7 +81,7 @@ def not_started(provider: str, reason: str, *, providers: Providers, allow_fallb
     """Report that the best provider does not start: as an error unless the CPU may replace it.
 
     With "auto" the CPU replaces it without a warning if there is no NVIDIA card, so that an image
-    with onnxruntime-gpu runs on any machine. If there is a card, or a driver that does not start,
+    with onnxruntime-gpu runs on any machine. If there is a card, even one that the driver fails on,
     running on the CPU would be a mistake that nobody notices, so only `allow_fallback` turns the
     error into a warning.
 
@@ -102,13 +100,13 @@ def not_started(provider: str, reason: str, *, providers: Providers, allow_fallb
 
 
 def why_not(provider: str, onnxruntime: ModuleType) -> str | None:
-    """Return why a provider for NVIDIA cards cannot start, or None if no reason is known.
+    """Return why the provider for NVIDIA cards cannot start, or None if no reason is known.
 
     This is checked beforehand because onnxruntime silently goes on without a provider that fails.
     """
-    if provider not in (CUDA, TENSORRT):
+    if provider != CUDA:
         return None
-    library = provider_library(onnxruntime, provider)
+    library = cuda_library(onnxruntime)
     if library is not None and (missing := missing_libraries(library)):
         return f"missing {', '.join(missing)} ({remedy(missing, onnxruntime)})"
     if nvidia_cards() == 0:

@@ -22,7 +22,7 @@ from mirror_rt.errors import (
 )
 from mirror_rt.inference.devices import device_name, memory_of
 from mirror_rt.inference.forks import forget_after_fork, leak
-from mirror_rt.inference.io_binding import BindingPool
+from mirror_rt.inference.io_binding import BindingPool, shrinking
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.replicas import Runner
@@ -36,7 +36,6 @@ logger = logging.getLogger("mirror_rt")
 # After a run of more padded tokens than this (twice the default budget) the arena gives its memory
 # back: 16,384 tokens of all-MiniLM-L6-v2 take 1 GB, which would otherwise never be freed.
 _KEEP_TOKENS = 4096
-_SHRINK = "memory.enable_memory_arena_shrinkage"
 
 # This fusion would join what the exporter takes apart on purpose: on the CPU, onnxruntime's
 # SkipLayerNormalization adds number by number.
@@ -100,10 +99,11 @@ class GraphSession(Runner):
             if (session := self._session) is None:
                 session = self.session()
             if (bound := self._bound) is not None:
-                return bound.run(feeds, output, None)
+                return bound.run(feeds, output)
             if len(in_flight) > 1:
                 session = self._sleeping or session
-            options = None if batch.input_ids.size <= _KEEP_TOKENS else self._shrink()
+            shrinks = batch.input_ids.size > _KEEP_TOKENS and self.providers[0] == CPU
+            options = shrinking("cpu:0") if shrinks else None
             vectors: npt.NDArray[np.float32] = session.run([output], feeds, options)[0]
             return vectors
         except MirrorError:
@@ -189,14 +189,6 @@ class GraphSession(Runner):
     def _on_cpu(self) -> bool:
         preferred = self._wanted[0]
         return (preferred if isinstance(preferred, str) else preferred[0]) == CPU
-
-    def _shrink(self) -> Any:
-        """Return the options of a run after which the arena gives its memory back."""
-        if self.providers[0] != CPU:
-            return None
-        options = import_onnxruntime().RunOptions()
-        options.add_run_config_entry(_SHRINK, "cpu:0")
-        return options
 
     def forget(self) -> None:
         """Drop the parent's sessions in a forked process, where their threads do not exist."""

@@ -1,10 +1,11 @@
-"""The shared libraries of an execution provider: find those that are missing, count the cards."""
+"""The shared libraries of CUDA: find those that are missing, and ask the driver for its cards."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import io
+import os
 import re
 from pathlib import Path
 from types import ModuleType
@@ -15,13 +16,11 @@ _DRIVER_STARTS = (0, 34, 100)
 INSTALL_DRIVER = "install the NVIDIA driver"
 
 _NOT_FOUND = re.compile(r"^\s*(\S+) => not found", re.MULTILINE)
-_FILES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "tensorrt"}
 
 
-def provider_library(onnxruntime: ModuleType, provider: str) -> Path | None:
-    """Return the file that onnxruntime loads for a provider; None if its wheel has none."""
-    name = f"libonnxruntime_providers_{_FILES.get(provider, '')}.so"
-    path = Path(str(onnxruntime.__file__)).parent / "capi" / name
+def cuda_library(onnxruntime: ModuleType) -> Path | None:
+    """Return the file that onnxruntime loads for its CUDA provider; None if its wheel has none."""
+    path = Path(str(onnxruntime.__file__)).parent / "capi" / "libonnxruntime_providers_cuda.so"
     return path if path.is_file() else None
 
 
@@ -54,8 +53,6 @@ def remedy(missing: list[str], onnxruntime: ModuleType) -> str:
     """Return how to install the libraries `missing`: a command, or advice if there is none."""
     if all(name.startswith("libcuda.so") for name in missing):
         return INSTALL_DRIVER
-    if all(name.startswith("libnv") for name in missing):  # libnvinfer, libnvonnxparser
-        return "install the TensorRT that this onnxruntime was built for"
     return f"pip install 'onnxruntime-gpu[cuda,cudnn]=={onnxruntime.__version__}'"
 
 
@@ -77,17 +74,45 @@ def nvidia_cards() -> int:
 
 
 def driver_fault() -> str | None:
-    """Return why the NVIDIA driver does not start, or None if it does, or if there is no card.
+    """Return why the NVIDIA driver offers no card although one is there; None if all is well.
 
-    It fails after an update without a restart, for example, and then it offers no card either.
+    The driver does not start after an update without a restart, for example. Where it starts, or is
+    not installed, a device file still shows that there is a card. A machine without a card is well,
+    as is one whose cards CUDA_VISIBLE_DEVICES hides.
     """
     driver, code = _start_driver()
-    if driver is None or code in _DRIVER_STARTS:
+    if driver is not None and code not in _DRIVER_STARTS:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(code, ctypes.byref(text))
+        why = (text.value or b"unknown error").decode(errors="replace")
+        return f"the NVIDIA driver does not start ({why}, error {code}): nvidia-smi says more"
+    hidden = "CUDA_VISIBLE_DEVICES" in os.environ
+    if hidden or nvidia_cards() > 0 or not (files := card_files()):
         return None
-    text = ctypes.c_char_p()
-    driver.cuGetErrorString(code, ctypes.byref(text))
-    why = (text.value or b"unknown error").decode(errors="replace")
-    return f"the NVIDIA driver does not start ({why}, error {code}): nvidia-smi says more"
+    lacks = "is not installed" if driver is None else "offers no card"
+    return f"there is {files[0]}, and the NVIDIA driver {lacks}: nvidia-smi says more"
+
+
+def free_memory(device: int) -> int | None:
+    """Return the free memory of a card in bytes; None where the driver does not tell.
+
+    This starts CUDA on the card and leaves it started, as onnxruntime does: the session that asks
+    for the memory goes on in the same context.
+    """
+    driver, code = _start_driver()
+    if driver is None or code != 0:
+        return None
+    number, context = ctypes.c_int(), ctypes.c_void_p()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    if (
+        driver.cuDeviceGet(ctypes.byref(number), device) != 0
+        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number) != 0
+        or driver.cuCtxPushCurrent_v2(context) != 0
+    ):
+        return None
+    told = driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+    return free.value if told else None
 
 
 def _start_driver() -> tuple[ctypes.CDLL | None, int]:

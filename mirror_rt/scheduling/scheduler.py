@@ -60,7 +60,7 @@ class Scheduler:
 
     Args:
         encoders: one encoder, or several of the same model; the scheduler starts one thread for
-            each run that an encoder can have in flight: one per device, or two on a CPU.
+            each run that an encoder can have in flight: two per card, one or two on a CPU.
         token_budget: most padded tokens of a run; a text longer than that runs alone.
         max_waiting_texts: most texts that may wait; a call beyond that raises `OverloadedError`.
         max_waiting_tokens: the same limit, in tokens.

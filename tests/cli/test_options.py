@@ -174,7 +174,7 @@ def test_precedence(parse, tmp_path):
             "providers",
             "cudda",
             '["cuda"]',
-            "one of auto, cpu, cuda, tensorrt, native, openvino, or names of",
+            "one of auto, cpu, cuda, native, openvino, or names of",
         ),
         ("provider_option", "gpu_mem_limit", "{a = [1]}", "NAME=VALUE"),
         ("array", "/nowhere.npy", '"/nowhere.npy"', "a NumPy file of numbers"),

@@ -137,7 +137,26 @@ def test_a_card_that_onnxruntime_cannot_use(monkeypatch):
     monkeypatch.setattr(doctor, "nvidia_cards", lambda: 2)
     found = finding("cuda")
     assert found.status == "warning"
+    assert found.detail.startswith("2 NVIDIA cards, and this onnxruntime has no CUDA")
     assert found.remedy == "pip uninstall -y onnxruntime && pip install 'mirror-rt[gpu]'"
+
+
+def test_a_healthy_card(gpu_wheel):
+    gpu_wheel(cards=1, missing=[])
+    found = finding("cuda")
+    assert found.status == "ok"
+    assert found.detail.startswith("1 NVIDIA card, and every library")
+
+
+@pytest.mark.parametrize("wheel", ["gpu", "cpu"])
+def test_a_driver_that_fails_is_no_missing_card(gpu_wheel, monkeypatch, wheel):
+    if wheel == "gpu":
+        gpu_wheel(cards=0, missing=[])
+    monkeypatch.setattr(doctor, "driver_fault", lambda: "the NVIDIA driver does not start")
+    found = finding("cuda")
+    assert found.status == ("fault" if wheel == "gpu" else "warning")
+    assert "the NVIDIA driver does not start" in found.detail
+    assert "install the NVIDIA driver again" in found.remedy
 
 
 def test_libraries_are_found_missing_with_and_without_ldd(tmp_path, monkeypatch):

@@ -10,9 +10,8 @@ import pytest
 
 from damage import add_variant, spoil_token
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, ProviderError, Scheduler
-from mirror_rt.inference import io_binding as binding_module
 from mirror_rt.inference.devices import with_options
-from mirror_rt.inference.providers import CPU, CUDA, TENSORRT
+from mirror_rt.inference.providers import CPU, CUDA
 from mirror_rt.inference.replicas import Replicas
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.tokens.windows import in_parallel
@@ -23,60 +22,13 @@ TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word", "river
 @pytest.fixture
 def cards(monkeypatch):
     """Let the CPU be three cards."""
-    monkeypatch.setattr("mirror_rt.inference.devices._ON_CARDS", {CPU, CUDA, TENSORRT})
+    monkeypatch.setattr("mirror_rt.inference.devices._ON_CARDS", {CPU, CUDA})
     monkeypatch.setattr("mirror_rt.inference.devices.nvidia_cards", lambda: 3)
 
 
 @pytest.fixture(scope="module")
 def expected(bundle):
     return Encoder.load(bundle).encode(TEXTS)
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_bound_runs_give_what_runs_give(bundle, cards, normalize):
-    encoder = Encoder.load(bundle)
-    assert encoder.devices == ["cuda:0"]
-    plain = encoder.pipeline.model.runner.session()
-    for batch_size in (1, 64, 2, 32):
-        found = encoder.encode(TEXTS, batch_size=batch_size, normalize_embeddings=normalize)
-        encoder.pipeline.model.runner._bound, bound = None, encoder.pipeline.model.runner._bound
-        expected = encoder.encode(TEXTS, batch_size=batch_size, normalize_embeddings=normalize)
-        encoder.pipeline.model.runner._bound = bound
-        np.testing.assert_array_equal(found, expected)
-    assert encoder.pipeline.model.runner.session() is plain
-
-
-def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch):
-    encoder = Encoder.load(bundle)
-    pool = encoder.pipeline.model.runner._bound
-    encoder.encode(TEXTS)
-    (buffers,) = pool._free
-    pointers = {name: value.data_ptr() for name, (_, value) in buffers._inputs.items()}
-    assert set(pointers) == set(encoder.pipeline.model.runner.inputs)
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-6)
-    assert pool._free == [buffers]
-    assert pointers == {name: value.data_ptr() for name, (_, value) in buffers._inputs.items()}
-
-    threads = [threading.Thread(target=encoder.encode, args=(TEXTS,)) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert 1 <= len(pool._free) <= 4
-    monkeypatch.setattr(binding_module, "_KEEP_TOKENS", 1)
-    pool._free.clear()
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-6)
-    assert not pool._free
-
-
-def test_a_failed_bound_run_names_the_card_and_leaves_no_buffers(bundle, cards):
-    from mirror_rt.tokens.padding import RaggedTokens
-
-    encoder = Encoder.load(bundle, devices=[2])
-    with pytest.raises(BundleError, match="failed on cuda:2 on 1 texts of 3 tokens"):
-        encoder.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]))
-    assert not encoder.pipeline.model.runner._bound._free
-    assert encoder.encode("a").shape == (32,)
 
 
 def test_rows_that_are_not_finite_run_again_on_the_same_card(bundle_copy, bundle, cards, expected):
@@ -306,34 +258,18 @@ def test_what_cannot_be_captured_is_refused(bundle_copy, cards, monkeypatch):
 # What onnxruntime is told
 
 
-def test_options_of_cuda():
-    (cuda, cpu) = with_options([CUDA, CPU], 2, precision="fp16", options={"gpu_mem_limit": 10})
-    assert cuda == (
-        CUDA,
-        {"device_id": "2", "arena_extend_strategy": "kSameAsRequested", "use_tf32": "0",
-         "gpu_mem_limit": "10"},
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("free", "limit"),
+    [(140 << 30, (140 << 30) * 15 // 16), (4 << 30, 7 << 29), (600 << 20, 300 << 20), (None, None)],
+)
+def test_options_of_cuda(monkeypatch, free, limit):
+    monkeypatch.setattr("mirror_rt.inference.devices.free_memory", {2: free}.get)
+    (cuda, cpu) = with_options([CUDA, CPU], 2, {"use_tf32": True})
+    expected = {"device_id": "2", "arena_extend_strategy": "kNextPowerOfTwo", "use_tf32": "1"}
+    assert cuda == (CUDA, expected if limit is None else expected | {"gpu_mem_limit": str(limit)})
     assert cpu == (CPU, {})
-    ((_, options),) = with_options([CUDA], 0, precision="fp32", options={"use_tf32": True})
-    assert options["use_tf32"] == "1"
-
-
-def test_options_of_tensorrt(tmp_path, monkeypatch):
-    monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path))
-    shapes = {"trt_profile_max_shapes": "input_ids:64x512"}
-    (tensorrt, cuda, _) = with_options([TENSORRT, CUDA, CPU], 1, precision="fp16", options=shapes)
-    assert (tmp_path / "tensorrt").is_dir()
-    assert tensorrt[1] == {
-        "device_id": "1",
-        "trt_fp16_enable": "1",
-        "trt_engine_cache_enable": "1",
-        "trt_engine_cache_path": str(tmp_path / "tensorrt"),
-        "trt_timing_cache_enable": "1",
-        "trt_timing_cache_path": str(tmp_path / "tensorrt"),
-        **shapes,
-    }
-    assert cuda[1]["device_id"] == "1"
-    assert "trt_profile_max_shapes" not in cuda[1]
+    ((_, options),) = with_options([CUDA], 2, {"gpu_mem_limit": 10})
+    assert options["gpu_mem_limit"] == "10"
 
 
 @pytest.fixture
@@ -350,7 +286,7 @@ def cuda_build(monkeypatch):
         return made
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", open_session)
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [TENSORRT, CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr("mirror_rt.inference.graph_loading.why_not", lambda *_: None)
     monkeypatch.setattr("mirror_rt.inference.devices.nvidia_cards", lambda: 2)
     for module in ("graph_loading", "session"):
@@ -370,16 +306,6 @@ def test_what_a_cuda_session_is_opened_with(bundle, cuda_build, expected):
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
     assert encoder.pipeline.model.run_cost > 1000
     encoder.close()
-
-
-def test_tensorrt(bundle, cuda_build, expected, tmp_path, monkeypatch):
-    monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path))
-    encoder = Encoder.load(bundle, providers="tensorrt")
-    assert encoder.providers == [TENSORRT, CUDA, CPU]
-    assert cuda_build[0][1][0][1]["trt_engine_cache_path"] == str(tmp_path / "tensorrt")
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
-    with pytest.raises(ConfigError, match="trt_cuda_graph_enable"):
-        Encoder.load(bundle, providers="tensorrt", cuda_graphs=True)
 
 
 def test_cuda_after_a_fork_says_what_to_do(bundle, cuda_build):

@@ -24,6 +24,7 @@ def gpu_wheel(tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
         monkeypatch.setattr(onnxruntime, "get_available_providers", fake.get_available_providers)
         monkeypatch.setattr("mirror_rt.inference.providers.nvidia_cards", lambda: cards)
+        monkeypatch.setattr(shared_libraries, "card_files", lambda: [])
 
     caplog.set_level(logging.INFO, logger="mirror_rt")
     return make
@@ -68,13 +69,16 @@ def test_a_card_that_the_cpu_wheel_leaves_idle_is_mentioned_once(bundle, monkeyp
 
 
 class Driver:
-    """A libcuda.so.1 that does not start."""
+    """A libcuda.so.1 that does not start, or offers no card."""
 
     def __init__(self, code):
         self.code = code
 
     def cuInit(self, flags):  # noqa: N802  # its name
         return self.code
+
+    def cuDeviceGetCount(self, count):  # noqa: N802
+        return 0  # of no cards
 
     def cuGetErrorString(self, code, text):  # noqa: N802
         text._obj.value = b"driver/library version mismatch"
@@ -94,6 +98,66 @@ def test_a_driver_that_does_not_start_is_an_error(bundle, gpu_wheel, monkeypatch
     assert [record for record in caplog.records if record.levelno == logging.WARNING]
     monkeypatch.setattr(shared_libraries.ctypes, "CDLL", lambda *_: Driver(100))  # no card
     assert Encoder.load(bundle).providers == [CPU]
+
+
+@pytest.mark.parametrize("code", [None, 0, 34, 100], ids=["no driver", "none", "stub", "no card"])
+def test_a_card_that_the_driver_does_not_offer_is_an_error(bundle, gpu_wheel, monkeypatch, code):
+    """Its device file shows that it is there."""
+
+    def load(*_):
+        if code is None:
+            raise OSError("libcuda.so.1: cannot open shared object file")
+        return Driver(code)
+
+    gpu_wheel(cards=0, missing=[])
+    monkeypatch.setattr(shared_libraries, "card_files", lambda: ["/dev/nvidia0"])
+    monkeypatch.setattr(shared_libraries.ctypes, "CDLL", load)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    lacks = "is not installed" if code is None else "offers no card"
+    with pytest.raises(ProviderError, match=f"/dev/nvidia0, and the NVIDIA driver {lacks}"):
+        Encoder.load(bundle)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hidden on purpose
+    assert Encoder.load(bundle).providers == [CPU]
+
+
+class MemoryDriver(Driver):
+    """A driver of one card, which counts the contexts that are current in this thread."""
+
+    current = 0
+
+    def cuDeviceGet(self, card, number):  # noqa: N802
+        card._obj.value = 70 + number
+        return 0 if number == 0 else 101
+
+    def cuDevicePrimaryCtxRetain(self, context, card):  # noqa: N802
+        context._obj.value = 7 * card.value
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context):  # noqa: N802
+        self.current += context.value == 490
+        return 0
+
+    def cuMemGetInfo_v2(self, free, total):  # noqa: N802
+        assert self.current == 1
+        free._obj.value, total._obj.value = 5 << 30, 8 << 30
+        return self.code
+
+    def cuCtxPopCurrent_v2(self, context):  # noqa: N802
+        self.current -= 1
+        return 0
+
+
+def test_the_free_memory_of_a_card(monkeypatch):
+    driver = MemoryDriver(0)
+    monkeypatch.setattr(shared_libraries.ctypes, "CDLL", lambda *_: driver)
+    assert shared_libraries.free_memory(0) == 5 << 30
+    assert shared_libraries.free_memory(1) is None  # there is no such card
+    assert driver.current == 0
+    monkeypatch.setattr(driver, "cuMemGetInfo_v2", lambda *_: 2)
+    assert shared_libraries.free_memory(0) is None
+    assert driver.current == 0
+    monkeypatch.setattr(shared_libraries.ctypes, "CDLL", lambda *_: Driver(100))
+    assert shared_libraries.free_memory(0) is None
 
 
 def test_cuda_asked_for_by_name_is_an_error_without_a_card_too(bundle, gpu_wheel):

@@ -1,9 +1,11 @@
-"""Convert a graph to float16, except for what could overflow or lose digits.
+"""Convert a graph to float16 or bfloat16, except for what could overflow or lose digits.
 
-Matrix products, attention and GELU run in float16; norms, sums, softmax outside of fused
+Matrix products, attention and GELU run in 16 bits; norms, sums, softmax outside of fused
 attention, pooling and normalisation run in float32 (fused attention computes its softmax in
 float32 itself). `onnxruntime.transformers.float16` would hold several copies of the model in
-memory, and silently clip numbers beyond the range of float16 to 65,504.
+memory, and silently clip numbers beyond the range of float16 to 65,504. bfloat16 has the range of
+float32, but onnxruntime has no bfloat16 kernels for fused attention (in all versions that run
+bundles), so that attention runs in float16 there.
 """
 
 from __future__ import annotations
@@ -24,52 +26,59 @@ from mirror_export.graph.graph_edit import (
 )
 from mirror_export.graph.probe import Probe
 
-_SINGLE, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+_SINGLE, _HALF, _BRAIN = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
+_FLOATS = (_SINGLE, _HALF, _BRAIN)
 
 _COMPUTES = {"MatMul", "Attention", "PackedAttention", "MultiHeadAttention"}
 _COMPUTES |= {"BiasGelu", "FastGelu", "Gelu"}
 # Operators that only move numbers keep the precision of their input.
 _MOVES = {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Expand", "Tile"}
+# Operators for which onnxruntime 1.20 has no bfloat16 kernel. The packed ones have none in 1.31.
+_NO_BFLOAT16 = {"Attention", "PackedAttention", "MultiHeadAttention", "Gelu", "Tile"}
 # A quarter of the largest float16: other texts may give larger numbers than those measured.
 _LIMIT = 65_504 / 4
 
 
-def to_half(model: ir.Model, keep: Collection[str] = ()) -> None:
+def to_half(model: ir.Model, keep: Collection[str] = (), kind: ir.DataType = _HALF) -> None:
     """Convert a float32 graph in place; its inputs and outputs stay as they are.
 
     Args:
         model: the graph.
         keep: names of layers, as `layer_name` gives them, to leave in float32.
+        kind: float16 or bfloat16.
     """
     graph = model.graph
     split_embeddings(graph)
     for node in list(graph):
         if node.op_type == "Gather" and is_weight(node.inputs[0], 2):
-            _compute_in_half(graph, node, only=(0,))
+            _compute_in(graph, node, kind, only=(0,))
         elif node.op_type in _COMPUTES and layer_name(node) not in keep:
-            _compute_in_half(graph, node)
-        elif node.op_type in _MOVES and getattr(node.inputs[0], "dtype", None) == _HALF:
-            _compute_in_half(graph, node, only=(0,))
+            _compute_in(graph, node, _HALF if node.op_type in _NO_BFLOAT16 else kind)
+        elif (moved := _moved(node)) is not None:
+            _compute_in(graph, node, moved, only=(0,))
         else:
             _compute_in_single(graph, node)
     for i, output in enumerate(graph.outputs):
-        if output.dtype == _HALF:
+        if output.dtype in (_HALF, _BRAIN):
             graph.outputs[i] = _cast(graph, output, _SINGLE)
-            output.name, graph.outputs[i].name = f"{output.name}.fp16", output.name
+            output.name, graph.outputs[i].name = f"{output.name}.half", output.name
     remove_unused(graph)
 
 
-def single_layers(model: ir.Model, probe: Probe) -> list[str]:
+def single_layers(model: ir.Model, probe: Probe, kind: ir.DataType = _HALF) -> list[str]:
     """Return the layers that must stay in float32: those that may overflow or follow the pooling.
 
     Args:
         model: the float32 graph; it is changed in place.
         probe: runs the graph to measure inputs, outputs and projections of the layers.
+        kind: float16 or bfloat16, in which only attention and its like may overflow.
     """
     graph = model.graph
     split_embeddings(graph)
     layers = [node for node in graph if node.op_type in _COMPUTES]
-    kept = {layer_name(node) for node in layers if _follows_pooling(node) or _has_large(node)}
+    kept = {layer_name(node) for node in layers if _follows_pooling(node)}
+    layers = [node for node in layers if kind == _HALF or node.op_type in _NO_BFLOAT16]
+    kept |= {layer_name(node) for node in layers if _has_large(node)}
     owners, outputs = [], []
     for node in layers:
         tape = ir.tape.Tape(graph)
@@ -80,7 +89,7 @@ def single_layers(model: ir.Model, probe: Probe) -> list[str]:
                 graph.outputs.append(largest)
                 owners.append(layer_name(node))
                 outputs.append(largest)
-    for found in probe.run(model, outputs):
+    for found in probe.run(model, outputs) if outputs else ():  # none would stand for all
         kept |= {owner for owner, x in zip(owners, found, strict=True) if not x <= _LIMIT}
     return sorted(kept)
 
@@ -107,23 +116,31 @@ def _has_large(node: ir.Node) -> bool:
     )
 
 
-def _compute_in_half(
-    graph: ir.Graph, node: ir.Node, *, only: tuple[int, ...] | None = None
+def _moved(node: ir.Node) -> ir.DataType | None:
+    """Return the 16-bit type of the numbers that a node only moves; None if it does more."""
+    value = node.inputs[0] if node.op_type in _MOVES else None
+    if value is None or value.dtype not in (_HALF, _BRAIN):
+        return None
+    return None if value.dtype == _BRAIN and node.op_type in _NO_BFLOAT16 else value.dtype
+
+
+def _compute_in(
+    graph: ir.Graph, node: ir.Node, kind: ir.DataType, *, only: tuple[int, ...] | None = None
 ) -> None:
-    """Give a node its float32 inputs as float16: all, or those at the positions `only`."""
+    """Give a node its float inputs as `kind`: all, or those at the positions `only`."""
     for i, value in enumerate(node.inputs):
-        if value is not None and value.dtype == _SINGLE and (only is None or i in only):
-            half = (
-                _cast(graph, value, _HALF) if value.const_value is None else _halved(graph, value)
-            )
-            node.replace_input_with(i, half)
+        if value is None or value.dtype not in _FLOATS or (only is not None and i not in only):
+            continue
+        if value.dtype != kind:
+            make = _cast if value.const_value is None else _halved
+            node.replace_input_with(i, make(graph, value, kind))
     for output in node.outputs:
-        output.dtype = _HALF
+        output.dtype = kind
 
 
 def _compute_in_single(graph: ir.Graph, node: ir.Node) -> None:
     for i, value in enumerate(node.inputs):
-        if value is not None and value.dtype == _HALF:
+        if value is not None and value.dtype in (_HALF, _BRAIN):
             node.replace_input_with(i, _cast(graph, value, _SINGLE))
 
 
@@ -142,9 +159,9 @@ def _cast(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     return node.outputs[0]
 
 
-def _halved(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    """Return the weight in float16; it is converted when it is written."""
-    shape = array(value).shape
+def _halved(graph: ir.Graph, value: ir.Value, kind: ir.DataType) -> ir.Value:
+    """Return the weight in 16 bits; it is converted when it is written."""
+    name = f"{value.name}.{'fp16' if kind == _HALF else 'bf16'}"
     return lazy_constant(
-        graph, f"{value.name}.fp16", lambda: by_rows(value, np.asarray, np.float16), _HALF, shape
+        graph, name, lambda: by_rows(value, np.asarray, kind.numpy()), kind, array(value).shape
     )

@@ -144,6 +144,8 @@ def _mapped(value: ir.Value, location: str, offset: int) -> onnx.TensorProto:
 def _content(value: ir.Value) -> memoryview:
     """Return the numbers of a weight, little-endian, row by row."""
     array = np.ascontiguousarray(_tensor(value).numpy())
+    if array.dtype.kind == "V":  # numpy does not know bfloat16, and gives no view of its memory
+        array = array.view(f"u{array.itemsize}")
     return array.astype(array.dtype.newbyteorder("<"), copy=False).data
 
 
