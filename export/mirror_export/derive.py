@@ -13,6 +13,7 @@ from mirror_export.graph.fusion import describe_graph
 from mirror_export.graph.graph_edit import read_graph, share_weights, source
 from mirror_export.graph.half import single_layers, to_half
 from mirror_export.graph.int8 import quantize
+from mirror_export.graph.key_lengths import use_key_lengths
 from mirror_export.graph.onnx_file import write_onnx
 from mirror_export.graph.padding_free import can_pack, check_packed, pack
 from mirror_export.graph.probe import Probe
@@ -103,12 +104,14 @@ def write_graph(
     path = folder / file
     model = read_graph(folder / Layout.model)
     layers = sum(node.op_type == "Attention" for node in model.graph)
-    if target == "cuda":
-        pack(model)
     if precision == "fp16":
         to_half(model, keep)
     elif precision == "int8":
         quantize(model, keep)
+    if target == "cuda":
+        pack(model)
+    elif precision == "fp16":
+        use_key_lengths(model)
     if weights:
         share_weights(model, folder / weights)
         ir.save(model, path)

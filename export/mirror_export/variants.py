@@ -149,7 +149,7 @@ def _compared(
 ) -> tuple[Variant, ParityReport | None]:
     """Return the variant with its parity, or with the reason why it was not checked."""
     provider = _CPU
-    if "PackedAttention" in variant.graph["fused"]:
+    if "PackedMultiHeadAttention" in variant.graph["fused"]:
         onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="checking a bundle")
         if _CUDA not in onnxruntime.get_available_providers():
             unchecked = f"needs {_CUDA}, which is not here"

@@ -16,7 +16,10 @@ from mirror_export.graph.padding_free import check_packed
 from mirror_export.pack.sources import fingerprint
 from mirror_export.parity import GATES, ParityReport
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, ModelError, ParityError
+from mirror_rt.diagnostics.attention import read_attention
+from mirror_rt.inference.attention_kernels import Attention
 from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_rt.tokens.joining import graph_inputs
 from mirror_train import TorchEncoder
 from ort_reference import evaluator
 from paths import ROOT
@@ -42,7 +45,7 @@ def exported(tmp_path_factory, tiny_model):
 
 def batch(encoder, texts):
     tokens = encoder.pipeline.tokenizer(texts).tokens
-    return tokens.pad(np.arange(len(texts)), pad_id=encoder.manifest.pad_id)._asdict()
+    return tokens.pad(np.arange(len(texts)), pad_id=encoder.manifest.pad_id)
 
 
 @pytest.mark.parametrize("family", TINY)
@@ -58,18 +61,37 @@ def test_float16_in_every_family(family, exported, tiny_model):
 @pytest.mark.parametrize("variant", ["fp32-cuda", "fp16-cuda"])
 @pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert"])
 def test_without_padding(variant, family, exported):
-    """CUDA's operators, run by numpy: right for texts of different lengths in one batch."""
+    """CUDA's operators, run by numpy: right for texts of different lengths in one batch.
+
+    A graph that is captured is given all places, and what it computes of the padding is NaN.
+    """
     folder = exported(family)
     encoder = Encoder.load(folder, threads=1)
     found = evaluator(folder / Manifest.read(folder).variant(variant).file)
-    arrays = batch(encoder, TEXTS)
-    feeds = {name: arrays[name] for name in found.input_names}
-    with np.errstate(all="ignore"):  # MPNet takes the logarithm of 0, XLM-RoBERTa
-        vectors, _, hidden = found.run(None, feeds)
-    np.testing.assert_allclose(
-        vectors, encoder.encode(TEXTS), atol=1e-5 if variant == "fp32-cuda" else 2e-3
-    )
-    assert hidden.shape == (*arrays["input_ids"].shape, 32)
+    padded, expected = batch(encoder, TEXTS), encoder.encode(TEXTS)
+    for captured in (False, True):
+        feeds = graph_inputs(padded, found.input_names, keep_padding=captured)
+        tokens = padded.input_ids.size if captured else padded.attention_mask.sum()
+        assert feeds["token_indices"].shape == (tokens,)
+        with np.errstate(all="ignore"):  # MPNet takes the logarithm of 0, XLM-RoBERTa
+            vectors, _, hidden = found.run(None, feeds)
+        tolerance = 1e-5 if variant == "fp32-cuda" else 2e-3
+        np.testing.assert_allclose(vectors, expected, atol=tolerance)
+        assert hidden.shape == (*padded.input_ids.shape, 32)
+        assert not hidden[padded.attention_mask == 0].any()
+
+
+def test_what_the_graphs_attend_with(exported):
+    """Flash attention and cuDNN need half precision, joined tokens or the lengths of texts."""
+    variants = Manifest.read(exported("bert")).variants
+    forms = {"fp32": ("Attention", "fp32", "tokens"), "fp16": ("Attention", "fp16", "lengths"),
+             "fp32-cuda": ("PackedMultiHeadAttention", "fp32", None),
+             "fp16-cuda": ("PackedMultiHeadAttention", "fp16", None)}  # fmt: skip
+    for name, (operator, precision, mask) in forms.items():
+        found = list(read_attention(exported("bert") / variants[name].file))
+        assert found == [Attention(operator, precision, 16, mask)] * 2
+    (biased, _) = read_attention(exported("mpnet") / variants["fp16-cuda"].file)
+    assert biased.position_bias
 
 
 def test_the_packed_graphs_hold_no_weights_of_their_own(exported):
@@ -118,7 +140,9 @@ def test_on_cuda(variant, exported):
 
 
 def test_a_packed_graph_of_other_counts_is_refused(exported):
-    with pytest.raises(ModelError, match=r"holds 0 RemovePadding \(expected 1\), 0 PackedAtt"):
+    with pytest.raises(
+        ModelError, match=r"holds 0 PackedMultiHeadAttention \(expected 2\), 0 Rest"
+    ):
         check_packed(read_graph(exported("bert") / "onnx" / "model.onnx"), 2)
 
 
@@ -344,8 +368,8 @@ def test_models_over_two_gigabytes(tiny_bert, tmp_path, monkeypatch):
         np.abs(Encoder.load(tmp_path / "b", variant="fp16").encode(TEXTS) - expected).max() < 2e-3
     )
     reference = evaluator(tmp_path / "b" / manifest.variant("fp32-cuda").file)
-    arrays = batch(Encoder.load(tmp_path / "b"), TEXTS)
-    vectors = reference.run(None, {name: arrays[name] for name in reference.input_names})[0]
+    padded = batch(Encoder.load(tmp_path / "b"), TEXTS)
+    vectors = reference.run(None, graph_inputs(padded, reference.input_names))[0]
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
