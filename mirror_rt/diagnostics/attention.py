@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -25,7 +25,7 @@ _POSITION_BIAS = {"Attention": 5, "PackedAttention": 5, "PackedMultiHeadAttentio
 
 
 def describe_attention(
-    folder: Path, manifest: Manifest, capability: tuple[int, int], options: dict[str, Any]
+    folder: Path, manifest: Manifest, capability: tuple[int, int], options: Mapping[str, Any]
 ) -> Iterator[tuple[str, bool]]:
     """Yield a line for each graph that may run on a card, and whether its form is an earlier one.
 

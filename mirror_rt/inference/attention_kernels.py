@@ -65,8 +65,9 @@ class _Allowed:
         cls, sdpa_kernel: int, environment: Mapping[str, str], capability: tuple[int, int]
     ) -> _Allowed:
         if sdpa_kernel > 0:
-            asked = (_FLASH, _EFFICIENT, _TRT_FUSED, _TRT_FLASH, _CUDNN)
-            return cls(*(sdpa_kernel & bit > 0 for bit in asked), least_fp32_length=0)
+            bits = (_FLASH, _EFFICIENT, _TRT_FUSED, _TRT_FLASH, _CUDNN)
+            flash, efficient, trt, trt_flash, cudnn = (sdpa_kernel & bit > 0 for bit in bits)
+            return cls(flash, efficient, trt, trt_flash, cudnn, least_fp32_length=0)
 
         def told(name: str, default: bool = False) -> bool:
             return environment.get(f"ORT_{name}", str(int(default))) == "1"

@@ -89,7 +89,7 @@ def test_what_the_graphs_attend_with(exported):
              "fp16-cuda": ("PackedMultiHeadAttention", "fp16", None)}  # fmt: skip
     for name, (operator, precision, mask) in forms.items():
         found = list(read_attention(exported("bert") / variants[name].file))
-        assert found == [Attention(operator, precision, 16, mask)] * 2
+        assert found == [Attention(operator, precision, 8, mask)] * 2
     (biased, _) = read_attention(exported("mpnet") / variants["fp16-cuda"].file)
     assert biased.position_bias
 

@@ -65,11 +65,10 @@ def check_packed(model: ir.Model, layers: int) -> None:
 
 def _add_inputs(graph: ir.Graph) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Add the inputs of `JoinedTokens`; return them, the last two as int32 for the operators."""
-    batch, length = graph.inputs[0].shape or (None, None)
-    shapes = ([_TOKENS], [batch, length], [ir.SymbolicDim("starts")])
+    shapes = (ir.Shape([_TOKENS]), graph.inputs[0].shape, ir.Shape([ir.SymbolicDim("starts")]))
     kind = ir.TensorType(ir.DataType.INT64)
     given = [
-        ir.Value(name=name, shape=ir.Shape(shape), type=kind)
+        ir.Value(name=name, shape=shape, type=kind)
         for name, shape in zip(JoinedTokens._fields, shapes, strict=True)
     ]
     graph.inputs.extend(given)
@@ -94,7 +93,7 @@ def _join_tokens(graph: ir.Graph, first: ir.Node, indices: ir.Value) -> None:
     tape = ir.tape.Tape()
     flat = constant(graph, "packing.flat", np.array([-1, hidden.shape[2]]))
     joined = tape.op("Gather", [tape.op("Reshape", [hidden, flat]), indices], {"axis": 0})
-    joined.dtype, joined.shape = hidden.dtype, ir.Shape([_TOKENS, hidden.shape[2]])
+    joined.type, joined.shape = hidden.type, ir.Shape([_TOKENS, hidden.shape[2]])
     graph.insert_after(producer, tape.nodes)
     for user, i in users:
         user.replace_input_with(i, joined)
@@ -112,7 +111,7 @@ def _pack_attention(graph: ir.Graph, node: ir.Node, offsets: ir.Value, starts: i
     parts = tape.op_multi_out("Split", [weight], {"axis": 1, "num_outputs": 3}, num_outputs=3)
     projected = [tape.op("MatMul", [hidden, part]) for part in parts]
     for value in (*parts, *projected):
-        value.dtype = weight.dtype
+        value.type = weight.type
     inputs = [*projected, bias, offsets, starts, position_bias]
     packed = tape.op("PackedMultiHeadAttention", inputs, attributes, domain=ORT)
     replace(graph, node, tape, packed)
