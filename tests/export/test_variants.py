@@ -137,6 +137,11 @@ def test_on_cuda(variant, exported):
     parity = Manifest.read(exported("bert")).variant(variant).parity
     assert parity["passed"]
     assert parity["provider"] == "CUDAExecutionProvider"
+    expected = Encoder.load(exported("bert"), providers="cpu", variant="fp32").encode(TEXTS)
+    options = {"providers": "cuda", "variant": variant, "cuda_graphs": True}
+    with Encoder.load(exported("bert"), **options) as encoder:
+        for rows in (1, 3, 5, 1):
+            np.testing.assert_allclose(encoder.encode(TEXTS[:rows]), expected[:rows], atol=5e-3)
 
 
 def test_a_packed_graph_of_other_counts_is_refused(exported):
