@@ -59,10 +59,11 @@ def derive(
     `folder` holds the float32 graph, described by `traced`, and the tokenizer; layers are measured
     on `texts`.
     """
-    packs = can_pack(read_graph(folder / Layout.model))
+    # Without padding there is none to pool.
+    packs = manifest.pad_to is None and can_pack(read_graph(folder / Layout.model))
     if not packs and any(name.endswith("-cuda") for name in wanted):
         logger.warning(
-            "this architecture has no padding-free form: its cuda variants are the graphs that "
+            "this model has no padding-free form: its cuda variants are the graphs that "
             "every execution provider runs"
         )
     half = any(KINDS[name].precision == "fp16" for name in wanted)

@@ -23,11 +23,13 @@ class JoinedTokens(NamedTuple):
 
     Attributes:
         token_indices: [T], the places in the flattened batch of the tokens to compute.
+        token_positions: [rows, length], where each token is in the joined ones; 0 for the padding.
         token_offset: [rows, length], the places of all tokens, and then those of the padding.
         cumulative_sequence_length: [rows + 1], where each text begins and the last one ends.
     """
 
     token_indices: Int64
+    token_positions: Int64
     token_offset: Int64
     cumulative_sequence_length: Int64
 
@@ -41,11 +43,14 @@ def join_tokens(attention_mask: Int64, *, keep_padding: bool = False) -> JoinedT
             to no text: CUDA graphs take arrays whose sizes do not depend on the texts.
     """
     real = attention_mask.reshape(-1) != 0
-    places = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])
+    tokens = np.flatnonzero(real)
+    places = np.concatenate([tokens, np.flatnonzero(~real)])
+    positions = np.zeros(attention_mask.shape, dtype=np.int64)
+    positions.reshape(-1)[tokens] = np.arange(len(tokens))
     starts = np.zeros(len(attention_mask) + 1, dtype=np.int64)
     np.cumsum(attention_mask.sum(axis=1), out=starts[1:])
-    kept = places if keep_padding else places[: starts[-1]]
-    return JoinedTokens(kept, places.reshape(attention_mask.shape), starts)
+    kept = places if keep_padding else tokens
+    return JoinedTokens(kept, positions, places.reshape(attention_mask.shape), starts)
 
 
 def graph_inputs(

@@ -41,7 +41,8 @@ def load(folder, manifest, **options):
 
 def test_where_joined_tokens_are():
     mask = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
-    indices, offset, starts = join_tokens(mask)
+    indices, positions, offset, starts = join_tokens(mask)
+    assert positions.tolist() == [[0, 1, 0], [2, 0, 0], [3, 4, 5]]
     assert indices.tolist() == [0, 1, 3, 6, 7, 8]
     assert offset.tolist() == [[0, 1, 3], [6, 7, 8], [2, 4, 5]]
     assert starts.tolist() == [0, 2, 3, 6]

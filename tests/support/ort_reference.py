@@ -25,14 +25,6 @@ def _softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-class RestorePadding(_Microsoft):
-    def _run(self, x, offsets):
-        batch, length = offsets.shape
-        spread = np.zeros((batch * length, x.shape[1]), x.dtype)
-        spread[offsets.ravel()[: len(x)]] = x
-        return (spread.reshape(batch, length, -1),)
-
-
 class PackedMultiHeadAttention(_Microsoft):
     def _run(
         self,
@@ -84,6 +76,10 @@ class BiasGelu(_Microsoft):
 
 
 def evaluator(path) -> ReferenceEvaluator:
-    operators = [RestorePadding, PackedMultiHeadAttention]
-    operators += [SkipLayerNormalization, EmbedLayerNormalization, BiasGelu]
+    operators = [
+        PackedMultiHeadAttention,
+        SkipLayerNormalization,
+        EmbedLayerNormalization,
+        BiasGelu,
+    ]
     return ReferenceEvaluator(str(path), new_ops=operators)

@@ -1,4 +1,4 @@
-"""Let the CPU run a float32 graph for CUDA: its operators as functions of ONNX's own."""
+"""Let the CPU run a float32 graph for CUDA: its attention as a function of ONNX's own operators."""
 
 from __future__ import annotations
 
@@ -56,36 +56,15 @@ PackedMultiHeadAttention <num_heads, scale> (query, key, value, bias, offset, st
   out = Reshape (joined, shape)
 }
 """
-_RESTORE = """
-<domain: "test", opset_import: ["": 20]>
-RestorePadding (x, offset) => (out) {
-  all = Constant <value_ints = [-1]> ()
-  zero = Constant <value_ints = [0]> ()
-  one = Constant <value_ints = [1]> ()
-  flat = Reshape (offset, all)
-  tokens = Shape <start = 0, end = 1> (x)
-  width = Shape <start = 1, end = 2> (x)
-  first = Slice (flat, zero, tokens)
-  places = Cast <to = 7> (first)
-  at = Unsqueeze (places, one)
-  size = Shape (flat)
-  whole = Concat <axis = 0> (size, width)
-  blank = ConstantOfShape (whole)
-  spread = ScatterND (blank, at, x)
-  shape = Shape (offset)
-  padded = Concat <axis = 0> (shape, width)
-  out = Reshape (spread, padded)
-}
-"""
 
 
 def write_packed_for_cpu(graph: Path, out: Path) -> None:
-    """Write the padding-free graph `graph` with functions for what only CUDA has."""
+    """Write the padding-free graph `graph` with a function for the operator that only CUDA has."""
     model = onnx.load(graph)
-    functions = [onnx.parser.parse_function(text) for text in (_ATTENTION, _RESTORE)]
+    function = onnx.parser.parse_function(_ATTENTION)
     for node in model.graph.node:
-        if node.op_type in {function.name for function in functions}:
-            node.domain = "test"
-    model.functions.extend(functions)
+        if node.op_type == function.name:
+            node.domain = function.domain
+    model.functions.append(function)
     model.opset_import.append(onnx.helper.make_opsetid("test", 1))
     onnx.save(model, out)

@@ -1,7 +1,7 @@
 """Make a fused graph padding-free, for CUDA: the tokens of a batch joined into one sequence.
 
 Where the tokens are is computed on the host (mirror_rt/tokens/joining.py), and given to the graph
-as three more inputs. An operator that counts the tokens on the card (`RemovePadding`, as
+as four more inputs. An operator that counts the tokens on the card (`RemovePadding`, as
 `onnxruntime.transformers.convert_to_packing_mode` uses it) waits for the card in every run, and so
 cannot be captured as a CUDA graph. Texts must be padded on the right.
 """
@@ -36,11 +36,11 @@ def pack(model: ir.Model) -> None:
     graph = model.graph
     attentions = [node for node in graph if node.op_type == "Attention"]
     last = [node for node in graph if node.op_type in _NORMS and _rank(node.outputs[0]) == 3][-1]
-    indices, offsets, starts = _add_inputs(graph)
+    indices, positions, offsets, starts = _add_inputs(graph)
     _join_tokens(graph, attentions[0], indices)
     for node in attentions:
         _pack_attention(graph, node, offsets, starts)
-    _restore_padding(graph, last.outputs[0], offsets)
+    _restore_padding(graph, last.outputs[0], positions)
     for node in graph:
         for value in node.outputs:
             if not value.is_graph_output():
@@ -55,7 +55,7 @@ def check_packed(model: ir.Model, layers: int) -> None:
         ModelError: their numbers are not those of a model with so many layers.
     """
     found = Counter(node.op_type for node in model.graph)
-    expected = {"PackedMultiHeadAttention": layers, "RestorePadding": 1, "Attention": 0}
+    expected = {"PackedMultiHeadAttention": layers, "Attention": 0}
     if wrong := [name for name, count in expected.items() if found[name] != count]:
         raise ModelError(
             "the padding-free graph holds "
@@ -63,9 +63,10 @@ def check_packed(model: ir.Model, layers: int) -> None:
         )
 
 
-def _add_inputs(graph: ir.Graph) -> tuple[ir.Value, ir.Value, ir.Value]:
+def _add_inputs(graph: ir.Graph) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
     """Add the inputs of `JoinedTokens`; return them, the last two as int32 for the operators."""
-    shapes = (ir.Shape([_TOKENS]), graph.inputs[0].shape, ir.Shape([ir.SymbolicDim("starts")]))
+    padded, starts = graph.inputs[0].shape, ir.Shape([ir.SymbolicDim("starts")])
+    shapes = (ir.Shape([_TOKENS]), padded, padded, starts)
     kind = ir.TensorType(ir.DataType.INT64)
     given = [
         ir.Value(name=name, shape=shape, type=kind)
@@ -73,11 +74,11 @@ def _add_inputs(graph: ir.Graph) -> tuple[ir.Value, ir.Value, ir.Value]:
     ]
     graph.inputs.extend(given)
     tape = ir.tape.Tape()
-    narrow = [tape.op("Cast", [value], {"to": ir.DataType.INT32}) for value in given[1:]]
+    narrow = [tape.op("Cast", [value], {"to": ir.DataType.INT32}) for value in given[2:]]
     for value in narrow:
         value.dtype = ir.DataType.INT32
     graph.insert_before(graph[0], tape.nodes)
-    return given[0], narrow[0], narrow[1]
+    return given[0], given[1], narrow[0], narrow[1]
 
 
 def _join_tokens(graph: ir.Graph, first: ir.Node, indices: ir.Value) -> None:
@@ -117,27 +118,23 @@ def _pack_attention(graph: ir.Graph, node: ir.Node, offsets: ir.Value, starts: i
     replace(graph, node, tape, packed)
 
 
-def _restore_padding(graph: ir.Graph, hidden: ir.Value, offsets: ir.Value) -> None:
+def _restore_padding(graph: ir.Graph, hidden: ir.Value, positions: ir.Value) -> None:
     """Restore the padding for all readers of the hidden states, including the graph's output.
 
-    The padding becomes zero, because a captured graph computes as many tokens as fit, and those
-    that no text has are never written by the attention: they may be NaN, also times a mask of 0.
+    The padding becomes a copy of some token of a text: a captured graph computes as many tokens
+    as fit, and those that no text has are never written by the attention, so they may be NaN, also
+    times a mask of 0. `RestorePadding` would wait for the card to check the places of the tokens.
     """
     producer = hidden.producer()
     assert producer is not None  # it is the output of a norm
-    (mask,) = (value for value in graph.inputs if value.name == "attention_mask")
-    zero = np.zeros((), (hidden.dtype or ir.DataType.FLOAT).numpy())
-    tape = ir.tape.Tape()
-    spread = tape.op("RestorePadding", [hidden, offsets], domain=ORT)
-    real = tape.op("Cast", [mask], {"to": ir.DataType.BOOL})
-    real = tape.op("Unsqueeze", [real, constant(graph, "packing.last", np.array([2]))])
-    restored = tape.op("Where", [real, spread, constant(graph, "packing.zero", zero)])
+    node = ir.Node("", "Gather", [hidden, positions], [ir.AttrInt64("axis", 0)])
+    restored = node.outputs[0]
     restored.type, restored.shape = hidden.type, hidden.shape
     name = hidden.name
     hidden.replace_all_uses_with(restored, replace_graph_outputs=True)
-    spread.producer().replace_input_with(0, hidden)  # type: ignore[union-attr]  # made above
+    node.replace_input_with(0, hidden)
     hidden.name, restored.name = f"{name}.joined", name
-    graph.insert_after(producer, tape.nodes)
+    graph.insert_after(producer, node)
 
 
 def _rank(value: ir.Value) -> int | None:
