@@ -213,7 +213,9 @@ CONTENDERS = {
         f"mirror-rt {variant}": functools.partial(MirrorRt, variant=variant)
         for variant in ("int8", "fp16", "fp16-cuda")
     },
-    "mirror-rt fp16, CUDA graphs": functools.partial(MirrorRt, variant="fp16", cuda_graphs=True),
+    "mirror-rt fp16-cuda, CUDA graphs": functools.partial(
+        MirrorRt, variant="fp16-cuda", cuda_graphs=True
+    ),
     **{
         f"mirror-rt {engine} {variant}": functools.partial(
             MirrorRt, variant=variant, providers=engine

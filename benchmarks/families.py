@@ -58,7 +58,7 @@ def operators(manifest: Manifest) -> list[str]:
     """Return the counts of the fused operators, and whether there is a padding-free graph."""
     fused = manifest.variant("fp32").graph["fused"]
     counts = [sum(fused.get(name, 0) for name in names) for names in FUSED]
-    packed = "PackedAttention" in manifest.variant("fp32-cuda").graph["fused"]
+    packed = "PackedMultiHeadAttention" in manifest.variant("fp32-cuda").graph["fused"]
     return [str(count or "") for count in counts] + ["yes" if packed else ""]
 
 

@@ -1,30 +1,105 @@
-"""Encode texts of several lengths on a GPU, so that onnxruntime prints its attention kernels.
+"""Compare the attention kernels that onnxruntime takes on a GPU with those that doctor tells.
 
-ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO=1 python benchmarks/gpu_attention.py BUNDLE VARIANT
+python benchmarks/gpu_attention.py BUNDLE VARIANT [--cuda-graphs] --json RESULT
+
+A process of its own encodes texts of several lengths, for which onnxruntime prints its kernels.
+Ends with 1 where they differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
-from mirror_rt import Encoder
+from helpers import write_whole
+
+from mirror_rt import Encoder, Manifest
+from mirror_rt.diagnostics.attention import read_attention
 from mirror_rt.diagnostics.benchmarking import synthetic_texts
+from mirror_rt.inference.attention_kernels import ANY_SHAPE_KERNELS, attention_kernel
+from mirror_rt.inference.shared_libraries import compute_capability
+
+LENGTHS = (16, 128, 512)
+CAPTURED = "captured"  # what is printed while the model loads
 
 
-def main() -> None:
+def encode(arguments: argparse.Namespace) -> None:
+    """Encode texts of each length, 16 at a time, which is more than a captured shape holds."""
+    with Encoder.load(
+        arguments.bundle,
+        variant=arguments.variant,
+        providers=arguments.device,
+        cuda_graphs=arguments.cuda_graphs,
+    ) as encoder:
+        for length in dict.fromkeys(min(n, encoder.max_length) for n in LENGTHS):
+            print(f"{length} tokens, on {encoder.devices}", flush=True)
+            texts = synthetic_texts(encoder, length, 16)
+            encoder.encode(texts, batch_size=16, show_progress_bar=False)
+
+
+def printed(lines: Iterable[str]) -> dict[str, list[str]]:
+    """Return the kernels that onnxruntime printed, by the number of tokens."""
+    found: dict[str, set[str]] = defaultdict(set)
+    length = CAPTURED
+    for line in lines:
+        if tokens := re.match(r"(\d+) tokens, ", line):
+            length = tokens[1]
+        if kernel := re.search(r"Operator=.* SdpaKernel=(\w+)", line):
+            found[length].add(kernel[1])
+    return {length: sorted(kernels) for length, kernels in found.items()}
+
+
+def told(arguments: argparse.Namespace, capability: tuple[int, int], length: str) -> list[str]:
+    """Return the kernels by the rules that doctor follows."""
+    file = Manifest.read(arguments.bundle).variant(arguments.variant).file
+    captured = length == CAPTURED
+    return sorted(
+        {
+            attention_kernel(
+                node,
+                capability=capability,
+                length=128 if captured else int(length),
+                sdpa_kernel=0 if captured else ANY_SHAPE_KERNELS,
+                environment=os.environ,
+            )
+            for node in read_attention(arguments.bundle / file)
+        }
+    )
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("variant")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--cuda-graphs", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--encode", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    with Encoder.load(
-        arguments.bundle, variant=arguments.variant, providers=arguments.device
-    ) as encoder:
-        for length in (16, 128, min(512, encoder.max_length)):
-            print(f"{length} tokens, on {encoder.devices}", flush=True)
-            encoder.encode(synthetic_texts(encoder, length, 8), show_progress_bar=False)
+    if arguments.encode:
+        encode(arguments)
+        return 0
+    command = [sys.executable, *sys.argv, "--encode"]
+    environment = os.environ | {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    print(done.stdout, end="", flush=True)
+    if done.returncode != 0:
+        return done.returncode
+    found, capability = printed(done.stdout.splitlines()), compute_capability()
+    expected = {} if capability is None else {n: told(arguments, capability, n) for n in found}
+    result = {"variant": arguments.variant, "printed": found, "told": expected}
+    if arguments.json is not None:
+        write_whole(arguments.json, json.dumps(result, indent=1))
+    print(json.dumps(result))
+    return int(arguments.device == "cuda" and (not found or found != expected))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

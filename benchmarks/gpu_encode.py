@@ -40,7 +40,7 @@ LENGTHS = (4, 8, 8, 12, 16, 16, 24, 32, 48, 64, 96, 128, 256, 500)
 SHORT = 12
 # The least cosine to fp32 on the CPU that counts as agreement.
 AGREES = 0.999
-OURS = ("fp16-cuda", "fp16", "fp16, CUDA graphs")
+OURS = ("fp16-cuda", "fp16", "fp16-cuda, CUDA graphs")
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "torch", "transformers", "sentence-transformers")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_run import LEFT_OUT, PASSED, State, said
+from gpu_steps import ATTENTION
 from helpers import median_ratio
 from infonce_cores import CORES
 
@@ -20,7 +21,7 @@ RIVALS = (
     "sentence-transformers fp16, flash attention",
     "sentence-transformers ONNX O4",
 )
-PACKED, GRAPHS = "mirror-rt fp16-cuda", "mirror-rt fp16, CUDA graphs"
+PACKED, GRAPHS = "mirror-rt fp16-cuda", "mirror-rt fp16-cuda, CUDA graphs"
 
 # The label, the requirement, and the measured value with whether it meets the requirement; None if
 # it was not measured.
@@ -90,8 +91,26 @@ def goals(state: State, results: Mapping[str, Any]) -> Iterator[Goal]:
         None if doctor == LEFT_OUT else (doctor, doctor == PASSED),
     )
     yield from soak_goals(results.get("soak"))
+    for name in ATTENTION:
+        yield attention_goal(name, results.get(f"attention-{name}"))
     for name in ("encode-minilm", "encode-base"):
         yield from encoder_goals(name.removeprefix("encode-"), results.get(name))
+
+
+def attention_goal(name: str, result: Mapping[str, Any] | None) -> Goal:
+    """Judge the kernels that onnxruntime printed: those of doctor, and the fast ones.
+
+    A padded graph that is not captured runs without cuDNN, so nothing fused is asked of it.
+    """
+    kernels = (result or {}).get("printed", {})
+    part = {"captured": kernels.get("captured", [])} if name.endswith("captured") else kernels
+    wanted = ("doctor's", "FLASH_ATTENTION or cuDNN's, as doctor tells")[name != "fp16"]
+    found = {kernel for several in part.values() for kernel in several}
+    if result is None or not found:
+        return f"attention kernel, {name}", wanted, None
+    fast = name == "fp16" or found <= {"FLASH_ATTENTION", "CUDNN_FLASH_ATTENTION"}
+    met = fast and kernels == result["told"]
+    return f"attention kernel, {name}", wanted, (", ".join(sorted(found)), met)
 
 
 def checks_of(state: State) -> list[str]:

@@ -21,6 +21,8 @@ TRAINING_TESTS = (
     "tests/train/training/test_tune.py",
 )
 ENCODER_TESTS = ("tests/inference/test_devices.py", "tests/export/test_variants.py")
+# The graphs whose attention kernels are compared with those that doctor tells.
+ATTENTION = ("fp16-cuda", "fp16", "fp16-cuda-captured", "fp16-captured")
 # Only our kernels are checked; those of others (cuBLAS, torch) would take most of the time.
 SANITIZER = ("compute-sanitizer", "--error-exitcode", "1", "--kernel-name", "kns=mirror_train")
 
@@ -144,10 +146,12 @@ class Steps:
         bundle = str(self.work / "bundles" / "minilm")
         doctor = [*command, "doctor", "--model", bundle]
         yield Step("doctor", doctor, 60, safe, needs=["export-minilm"])
-        for variant in ("fp16-cuda", "fp16"):
-            encode = self.script("gpu_attention.py", bundle, variant, "--device", self.a.device)
-            named = safe | {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
-            yield Step(f"attention-{variant}", encode, 40, named, needs=["export-minilm"])
+        for name in ATTENTION:
+            variant, _, captured = name.partition("-captured")
+            graphs = ["--cuda-graphs"] if captured and self.on_card else []
+            words = (bundle, variant, "--device", self.a.device, *graphs, "--json", "{result}")
+            encode = self.script("gpu_attention.py", *words)
+            yield Step(f"attention-{name}", encode, 40, safe, needs=["export-minilm"])
         for name in ("minilm", "base"):
             yield Step(f"encode-{name}", self.encode(name), 200, needs=[f"export-{name}"])
         base = str(self.work / "bundles" / "base")

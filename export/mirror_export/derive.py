@@ -13,6 +13,7 @@ from mirror_export.graph.fusion import describe_graph
 from mirror_export.graph.graph_edit import read_graph, share_weights, source
 from mirror_export.graph.half import single_layers, to_half
 from mirror_export.graph.int8 import quantize
+from mirror_export.graph.key_lengths import use_key_lengths
 from mirror_export.graph.onnx_file import write_onnx
 from mirror_export.graph.padding_free import can_pack, check_packed, pack
 from mirror_export.graph.probe import Probe
@@ -61,10 +62,11 @@ def derive(
     `folder` holds the float32 graph, described by `traced`, and the tokenizer; layers are measured
     on `texts`.
     """
-    packs = can_pack(read_graph(folder / Layout.model))
+    # Without padding there is none to pool.
+    packs = manifest.pad_to is None and can_pack(read_graph(folder / Layout.model))
     if not packs and any(name.endswith("-cuda") for name in wanted):
         logger.warning(
-            "this architecture has no padding-free form: its cuda variants are the graphs that "
+            "this model has no padding-free form: its cuda variants are the graphs that "
             "every execution provider runs"
         )
     halves = {KINDS[name].precision for name in wanted if KINDS[name].target != "native"}
@@ -81,7 +83,9 @@ def derive(
         written = name if packs or precision not in KINDS else precision
         weights = KINDS[precision].file if written != precision and precision in wanted else None
         if written not in graphs:
-            graphs[written] = write_graph(folder, written, keep.get(precision, []), weights)
+            graphs[written] = write_graph(
+                folder, written, keep.get(precision, []), weights, packs=packs
+            )
         file = KINDS[written].file
         variants[name] = Variant(file, precision, target, graphs[written], weights=weights)
     return variants
@@ -96,7 +100,7 @@ def _single_layers(
 
 
 def write_graph(
-    folder: Path, name: str, keep: list[str], weights: str | None = None
+    folder: Path, name: str, keep: list[str], weights: str | None = None, *, packs: bool = True
 ) -> dict[str, Any]:
     """Write the graph of variant `name`, from the float32 graph; return its description.
 
@@ -106,17 +110,21 @@ def write_graph(
         keep: names of the layers that stay in float32.
         weights: path of another graph of the bundle, of the same precision, from which the
             weights are read; None to store the weights once more.
+        packs: whether a graph for cards is to have no padding.
     """
     precision, target, file = KINDS[name]
     path = folder / file
     model = read_graph(folder / Layout.model)
     layers = sum(node.op_type == "Attention" for node in model.graph)
-    if packed := target == "cuda" and can_pack(model):
-        pack(model)
+    packed = target == "cuda" and packs
     if precision in _HALVES:
         to_half(model, keep, _HALVES[precision])
     elif precision == "int8":
         quantize(model, keep)
+    if packed:
+        pack(model)
+    elif precision == "fp16":
+        use_key_lengths(model)
     if weights:
         share_weights(model, folder / weights)
         ir.save(model, path)

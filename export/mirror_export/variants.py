@@ -153,7 +153,7 @@ def _compared(
     """Return the variant with its parity, or with the reason why it was not checked."""
     provider = _CPU
     on_card = (variant.precision, variant.target) == ("bf16", "cuda")  # no kernels on the CPU
-    if on_card or "PackedAttention" in variant.graph["fused"]:
+    if on_card or "PackedMultiHeadAttention" in variant.graph["fused"]:
         onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="checking a bundle")
         if _CUDA not in onnxruntime.get_available_providers():
             unchecked = f"needs {_CUDA}, which is not here"

@@ -22,7 +22,7 @@ def add_parser(commands: Subparsers) -> None:
         "backend) and both as one model that takes texts.",
         examples="""
 mirror-rt triton bundle --out repository
-mirror-rt triton bundle --out repository --name embed --variant fp16-cuda --max-batch-size 128
+mirror-rt triton bundle --out repository --name embed --variant fp16 --max-batch-size 128
 tritonserver --model-repository repository
 """,
     )

@@ -20,6 +20,7 @@ from mirror_rt import _core
 from mirror_rt.bundle.hub import cache_folder
 from mirror_rt.bundle.manifest import Precision
 from mirror_rt.cpus import cpu_budget
+from mirror_rt.diagnostics.attention import describe_attention
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import MirrorError, MissingDependencyError, ProviderError
 from mirror_rt.inference.devices import cards
@@ -29,6 +30,7 @@ from mirror_rt.inference.providers import CUDA, NATIVE, installed
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import (
     INSTALL_DRIVER,
+    compute_capability,
     cuda_library,
     driver_fault,
     missing_libraries,
@@ -189,6 +191,7 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
             together = encoder.encode(_REFERENCE, normalize_embeddings=True)
             alone = np.array([encoder.encode(t, normalize_embeddings=True) for t in _REFERENCE])
             precision, provider = encoder.variant.precision, encoder.providers[0]
+            yield from _attention(encoder, load)
     except MirrorError as error:
         yield Finding("model", "fault", str(error), _mend(error))
         return
@@ -203,6 +206,24 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
         yield Finding("model", "ok", detail)
     else:
         yield Finding("model", "fault", detail, "pip install -U 'mirror-rt[cpu]', export it again")
+
+
+def _attention(encoder: Encoder, load: LoadOptions) -> Iterator[Finding]:
+    """Say which attention kernel each graph of the bundle takes on the first card."""
+    card = 0 if load.devices is None or isinstance(load.devices, str) else load.devices[0]
+    capability = compute_capability(card)
+    if capability is None:
+        return
+    found = list(
+        describe_attention(encoder.folder, encoder.manifest, capability, load.provider_options)
+    )
+    lines = "; ".join(line for line, _ in found) or "no graph for a card"
+    said = f"by onnxruntime's rules for compute capability {capability[0]}.{capability[1]}: {lines}"
+    if any(outdated for _, outdated in found):
+        mend = "mirror-rt export, to make its padding-free graphs again: they reach flash attention"
+        yield Finding("attention", "warning", said, mend)
+    else:
+        yield Finding("attention", "ok", said)
 
 
 def _mend(error: MirrorError) -> str | None:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession, import_onnxruntime, onnxruntime_errors
+from mirror_rt.tokens.joining import graph_inputs
 from mirror_rt.tokens.padding import PaddedBatch
 
 if TYPE_CHECKING:
@@ -129,11 +130,16 @@ class CapturedShapes:
         onnxruntime = import_onnxruntime()
         opened = session.session()
         make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
+        zeros = np.zeros(shape, dtype=np.int64)
+        example = self._inputs(PaddedBatch(zeros, np.ones_like(zeros), zeros), session)
         options = onnxruntime.RunOptions()
         options.add_run_config_entry("gpu_graph_id", str(number))  # 0 is onnxruntime's default
         capture = _Capture(
             opened.io_binding(),
-            {name: make(list(shape), np.int64, *self._memory) for name in session.inputs},
+            {
+                name: make(list(array.shape), np.int64, *self._memory)
+                for name, array in example.items()
+            },
             {
                 name: make([shape[0], self._dimension], np.float32, *self._memory)
                 for name in _CAPTURED_OUTPUTS
@@ -142,17 +148,21 @@ class CapturedShapes:
         )
         for name, value in capture.inputs.items():
             capture.binding.bind_ortvalue_input(name, value)
-            value.update_inplace(np.ones(shape, dtype=np.int64) * (name == "attention_mask"))
+            value.update_inplace(example[name])
         for name, value in capture.outputs.items():
             capture.binding.bind_ortvalue_output(name, value)
         opened.run_with_iobinding(capture.binding, options)  # warms up, captures and runs
         return capture
 
+    @staticmethod
+    def _inputs(batch: PaddedBatch, session: GraphSession) -> dict[str, npt.NDArray[np.int64]]:
+        return graph_inputs(batch, session.inputs, keep_padding=True)
+
     def _replay(self, shape: Shape, batch: PaddedBatch, output: str) -> Vectors:
         capture, rows = self._captures[shape], len(batch.input_ids)
-        padded = _pad_to(batch, shape, self._pad_id)._asdict()
+        arrays = self._inputs(_pad_to(batch, shape, self._pad_id), self._session)
         for name, value in capture.inputs.items():
-            value.update_inplace(padded[name])
+            value.update_inplace(arrays[name])
         capture.binding.synchronize_inputs()
         self._session.session().run_with_iobinding(capture.binding, capture.options)
         return np.array(capture.outputs[output].numpy()[:rows])

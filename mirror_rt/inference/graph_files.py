@@ -7,6 +7,8 @@ from typing import Protocol
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError
+from mirror_rt.tokens.joining import JoinedTokens
+from mirror_rt.tokens.padding import PaddedBatch
 
 
 class LoadedGraph(Protocol):
@@ -45,7 +47,7 @@ def loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
 
 def check_graph(session: LoadedGraph, dimension: int) -> None:
     """Raise BundleError if a graph is not that of an encoder with vectors of this length."""
-    unknown = set(session.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
+    unknown = set(session.inputs) - {*PaddedBatch._fields, *JoinedTokens._fields}
     missing = {"sentence_embedding", "pooled_embedding"} - session.widths.keys()
     if unknown or missing:
         raise BundleError(

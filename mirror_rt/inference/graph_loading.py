@@ -10,6 +10,7 @@ from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Variant
 from mirror_rt.errors import ConfigError
+from mirror_rt.inference.attention_kernels import ANY_SHAPE_KERNELS
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
 from mirror_rt.inference.graph_files import loadable
 from mirror_rt.inference.load_options import LoadOptions
@@ -172,7 +173,7 @@ class _Opener:
         return WithCudaGraphs(
             session,
             CapturedShapes(
-                lambda: self._session(captured, device, enable_cuda_graph=1),
+                lambda: self._session(captured, device, capture=True),
                 memory=memory_of(best, device),
                 dimension=self.manifest.dimension,
                 max_length=self.manifest.pad_to or self.manifest.max_length,
@@ -180,32 +181,40 @@ class _Opener:
             ),
         )
 
-    def _session(self, variant: Variant, device: int | None, **more: Any) -> GraphSession:
+    def _session(
+        self, variant: Variant, device: int | None, *, capture: bool = False
+    ) -> GraphSession:
+        defaults: dict[str, Any] = {}
+        if self.providers[0] == CUDA and not capture:
+            defaults["sdpa_kernel"] = ANY_SHAPE_KERNELS
+        required = {"enable_cuda_graph": 1} if capture else {}
         return GraphSession(
             loadable(self.folder, self.manifest, variant.file),
             with_options(
                 self.providers,
                 device,
-                {**self.options.provider_options, **more},
+                {**defaults, **self.options.provider_options, **required},
             ),
             self.options,
             device=device,
         )
 
     def _to_capture(self, variant: Variant) -> Variant:
-        """Return the graph of the same precision whose shapes do not depend on the texts.
+        """Return the graph to capture: this one, or one of the same precision that can be.
 
         Raises:
             ConfigError: there is no such graph.
         """
-        for other in self.manifest.variants.values():
-            padded = other.precision == variant.precision != "int8" and other.target == "cpu"
-            if padded and (self.folder / other.file).is_file():
+        for other in (variant, *self.manifest.variants.values()):
+            # RemovePadding, in bundles of earlier versions, waits for the card to count tokens.
+            counts = "RemovePadding" in other.graph.get("fused", {})
+            same = other.precision == variant.precision != "int8" and not counts
+            if same and other.target != "native" and (self.folder / other.file).is_file():
                 return other
         raise ConfigError(
-            f"cuda_graphs=True: {self.folder} has no {variant.precision} graph with padding to "
-            "capture: the shapes of a padding-free graph depend on the texts, and int8 runs on the "
-            "CPU; export one with mirror-rt export --precision fp16 --target cpu,cuda"
+            f"cuda_graphs=True: {self.folder} has no {variant.precision} graph to capture: int8 "
+            "runs on the CPU, and a padding-free graph of earlier versions waits for the card in "
+            "every run; export one with mirror-rt export --precision fp16 --target cpu,cuda"
         )
 
 

@@ -26,6 +26,7 @@ from mirror_rt.inference.io_binding import BindingPool, shrinking
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.replicas import Runner
+from mirror_rt.tokens.joining import graph_inputs
 from mirror_rt.tokens.padding import PaddedBatch
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class GraphSession(Runner):
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D]."""
-        feeds = {name: getattr(batch, name) for name in self.inputs}
+        feeds = graph_inputs(batch, self.inputs)
         (in_flight := self._in_flight).append(None)
         try:
             if (session := self._session) is None:

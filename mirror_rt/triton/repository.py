@@ -83,7 +83,8 @@ def write_repository(
 
     Raises:
         BundleError: `source` is neither a bundle nor a pack, is damaged, or has no such variant.
-        ConfigError: it only has graphs for NVIDIA cards, whose inputs cannot be read here.
+        ConfigError: it only has graphs for NVIDIA cards, whose inputs cannot be read here, or the
+            graph computes no padding, for which Triton would have to join tokens.
         OutputExistsError: `out` exists and `overwrite` is False.
     """
     config = config or RepositoryConfig()
@@ -101,6 +102,11 @@ def write_repository(
 def _write_models(repository: Path, name: str, folder: Path, config: RepositoryConfig) -> None:
     manifest = Manifest.read(folder)
     variant = manifest.variant(config.variant)
+    if "PackedMultiHeadAttention" in variant.graph.get("fused", {}):
+        raise ConfigError(
+            f"variant {config.variant!r} of {folder} takes the places of tokens in the whole "
+            "batch, which Triton cannot join with those of another request: choose fp16 or fp32"
+        )
     manifest.verify(folder, manifest.files_for([variant]))
     inputs, outputs = _signature(folder, manifest)
     beside = (variant.file, variant.weights, f"{variant.file}_data")

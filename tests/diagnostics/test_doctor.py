@@ -1,8 +1,11 @@
 import json
 import os
 
+import numpy as np
+import onnx
 import pytest
 
+from damage import add_variant
 from fake_cuda import make_onnxruntime
 from mirror_rt import MissingDependencyError
 from mirror_rt.cpus import CpuBudget
@@ -184,3 +187,22 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path / "new"))
     assert finding("cache").status == "ok"
     assert not os.path.lexists(tmp_path / "new")
+
+
+def test_the_attention_kernel_of_each_graph(bundle, bundle_copy, monkeypatch):
+    assert not [f for f in examine(bundle) if f.name == "attention"]  # without a card
+    monkeypatch.setattr(doctor, "compute_capability", lambda number: (9, 0))
+    found = finding("attention", bundle)
+    assert found.status == "ok"
+    assert found.detail.endswith("compute capability 9.0: fp32: MATH x 2")
+    node = onnx.helper.make_node(
+        "PackedAttention", list("xwbos"), ["y"], domain="com.microsoft", num_heads=2
+    )
+    biases = onnx.numpy_helper.from_array(np.zeros(96, np.float16), "b")
+    graph = onnx.helper.make_graph([node], "earlier", [], [], [biases])
+    onnx.save(onnx.helper.make_model(graph), bundle_copy / "onnx/earlier.onnx")
+    add_variant(bundle_copy, "fp16-cuda", "onnx/earlier.onnx", precision="fp16", target="cuda")
+    found = finding("attention", bundle_copy)
+    assert found.status == "warning"
+    assert found.detail.endswith("; fp16-cuda: EFFICIENT_ATTENTION x 1")
+    assert found.remedy.startswith("mirror-rt export")

@@ -1,5 +1,6 @@
 """Precisions and targets: every variant of a bundle against PyTorch."""
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -11,12 +12,16 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from mirror_export import ExportConfig, export_bundle
+from mirror_export.derive import derive
 from mirror_export.graph.graph_edit import is_dense, read_graph
 from mirror_export.graph.padding_free import check_packed
 from mirror_export.pack.sources import fingerprint
 from mirror_export.parity import GATES, ParityReport
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, ModelError, ParityError
+from mirror_rt.diagnostics.attention import read_attention
+from mirror_rt.inference.attention_kernels import Attention
 from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_rt.tokens.joining import graph_inputs
 from mirror_train import TorchEncoder
 from ort_reference import evaluator
 from paths import ROOT
@@ -42,7 +47,7 @@ def exported(tmp_path_factory, tiny_model):
 
 def batch(encoder, texts):
     tokens = encoder.pipeline.tokenizer(texts).tokens
-    return tokens.pad(np.arange(len(texts)), pad_id=encoder.manifest.pad_id)._asdict()
+    return tokens.pad(np.arange(len(texts)), pad_id=encoder.manifest.pad_id)
 
 
 @pytest.mark.parametrize("family", TINY)
@@ -60,18 +65,37 @@ def test_float16_in_every_family(family, exported, tiny_model):
 def test_without_padding(variant, family, exported):
     """CUDA's operators, run by numpy: right for texts of different lengths in one batch.
 
+    A graph that is captured is given all places, and what it computes of the padding is NaN.
     DeBERTa has no form without padding, and its graph in bfloat16 runs under CUDA all the same.
     """
     folder = exported(family)
     encoder = Encoder.load(folder, threads=1)
     found = evaluator(folder / Manifest.read(folder).variant(variant).file)
-    arrays = batch(encoder, TEXTS)
-    feeds = {name: arrays[name] for name in found.input_names}
-    with np.errstate(all="ignore"):  # MPNet takes the logarithm of 0, XLM-RoBERTa
-        vectors, _, hidden = found.run(None, feeds)
-    allowed = {"fp32-cuda": 1e-5, "fp16-cuda": 2e-3, "bf16-cuda": 1e-2}[variant]
-    np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=allowed)
-    assert hidden.shape == (*arrays["input_ids"].shape, 32)
+    padded, expected = batch(encoder, TEXTS), encoder.encode(TEXTS)
+    for captured in (False, True):
+        feeds = graph_inputs(padded, found.input_names, keep_padding=captured)
+        if "token_indices" in feeds:
+            tokens = padded.input_ids.size if captured else padded.attention_mask.sum()
+            assert feeds["token_indices"].shape == (tokens,)
+        with np.errstate(all="ignore"):  # MPNet takes the logarithm of 0, XLM-RoBERTa
+            vectors, _, hidden = found.run(None, feeds)
+        tolerance = {"fp32-cuda": 1e-5, "fp16-cuda": 2e-3, "bf16-cuda": 1e-2}[variant]
+        np.testing.assert_allclose(vectors, expected, atol=tolerance)
+        assert hidden.shape == (*padded.input_ids.shape, 32)
+        assert np.isfinite(hidden).all()
+
+
+def test_what_the_graphs_attend_with(exported):
+    """Flash attention and cuDNN need half precision, joined tokens or the lengths of texts."""
+    variants = Manifest.read(exported("bert")).variants
+    forms = {"fp32": ("Attention", "fp32", "tokens"), "fp16": ("Attention", "fp16", "lengths"),
+             "fp32-cuda": ("PackedMultiHeadAttention", "fp32", None),
+             "fp16-cuda": ("PackedMultiHeadAttention", "fp16", None)}  # fmt: skip
+    for name, (operator, precision, mask) in forms.items():
+        found = list(read_attention(exported("bert") / variants[name].file))
+        assert found == [Attention(operator, precision, 8, mask)] * 2
+    (biased, _) = read_attention(exported("mpnet") / variants["fp16-cuda"].file)
+    assert biased.position_bias
 
 
 def test_the_packed_graphs_hold_no_weights_of_their_own(exported):
@@ -107,6 +131,13 @@ def test_a_family_without_packed_attention_runs_its_graph_on_cuda(exported):
     assert variants["fp16-cuda"].parity["passed"]
 
 
+def test_a_mean_over_the_padding_needs_the_padding(exported):
+    manifest = Manifest.read(exported("bert"))
+    padded = dataclasses.replace(manifest, pooling="mean-with-padding", pad_to=manifest.max_length)
+    made = derive(exported("bert"), padded, TEXTS, {"fused": {}}, ["fp32-cuda"])
+    assert made["fp32-cuda"].file == "onnx/model.onnx"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", ["fp32-cuda", "fp16-cuda", "bf16-cuda"])
 def test_on_cuda(variant, exported):
@@ -117,10 +148,15 @@ def test_on_cuda(variant, exported):
     parity = Manifest.read(exported("bert")).variant(variant).parity
     assert parity["passed"]
     assert parity["provider"] == "CUDAExecutionProvider"
+    expected = Encoder.load(exported("bert"), providers="cpu", variant="fp32").encode(TEXTS)
+    options = {"providers": "cuda", "variant": variant, "cuda_graphs": True}
+    with Encoder.load(exported("bert"), **options) as encoder:
+        for rows in (1, 3, 5, 1):
+            np.testing.assert_allclose(encoder.encode(TEXTS[:rows]), expected[:rows], atol=5e-3)
 
 
 def test_a_packed_graph_of_other_counts_is_refused(exported):
-    with pytest.raises(ModelError, match=r"holds 0 RemovePadding \(expected 1\), 0 PackedAtt"):
+    with pytest.raises(ModelError, match=r"holds 0 PackedMultiHeadAttention \(expected 2\), 2 Att"):
         check_packed(read_graph(exported("bert") / "onnx" / "model.onnx"), 2)
 
 
@@ -218,10 +254,14 @@ def test_layers_that_lose_too_much_stay_float32(tiny_bert, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variant", "kind", "attention"), [("fp16", 10, "Attention"), ("bf16", 16, "PackedAttention")]
+    ("variant", "kind", "attention"),
+    [("fp16", 10, "Attention"), ("bf16", 16, "PackedMultiHeadAttention")],
 )
 def test_islands(exported, variant, kind, attention):
-    """Norms, pooling and normalisation are float32; products and tables of embeddings are not."""
+    """Norms, pooling and normalisation are float32; products and tables of embeddings are not.
+
+    Attention is float16 in both, and its projections with it, which are in it or before it.
+    """
     graph = read_graph(exported("bert") / "onnx" / f"model_{variant}.onnx").graph
     kinds = {}
     for node in graph:
@@ -229,8 +269,10 @@ def test_islands(exported, variant, kind, attention):
         kinds.setdefault(node.op_type, set()).update(int(v.dtype) for v in floats)
     for single in ("SkipLayerNormalization", "LayerNormalization", "ReduceSum", "ReduceL2", "Div"):
         assert kinds[single] == {1}
-    for half in ("MatMul", attention, "BiasGelu", "Gather"):
-        assert kinds[half] == {kind if half != attention else 10}
+    assert kinds["MatMul"] == {kind, 10}
+    assert kinds[attention] == {10}
+    for half in ("BiasGelu", "Gather"):
+        assert kinds[half] == {kind}
 
 
 @functools.cache
@@ -367,8 +409,8 @@ def test_models_over_two_gigabytes(tiny_bert, tmp_path, monkeypatch):
         np.abs(Encoder.load(tmp_path / "b", variant="fp16").encode(TEXTS) - expected).max() < 2e-3
     )
     reference = evaluator(tmp_path / "b" / manifest.variant("fp32-cuda").file)
-    arrays = batch(Encoder.load(tmp_path / "b"), TEXTS)
-    vectors = reference.run(None, {name: arrays[name] for name in reference.input_names})[0]
+    padded = batch(Encoder.load(tmp_path / "b"), TEXTS)
+    vectors = reference.run(None, graph_inputs(padded, reference.input_names))[0]
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 

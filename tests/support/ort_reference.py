@@ -43,43 +43,34 @@ class GatherElements(OpRun):
         return (np.take_along_axis(data, indices, axis),)
 
 
-class RemovePadding(_Microsoft):
-    def _run(self, x, lengths):
-        batch, length, _ = x.shape
-        assert lengths.dtype == np.int32
-        assert lengths.shape == (batch,)
-        places = np.arange(batch * length).reshape(batch, length)
-        real = np.arange(length) < lengths[:, None]
-        offsets = np.concatenate([places[real], places[~real]]).reshape(batch, length)
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        return x[real], offsets.astype(np.int32), starts, lengths.max(keepdims=True)
-
-
-class RestorePadding(_Microsoft):
-    def _run(self, x, offsets):
-        batch, length = offsets.shape
-        spread = np.zeros((batch * length, x.shape[1]), x.dtype)
-        spread[offsets.ravel()[: len(x)]] = x
-        return (spread.reshape(batch, length, -1),)
-
-
-class PackedAttention(_Microsoft):
+class PackedMultiHeadAttention(_Microsoft):
     def _run(
-        self, x, weight, bias, offsets, starts, position_bias=None, num_heads=None, scale=None
+        self,
+        query,
+        key,
+        value,
+        bias,
+        offset,
+        starts,
+        position_bias=None,
+        num_heads=None,
+        scale=None,
     ):
-        del offsets
-        projected = (x.astype("f4") @ weight.astype("f4") + bias.astype("f4")).reshape(
-            len(x), 3, num_heads, -1
-        )
-        out = np.empty((len(x), projected.shape[2] * projected.shape[3]), "f4")
+        assert offset.dtype == starts.dtype == np.int32
+        assert len(starts) == len(offset) + 1
+        apart = [
+            (x.astype("f4") + b.astype("f4")).reshape(len(x), num_heads, -1)
+            for x, b in zip((query, key, value), np.split(bias, 3), strict=True)
+        ]
+        out = np.full(query.shape, np.nan, "f4")  # tokens of no text are never written
         for i, (a, b) in enumerate(itertools.pairwise(starts)):
-            query, key, value = projected[a:b].transpose(1, 2, 0, 3)
-            scores = query @ key.transpose(0, 2, 1) * (scale or 1 / math.sqrt(query.shape[-1]))
+            q, k, v = (x[a:b].transpose(1, 0, 2) for x in apart)
+            scores = q @ k.transpose(0, 2, 1) * (scale or 1 / math.sqrt(q.shape[-1]))
             if position_bias is not None:
-                full = np.broadcast_to(position_bias, (len(starts) - 1, *position_bias.shape[1:]))
+                full = np.broadcast_to(position_bias, (len(offset), *position_bias.shape[1:]))
                 scores = scores + full[i, :, : b - a, : b - a]
-            out[a:b] = (_softmax(scores) @ value).transpose(1, 0, 2).reshape(b - a, -1)
-        return (out.astype(x.dtype),)
+            out[a:b] = (_softmax(scores) @ v).transpose(1, 0, 2).reshape(b - a, -1)
+        return (out.astype(query.dtype),)
 
 
 class SkipLayerNormalization(_Microsoft):
@@ -103,6 +94,6 @@ class BiasGelu(_Microsoft):
 
 
 def evaluator(path) -> ReferenceEvaluator:
-    operators = [MatMul, GatherElements, RemovePadding, RestorePadding, PackedAttention]
+    operators = [MatMul, GatherElements, PackedMultiHeadAttention]
     operators += [SkipLayerNormalization, EmbedLayerNormalization, BiasGelu]
     return ReferenceEvaluator(str(path), new_ops=operators)

@@ -178,3 +178,15 @@ def test_what_is_refused(bundle_copy, tmp_path):
     (out / "mine").touch()
     with pytest.raises(OutputExistsError):
         write_repository(bundle_copy, out)
+
+
+def test_a_graph_that_joins_tokens_is_refused(bundle_copy, tmp_path):
+    path = bundle_copy / "mirror.json"
+    values = json.loads(path.read_text())
+    packed = {"graph": {"fused": {"PackedMultiHeadAttention": 2}}, "target": "cuda"}
+    values["variants"]["fp32-cuda"] = values["variants"]["fp32"] | packed
+    path.write_text(json.dumps(values))
+    with pytest.raises(
+        ConfigError, match=r"'fp32-cuda' .* which Triton cannot join .* choose fp16"
+    ):
+        write_repository(bundle_copy, tmp_path / "out", RepositoryConfig(variant="fp32-cuda"))

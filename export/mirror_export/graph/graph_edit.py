@@ -141,7 +141,7 @@ def layer_name(node: ir.Node) -> str:
     The exporter renames weights that it transposes, but not the bias, an input of this node or the
     next.
     """
-    if node.op_type in ("Attention", "PackedAttention"):
+    if node.op_type == "Attention":
         return f"attention ({node.outputs[0].name})"
     following = [user for user, _ in node.outputs[0].uses()]
     for value in (value for each in (node, *following) for value in each.inputs):

@@ -1,8 +1,9 @@
 """Make a fused graph padding-free, for CUDA: the tokens of a batch joined into one sequence.
 
-The form is that of `onnxruntime.transformers.convert_to_packing_mode`, but that tool passes
-RemovePadding the mask of the attention as the lengths of the texts, whereas our mask has a number
-for every token. Texts must be padded on the right.
+Where the tokens are is computed on the host (mirror_rt/tokens/joining.py), and given to the graph
+as four more inputs. An operator that counts the tokens on the card (`RemovePadding`, as
+`onnxruntime.transformers.convert_to_packing_mode` uses it) waits for the card in every run, and so
+cannot be captured as a CUDA graph. Texts must be padded on the right.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections import Counter
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from mirror_export.graph.graph_edit import ORT, attention_parts, constant, replace
 from mirror_rt.errors import ModelError
+from mirror_rt.tokens.joining import JoinedTokens
 
 _NORMS = ("SkipLayerNormalization", "LayerNormalization")
+_TOKENS = ir.SymbolicDim("tokens")
 
 
 def can_pack(model: ir.Model) -> bool:
@@ -25,18 +29,23 @@ def can_pack(model: ir.Model) -> bool:
 
 
 def pack(model: ir.Model) -> None:
-    """Remove the padding before the first attention, and restore it after the last norm."""
+    """Join the tokens before the first attention, and restore the padding after the last norm.
+
+    The graph may be in float32 or in float16.
+    """
     graph = model.graph
     attentions = [node for node in graph if node.op_type == "Attention"]
     last = [node for node in graph if node.op_type in _NORMS and _rank(node.outputs[0]) == 3][-1]
-    offsets, starts = _remove_padding(graph, attentions[0])
+    indices, positions, offsets, starts = _add_inputs(graph)
+    _join_tokens(graph, attentions[0], indices)
     for node in attentions:
         _pack_attention(graph, node, offsets, starts)
-    _restore_padding(graph, last.outputs[0], offsets)
+    _restore_padding(graph, last.outputs[0], positions)
     for node in graph:
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = None  # [batch, length, D] has become [tokens, D]
+    common.RemoveUnusedNodesPass()(model)
 
 
 def check_packed(model: ir.Model, layers: int) -> None:
@@ -46,7 +55,7 @@ def check_packed(model: ir.Model, layers: int) -> None:
         ModelError: their numbers are not those of a model with so many layers.
     """
     found = Counter(node.op_type for node in model.graph)
-    expected = {"RemovePadding": 1, "PackedAttention": layers, "RestorePadding": 1, "Attention": 0}
+    expected = {"PackedMultiHeadAttention": layers, "Attention": 0}
     if wrong := [name for name, count in expected.items() if found[name] != count]:
         raise ModelError(
             "the padding-free graph holds "
@@ -54,39 +63,71 @@ def check_packed(model: ir.Model, layers: int) -> None:
         )
 
 
-def _remove_padding(graph: ir.Graph, first: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """Join the tokens before attention `first`; return their offsets and the texts' starts."""
-    hidden, mask = first.inputs[0], first.inputs[3]
-    assert hidden is not None
-    assert mask is not None  # mirror_export.graph.attention always gives one, int32 [batch, length]
+def _add_inputs(graph: ir.Graph) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+    """Add the inputs of `JoinedTokens`; return them, the last two as int32 for the operators."""
+    padded, starts = graph.inputs[0].shape, ir.Shape([ir.SymbolicDim("starts")])
+    shapes = (ir.Shape([_TOKENS]), padded, padded, starts)
+    kind = ir.TensorType(ir.DataType.INT64)
+    given = [
+        ir.Value(name=name, shape=shape, type=kind)
+        for name, shape in zip(JoinedTokens._fields, shapes, strict=True)
+    ]
+    graph.inputs.extend(given)
     tape = ir.tape.Tape()
-    axis = constant(graph, "packing.axis", np.array([1]))
-    lengths = tape.op("ReduceSum", [mask, axis], {"keepdims": 0})
-    joined, offsets, starts, _longest = tape.op_multi_out(
-        "RemovePadding", [hidden, lengths], num_outputs=4, domain=ORT
-    )
-    for value in (lengths, offsets, starts):
+    narrow = [tape.op("Cast", [value], {"to": ir.DataType.INT32}) for value in given[2:]]
+    for value in narrow:
         value.dtype = ir.DataType.INT32
-    joined.type = hidden.type
-    users = [(user, i) for user, i in hidden.uses() if user is not joined.producer()]
-    graph.insert_before(first, tape.nodes)
+    graph.insert_before(graph[0], tape.nodes)
+    return given[0], given[1], narrow[0], narrow[1]
+
+
+def _join_tokens(graph: ir.Graph, first: ir.Node, indices: ir.Value) -> None:
+    """Join the tokens before attention `first`, for all readers of its hidden states."""
+    hidden = first.inputs[0]
+    while hidden is not None and (cast := hidden.producer()) and cast.op_type == "Cast":
+        hidden = cast.inputs[0]  # the residual reads the same numbers in float32
+    assert hidden is not None
+    assert hidden.shape is not None  # the output of a norm: [batch, length, H]
+    producer = hidden.producer()
+    assert producer is not None
+    users = list(hidden.uses())
+    tape = ir.tape.Tape()
+    flat = constant(graph, "packing.flat", np.array([-1, hidden.shape[2]]))
+    joined = tape.op("Gather", [tape.op("Reshape", [hidden, flat]), indices], {"axis": 0})
+    joined.type, joined.shape = hidden.type, ir.Shape([_TOKENS, hidden.shape[2]])
+    graph.insert_after(producer, tape.nodes)
     for user, i in users:
         user.replace_input_with(i, joined)
-    return offsets, starts
 
 
 def _pack_attention(graph: ir.Graph, node: ir.Node, offsets: ir.Value, starts: ir.Value) -> None:
+    """Give an attention queries, keys and values that are apart: so it runs as flash attention.
+
+    The weights stay one constant, which other graphs of the bundle share; onnxruntime splits it
+    while it loads.
+    """
     (hidden, weight, bias, _), position_bias, attributes = attention_parts(node)
+    assert weight is not None
     tape = ir.tape.Tape()
-    inputs = [hidden, weight, bias, offsets, starts, position_bias]
-    replace(graph, node, tape, tape.op("PackedAttention", inputs, attributes, domain=ORT))
+    parts = tape.op_multi_out("Split", [weight], {"axis": 1, "num_outputs": 3}, num_outputs=3)
+    projected = [tape.op("MatMul", [hidden, part]) for part in parts]
+    for value in (*parts, *projected):
+        value.type = weight.type
+    inputs = [*projected, bias, offsets, starts, position_bias]
+    packed = tape.op("PackedMultiHeadAttention", inputs, attributes, domain=ORT)
+    replace(graph, node, tape, packed)
 
 
-def _restore_padding(graph: ir.Graph, hidden: ir.Value, offsets: ir.Value) -> None:
-    """Restore the padding for all readers of the hidden states, including the graph's output."""
+def _restore_padding(graph: ir.Graph, hidden: ir.Value, positions: ir.Value) -> None:
+    """Restore the padding for all readers of the hidden states, including the graph's output.
+
+    The padding becomes a copy of some token of a text: a captured graph computes as many tokens
+    as fit, and those that no text has are never written by the attention, so they may be NaN, also
+    times a mask of 0. `RestorePadding` would wait for the card to check the places of the tokens.
+    """
     producer = hidden.producer()
     assert producer is not None  # it is the output of a norm
-    node = ir.Node(ORT, "RestorePadding", [hidden, offsets])
+    node = ir.Node("", "Gather", [hidden, positions], [ir.AttrInt64("axis", 0)])
     restored = node.outputs[0]
     restored.type, restored.shape = hidden.type, hidden.shape
     name = hidden.name

@@ -69,6 +69,11 @@ class Graph:
         """Return whether `name` is a weight."""
         return name in self._tensors
 
+    def type_and_shape(self, name: str) -> tuple[int, list[int]]:
+        """Return ONNX's number of a weight's type, and its shape; (0, []) if it is no weight."""
+        tensor = self._tensors.get(name, _Tensor())
+        return tensor.data_type, tensor.dims
+
     def weight(self, name: str) -> npt.NDArray[Any]:
         """Return a weight, without copying it where it is aligned.
 

@@ -1,0 +1,86 @@
+"""Padding-free graphs through the sessions that run them, on a CPU that stands in for a card."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mirror_export import ExportConfig, export_bundle
+from mirror_rt import ConfigError, Encoder, Manifest
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.providers import CPU, CUDA
+from mirror_rt.tokens.joining import join_tokens
+from packed_on_cpu import write_packed_for_cpu
+
+TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word", "river " * 100] * 8
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_bert):
+    out = tmp_path_factory.mktemp("packed") / "bundle"
+    options = {"pooling": "mean", "precisions": ("fp32",), "targets": ("cpu", "cuda")}
+    export_bundle(ExportConfig(str(tiny_bert), out, **options))
+    write_packed_for_cpu(out / "onnx/model_packed.onnx", out / "onnx/for_cpu.onnx")
+    return out
+
+
+@pytest.fixture
+def manifest(folder, monkeypatch):
+    """The bundle's manifest, whose padding-free graph this CPU runs as if it were a card."""
+    monkeypatch.setattr("mirror_rt.inference.devices._ON_CARDS", {CPU, CUDA})
+    read = Manifest.read(folder)
+    packed = dataclasses.replace(
+        read.variant("fp32-cuda"), target="cpu", file="onnx/for_cpu.onnx", weights=None
+    )
+    return dataclasses.replace(read, variants=read.variants | {"fp32-cuda": packed})
+
+
+def load(folder, manifest, **options):
+    return Encoder(folder, manifest, LoadOptions(variant="fp32-cuda", verify=False, **options))
+
+
+def test_where_joined_tokens_are():
+    mask = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
+    indices, positions, offset, starts = join_tokens(mask)
+    assert positions.tolist() == [[0, 1, 0], [2, 0, 0], [3, 4, 5]]
+    assert indices.tolist() == [0, 1, 3, 6, 7, 8]
+    assert offset.tolist() == [[0, 1, 3], [6, 7, 8], [2, 4, 5]]
+    assert starts.tolist() == [0, 2, 3, 6]
+    assert join_tokens(mask, keep_padding=True).token_indices.tolist() == offset.ravel().tolist()
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_bound_runs_give_what_the_padded_graph_gives(folder, manifest, batch_size):
+    expected = Encoder.load(folder, variant="fp32").encode(TEXTS)
+    with load(folder, manifest) as encoder:
+        assert encoder.devices == ["cuda:0"]
+        assert "token_indices" in encoder.pipeline.model.runner.inputs
+        found = encoder.encode(TEXTS, batch_size=batch_size)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_padding_free_graph_is_captured(folder, manifest):
+    expected = Encoder.load(folder, variant="fp32").encode(TEXTS)
+    with load(folder, manifest, cuda_graphs=True) as encoder:
+        captured = encoder.pipeline.model.runner._captured
+        assert captured._session.graph.name == "for_cpu.onnx"
+        shapes = {
+            tuple(value.shape()) for capture in captured._captures.values()
+            for name, value in capture.inputs.items() if name == "token_indices"
+        }  # fmt: skip
+        assert len(shapes) == len({rows * length for rows, length in captured._shapes})
+        for rows in (1, 2, 3, 8):
+            np.testing.assert_allclose(encoder.encode(TEXTS[:rows]), expected[:rows], atol=1e-5)
+
+
+def test_a_graph_that_counts_tokens_on_the_card_is_not_captured(folder, manifest):
+    counts = {"fused": {"RemovePadding": 1, "PackedAttention": 2}}
+    earlier = dataclasses.replace(manifest.variant("fp32-cuda"), graph=counts)
+    both = dataclasses.replace(manifest, variants=manifest.variants | {"fp32-cuda": earlier})
+    with load(folder, both, cuda_graphs=True) as encoder:
+        runner = encoder.pipeline.model.runner
+        assert runner.graph.name == "for_cpu.onnx"
+        assert runner._captured._session.graph.name.startswith("model")
+    alone = dataclasses.replace(manifest, variants={"fp32-cuda": earlier})
+    with pytest.raises(ConfigError, match=r"has no fp32 graph to capture: .* waits for the card"):
+        load(folder, alone, cuda_graphs=True)
