@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-import mirror_train.languages.tune_languages as module
+import mirror_train.languages.language_job as module
 from command_errors import one_line_error
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TorchEncoder
