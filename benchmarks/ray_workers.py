@@ -128,8 +128,8 @@ def measure(options, folder: Path) -> list[dict[str, dict]]:
             one = run(lines[name], folder, output)
             one["steady"] = steady(one["finished"], 1 if name == "two threads" else 2)
             found[name] = one
-            print(f"round {turn + 1}: {name:<12} steady {one['steady']:7.1f}, command "
-                  f"{one['command']:5d}, whole {one['whole']:7.1f} texts/s", flush=True)  # fmt: skip
+            rates = ", ".join(f"{kind} {one[kind]:.1f}" for kind in ("steady", "command", "whole"))
+            print(f"round {turn + 1}: {name:<12} {rates} texts/s", flush=True)
         rounds.append(found)
     return rounds
 

@@ -1,4 +1,4 @@
-"""Measure what benchmarks/scale_model.py computes with, and the two-worker run that it must predict.
+"""Measure what benchmarks/scale_model.py computes with, and the run that it must predict.
 
     build/ray/bin/python benchmarks/scale_calibration.py BUNDLE --rounds 5 --out scale.json
 
@@ -34,9 +34,9 @@ from ray_workers import contenders, encode, run, steady, write_texts
 from tokenizers import Tokenizer
 
 PRECISIONS = ("float32", "float16", "int8", "ubinary")
-RUN_BLOCK = 80
+RUN_TEXTS, RUN_BLOCK = 2000, 80
 # The folders of texts: number, texts of a block, seed.
-TEXTS = {"shards": (4000, 125, 0), "first": (2, 1, 2), "small": (200, 1, 3)}
+TEXTS = {"shards": (2000, 125, 0), "first": (2, 1, 2), "small": (100, 1, 3)}
 
 
 def mean_tokens(bundle: str, folder: Path) -> float:
@@ -134,7 +134,7 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        folders = TEXTS | {"run": (3200, RUN_BLOCK, 1)}
+        folders = TEXTS | {"run": (RUN_TEXTS, RUN_BLOCK, 1)}
         for one, (number, block, seed) in folders.items():
             write_texts(folder / one, number, block, seed)
         tokens = {one: mean_tokens(options.bundle, folder / one) for one in folders}
@@ -143,7 +143,7 @@ def main() -> None:
         found = {
             "machine": machine_name(),
             "inputs": [inputs_of(one, tokens) for one in rounds],
-            "run": {"texts": 3200, "block": RUN_BLOCK, "tokens": tokens["run"],
+            "run": {"texts": RUN_TEXTS, "block": RUN_BLOCK, "tokens": tokens["run"],
                     "seconds": [one["run"]["seconds"] for one in rounds]},
             "tokenized_per_second": tokenized_per_second(options.bundle, folder / "shards"),
             **files(folder / "files"),

@@ -1,4 +1,4 @@
-"""Predict what a large `mirror-rt encode --engine ray` takes, from what was measured of a small one.
+"""Predict what a large `mirror-rt encode --engine ray` takes, from measurements of a small one.
 
     python benchmarks/scale_model.py benchmarks/results/scale-2026-11-22-2-x-amd-epyc.json
 
@@ -195,7 +195,7 @@ def print_sizes_of_blocks(found: dict, options) -> None:
     """Print what becomes of the job on many workers, by the size of a block."""
     cluster, request = large_cluster(found, options), options.latency / FOOTERS_AT_A_TIME
     print(f"\n## {cluster.workers} workers of one core, {options.texts:.0e} texts\n")
-    print("| texts of a block | blocks | minutes to find and prove them | hours of work | efficiency "
+    print("| texts of a block | blocks | minutes to find, prove | hours of work | efficiency "
           "| the last blocks, minutes | work done twice | failures | record of the job |\n"
           "|--:|--:|--:|--:|--:|--:|--:|--:|--:|")  # fmt: skip
     for block in options.blocks:
@@ -216,13 +216,20 @@ def print_limits(found: dict, options) -> None:
     small = min(options.blocks)
     held = found["bytes_of_a_block"] + found["bytes_of_a_message"] + found["bytes_of_a_record"]
     rows = [
-        (f"the driver, {1e3 * cluster.driver:.0f} ms a block, blocks of {small:,}",
-         small / rate / cluster.driver),
+        (
+            f"the driver, {1e3 * cluster.driver:.0f} ms a block, blocks of {small:,}",
+            small / rate / cluster.driver,
+        ),
         (f"the same with blocks of {block:,}", block / rate / cluster.driver),
-        (f"{options.puts:,.0f} PUT a second of one prefix, blocks of {small:,}",
-         options.puts * small / rate),
-        (f"one disk that writes {options.disk:,.0f} MB/s, float32", options.disk * 1e6 / size / rate),
-    ]  # fmt: skip
+        (
+            f"{options.puts:,.0f} PUT a second of one prefix, blocks of {small:,}",
+            options.puts * small / rate,
+        ),
+        (
+            f"one disk that writes {options.disk:,.0f} MB/s, float32",
+            options.disk * 1e6 / size / rate,
+        ),
+    ]
     print("\n| full at | workers of one core |\n|---|--:|")
     for name, number in rows:
         print(f"| {name} | {number:,.0f} |")
@@ -231,8 +238,8 @@ def print_limits(found: dict, options) -> None:
     print(f"\ntokenizer: {each:,.0f} tokens/s of a thread, {each / cluster.tokens_per_second:.0f} "
           f"times what a core encodes; a card that encodes {card:,.0f} tokens/s wants "
           f"{card / each:.0f} such threads")  # fmt: skip
-    print(f"driver: about {held:,.0f} bytes a block in memory; {1e3 * found['seconds_to_find_a_file']:.2f} "
-          f"ms to find a local file")  # fmt: skip
+    find = 1e3 * found["seconds_to_find_a_file"]
+    print(f"driver: about {held:,.0f} bytes a block in memory; {find:.2f} ms to find a local file")
 
 
 def main() -> None:

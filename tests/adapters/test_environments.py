@@ -41,7 +41,8 @@ def test_an_adapter(adapter, site, model, tiny_bert):
     # Their warnings are theirs; of this repository's conftest.py only the one in this folder.
     options = ["-o", "filterwarnings=", "-p", "no:cacheprovider", f"--confcutdir={HERE}"]
     environment = os.environ | {"PYTHONPATH": str(site), "MIRROR_RT_ADAPTER_MODEL": str(model),
-                                "MIRROR_RT_ADAPTER_BASE": str(tiny_bert), "HF_HUB_OFFLINE": "1"}  # fmt: skip
+                                "MIRROR_RT_ADAPTER_BASE": str(tiny_bert),
+                                "HF_HUB_OFFLINE": "1"}  # fmt: skip
     done = subprocess.run(
         [tool.python, "-P", "-m", "pytest", "-q", *options, HERE / tool.script],
         cwd=site, env=environment, capture_output=True, text=True, check=False,

@@ -26,5 +26,7 @@ def test_an_absent_package_is_named(monkeypatch, absent):
     """pyarrow without S3, as some builds are; then fsspec needs s3fs, and is needed itself."""
     monkeypatch.setattr(pyarrow.fs, "FileSystem", _WithoutS3)
     monkeypatch.setitem(sys.modules, absent, None)
-    with pytest.raises(MissingDependencyError, match=rf"s3://texts: .*not installed: .*{absent}"):
+    with pytest.raises(
+        MissingDependencyError, match=rf"s3://texts/2026: .*not installed: .*{absent}"
+    ):
         Folder.at("s3://texts/2026")
