@@ -13,6 +13,11 @@ turns, so that what else the machine does falls on all of them alike:
     run       `--engine ray` with two workers over other texts, in blocks of another size: this is
               the run to predict, and nothing of it enters the model
 
+Or `--rounds-of FILE` takes the rounds that benchmarks/ray_workers.py --shards --out FILE has
+measured in a quiet hour. There the tokens a second are those of the two shards, and what Ray adds
+(its start, its end, and what a block costs) is taken from the run of Ray; the model predicts the
+run of each round from the other rounds alone.
+
 Once, the script measures what grows with the number of files, and the sizes of vectors in files.
 """
 
@@ -70,6 +75,46 @@ def inputs_of(found: dict[str, dict], tokens: dict[str, float]) -> dict[str, flo
     }
 
 
+def inputs_of_workers(found: dict[str, dict], block: int, tokens: float) -> dict[str, float]:
+    """Return the same from one round of benchmarks/ray_workers.py."""
+    finished, rate = found["ray"]["finished"], steady(found["shards"]["finished"], 2) / 2
+    extra = max(0.0, 2 * block / steady(finished, 2) - block / rate)
+    first = statistics.fmean(at for at, _ in finished[:2])
+    return {
+        "tokens_per_second": rate * tokens,
+        "seconds_of_a_block": extra,
+        "seconds_to_start": first - extra - block / rate,
+        "seconds_to_end": found["ray"]["seconds"] - finished[-1][0],
+    }
+
+
+def rounds_of(options, folder: Path) -> dict:
+    """Return the inputs and the runs that benchmarks/ray_workers.py has measured."""
+    kept = json.loads(options.rounds_of.read_text())
+    write_texts(folder / "run", kept["texts"], kept["block"])
+    tokens = mean_tokens(options.bundle, folder / "run")
+    rounds = [one for number, one in enumerate(kept["rounds"], 1) if number not in options.without]
+    return {
+        "inputs": [inputs_of_workers(one, kept["block"], tokens) for one in rounds],
+        "run": {"texts": kept["texts"], "block": kept["block"], "tokens": tokens,
+                "seconds": [one["ray"]["seconds"] for one in rounds]},
+    }  # fmt: skip
+
+
+def measured_rounds(options, folder: Path) -> dict:
+    """Measure the inputs and the runs."""
+    folders = TEXTS | {"run": (RUN_TEXTS, RUN_BLOCK, 1)}
+    for one, (number, block, seed) in folders.items():
+        write_texts(folder / one, number, block, seed)
+    tokens = {one: mean_tokens(options.bundle, folder / one) for one in folders}
+    rounds = [one_round(options, folder, turn) for turn in range(options.rounds)]
+    return {
+        "inputs": [inputs_of(one, tokens) for one in rounds],
+        "run": {"texts": RUN_TEXTS, "block": RUN_BLOCK, "tokens": tokens["run"],
+                "seconds": [one["run"]["seconds"] for one in rounds]},
+    }  # fmt: skip
+
+
 def tokenized_per_second(bundle: str, folder: Path) -> float:
     """Return the tokens a second that one thread makes out of texts."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -110,8 +155,9 @@ def sizes(options, folder: Path) -> dict[str, float]:
     found = {}
     for precision in PRECISIONS:
         output = folder / precision
-        line = encode(options.bundle, folder / "shards" / "0000*.parquet", output, "--columns",
-                      "id", "--precision", precision)  # fmt: skip
+        line = encode(options.bundle, folder / "run" / "0000*.parquet", output, "--columns", "id",
+                      "--precision", precision, "--providers", "native", "--variant",
+                      "int8")  # fmt: skip
         run([line], folder, output)
         parts = list(output.rglob("*.parquet"))
         rows = sum(pyarrow.parquet.read_metadata(path).num_rows for path in parts)
@@ -126,6 +172,8 @@ def main() -> None:
     )
     parser.add_argument("bundle")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds-of", type=Path, help="results of benchmarks/ray_workers.py")
+    parser.add_argument("--without", type=int, nargs="*", default=[], help="rounds to leave out")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     options.bundle, options.shards = str(Path(options.bundle).resolve()), True
@@ -134,21 +182,15 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        folders = TEXTS | {"run": (RUN_TEXTS, RUN_BLOCK, 1)}
-        for one, (number, block, seed) in folders.items():
-            write_texts(folder / one, number, block, seed)
-        tokens = {one: mean_tokens(options.bundle, folder / one) for one in folders}
-        rounds = [one_round(options, folder, turn) for turn in range(options.rounds)]
+        made = rounds_of(options, folder) if options.rounds_of else measured_rounds(options, folder)
         (folder / "files").mkdir()
         found = {
             "machine": machine_name(),
-            "inputs": [inputs_of(one, tokens) for one in rounds],
-            "run": {"texts": RUN_TEXTS, "block": RUN_BLOCK, "tokens": tokens["run"],
-                    "seconds": [one["run"]["seconds"] for one in rounds]},
-            "tokenized_per_second": tokenized_per_second(options.bundle, folder / "shards"),
+            **made,
+            "tokenized_per_second": tokenized_per_second(options.bundle, folder / "run"),
             **files(folder / "files"),
             **sizes(options, folder),
-        }  # fmt: skip
+        }
     write_whole(options.out, json.dumps(found, indent=1))
 
 

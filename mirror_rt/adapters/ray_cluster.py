@@ -106,7 +106,8 @@ def run_tasks(
     try:
         while waiting or running:
             while waiting and len(running) < (options.workers or math.inf):
-                running[remote.remote(waiting[0][1])] = waiting.popleft()
+                task, tried, attempt = waiting.popleft()
+                running[remote.remote(tried)] = task, tried, attempt
             reference = ray.wait(list(running))[0][0]
             task, tried, attempt = running.pop(reference)
             result = _result(reference)
