@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mirror_rt.adapters.ray_cluster import connected
 from mirror_rt.bulk.blocks import Block, find_blocks, parse_shard
 from mirror_rt.bulk.dataset_config import DatasetConfig, make_writer, plan_of
 from mirror_rt.bulk.manifest import (
@@ -75,7 +76,7 @@ def encode_dataset(config: DatasetConfig) -> DatasetReport:
         return _encode(config, plan_of(config), _encode_here)
     from mirror_rt.bulk import ray_engine
 
-    with ray_engine.connected(config):
+    with connected(config):
         return _encode(config, ray_engine.plan_of_worker(config), ray_engine.encode_with_ray)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 
+from mirror_rt.adapters.ray_cluster import ClusterOptions
 from mirror_rt.bulk.blocks import parse_shard
 from mirror_rt.bulk.parts import PartWriter
 from mirror_rt.bulk.plan import find_bundle, vector_plan
@@ -17,8 +18,8 @@ from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetConfig:
-    """Say which dataset to encode, and where to.
+class DatasetConfig(ClusterOptions):
+    """Say which dataset to encode, and where to; see `ClusterOptions` for the engine.
 
     Attributes:
         model: folder or hub name of a bundle.
@@ -30,12 +31,6 @@ class DatasetConfig:
         columns: columns of the input to keep beside the vectors; None for all of them.
         shard: encode only the blocks I, I + N, I + 2N ... of all, given as I/N with I from 0;
             None for all blocks.
-        engine: `ray` to encode in the actors of a Ray cluster; None for this process.
-        address: of a Ray cluster that runs (`auto`, `ray://host:10001`); None for that of the
-            variable RAY_ADDRESS, or a new one on this machine.
-        workers: number of actors; None for as many as the cluster has room for.
-        worker_cpus: CPUs of each actor, which are its threads.
-        worker_gpus: cards of each actor.
         resume: go on with an unfinished job: whole parts of this job are kept.
         overwrite: remove what an earlier job has written to the folder.
         window: most texts that are sorted by length together.
@@ -51,11 +46,6 @@ class DatasetConfig:
     text_field: str = "text"
     columns: tuple[str, ...] | None = None
     shard: str | None = None
-    engine: Literal["ray"] | None = None
-    address: str | None = None
-    workers: int | None = None
-    worker_cpus: int = 1
-    worker_gpus: int = 0
     resume: bool = False
     overwrite: bool = False
     window: int = 8192
@@ -64,11 +54,10 @@ class DatasetConfig:
     options: EncodeOptions = field(default_factory=EncodeOptions)
 
     def __post_init__(self) -> None:
+        ClusterOptions.__post_init__(self)
         parse_shard(self.shard)
-        for name, least in (("window", 1), ("workers", 1), ("worker_cpus", 1), ("worker_gpus", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if self.window < 1:
+            raise ConfigError(f"window must be at least 1, got {self.window}")
         if self.shard is not None and self.overwrite:
             raise ConfigError(
                 "--overwrite with --shard would remove the parts of other shards: remove the "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
 import pickle
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from mirror_rt.bulk.dataset_config import DatasetConfig, make_writer, plan_of
 from mirror_rt.bulk.parts import digest_of_plan, find_part
 from mirror_rt.bulk.progress import Progress
 from mirror_rt.bulk.workers import RunCounter
-from mirror_rt.errors import DataError, MirrorError, ProcessGroupError, require
+from mirror_rt.errors import DataError, MirrorError, require
 from mirror_rt.inference.load_options import LoadOptions
 
 # The rows of a Ray block: each holds one block of the dataset, so a task that is started anew has
@@ -23,40 +21,11 @@ from mirror_rt.inference.load_options import LoadOptions
 _MOST_TASKS = 4096
 
 
-@contextlib.contextmanager
-def connected(config: DatasetConfig) -> Iterator[None]:
-    """Connect to the cluster of a job, or start one on this machine, while the block runs.
-
-    Raises:
-        MissingDependencyError: Ray is not installed.
-        ProcessGroupError: the cluster cannot be reached, or gives the job up.
-    """
-    ray = require("ray", extra="ray", purpose="--engine ray")
-    require("ray.data", extra="ray", purpose="--engine ray")
-    began = not ray.is_initialized()
-    try:
-        if began:
-            ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING)
-        yield
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, MirrorError):
-            raise error.cause from None
-        raise ProcessGroupError(f"a worker of Ray failed: {error.cause!r}") from error
-    except (ray.exceptions.RayError, ConnectionError) as error:
-        said = str(error).strip().splitlines()[-1:]
-        raise ProcessGroupError(
-            f"Ray gave up: {type(error).__name__}: {' '.join(said)}; what is whole is saved: go on "
-            "with --resume"
-        ) from error
-    finally:
-        if began:
-            ray.shutdown()
-
-
 def plan_of_worker(config: DatasetConfig) -> dict[str, Any]:
     """Return the plan of a job as a worker makes it: the driver may have other processors."""
     import ray
 
+    require("ray.data", extra="ray", purpose="--engine ray")
     of_config = ray.remote(num_cpus=config.worker_cpus, num_gpus=config.worker_gpus)(_plan)
     plan: dict[str, Any] = ray.get(of_config.remote(config))
     return plan

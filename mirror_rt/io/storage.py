@@ -7,6 +7,7 @@ the rest.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from mirror_rt.errors import DataError, require
+from mirror_rt.errors import DataError, MissingDependencyError, require
 from mirror_rt.io.atomic import new_file
 
 _WILDCARDS = re.compile(r"[*?\[]")
@@ -42,8 +43,8 @@ class Folder:
         """Return the folder of a path or an address (`s3://bucket/folder`).
 
         Raises:
-            DataError: no file system has such addresses.
-            MissingDependencyError: pyarrow is not installed.
+            DataError: no file system has such addresses, or it cannot be reached.
+            MissingDependencyError: pyarrow is not installed, or what fsspec needs for the address.
         """
         fs = require("pyarrow.fs", extra="tables", purpose="a folder of files")
         if "://" not in where:
@@ -51,8 +52,10 @@ class Folder:
             return cls(fs.LocalFileSystem(), local.as_posix(), local)
         try:
             filesystem, path = fs.FileSystem.from_uri(where)
-        except ValueError as error:  # an ArrowInvalid: pyarrow has no such file system
-            filesystem, path = _by_fsspec(where, fs, error)
+        except (ValueError, NotImplementedError):  # this build of pyarrow has no such file system
+            filesystem, path = _by_fsspec(where, fs)
+        except OSError as error:  # HDFS without Java, for example
+            raise DataError(f"{where} cannot be reached: {error}") from error
         return cls(filesystem, path, Path(path) if filesystem.type_name == "local" else None)
 
     def files(self) -> dict[str, StoredFile]:
@@ -188,10 +191,15 @@ def _as_file(folder: Folder) -> StoredFile | None:
     return Folder(folder.filesystem, path.parent.as_posix(), above).file(path.name)
 
 
-def _by_fsspec(where: str, fs: Any, error: ValueError) -> tuple[Any, str]:
+def _by_fsspec(where: str, fs: Any) -> tuple[Any, str]:
     try:
-        core = require("fsspec.core", extra="tables", purpose=f"the address {where}")
+        core = importlib.import_module("fsspec.core")
         found, path = core.url_to_fs(where)
-    except (ValueError, ImportError) as other:
-        raise DataError(f"{where}: neither pyarrow nor fsspec can reach it: {other}") from error
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{where}: pyarrow as installed here cannot reach it, and fsspec needs a package that "
+            f"is not installed: {error}"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{where}: neither pyarrow nor fsspec can reach it: {error}") from error
     return fs.PyFileSystem(fs.FSSpecHandler(found)), path

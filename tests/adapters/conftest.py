@@ -1,6 +1,7 @@
 """What the tests of all adapters share; also run in environments that have little else.
 
-There $MIRROR_RT_ADAPTER_MODEL is the bundle that `model` makes here.
+There $MIRROR_RT_ADAPTER_MODEL is the bundle that `model` makes here, and $MIRROR_RT_ADAPTER_BASE
+the model that `base` makes.
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ def model(request, tmp_path_factory) -> Path:
     manifest["prompts"] = {"query": "the question ", "document": "the town ", "STS": "as it is "}
     (folder / "mirror.json").write_text(json.dumps(manifest))
     return folder
+
+
+@pytest.fixture(scope="session")
+def base(request) -> Path:
+    """A BERT to tune."""
+    if path := os.environ.get("MIRROR_RT_ADAPTER_BASE"):
+        return Path(path)
+    return Path(request.getfixturevalue("tiny_bert"))
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,11 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """A folder to import mirror_rt from, and nothing else of this environment."""
+    """A folder to import this project from, and nothing else of this environment."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "mirror_rt").mkdir()
+    for path in (ROOT / "train" / "mirror_train", ROOT / "export" / "mirror_export"):
+        (folder / path.name).symlink_to(path)
     native = Path(_core.__file__)
     for path in [*(ROOT / "mirror_rt").iterdir(), native]:
         (folder / "mirror_rt" / path.name).symlink_to(path)
@@ -30,7 +32,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.interop
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_an_adapter(adapter, site, model):
+def test_an_adapter(adapter, site, model, tiny_bert):
     tool = ADAPTERS[adapter]
     if not tool.made:
         if os.environ.get("MIRROR_RT_INTEROP") != "1":
@@ -39,6 +41,7 @@ def test_an_adapter(adapter, site, model):
     # Their warnings are theirs; of this repository's conftest.py only the one in this folder.
     options = ["-o", "filterwarnings=", "-p", "no:cacheprovider", f"--confcutdir={HERE}"]
     environment = os.environ | {"PYTHONPATH": str(site), "MIRROR_RT_ADAPTER_MODEL": str(model),
+                                "MIRROR_RT_ADAPTER_BASE": str(tiny_bert),
                                 "HF_HUB_OFFLINE": "1"}  # fmt: skip
     done = subprocess.run(
         [tool.python, "-P", "-m", "pytest", "-q", *options, HERE / tool.script],

@@ -1,9 +1,10 @@
-"""Ray: batches in actors that load once, and `mirror-rt encode --engine ray`."""
+"""Ray: batches in actors that load once, and `mirror-rt encode --engine ray`, also with S3."""
 
 import contextlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,18 +12,35 @@ import pytest
 pytest.importorskip("ray")
 
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 import ray
+from moto.server import ThreadedMotoServer
 
 from mirror_rt.adapters.ray import MirrorEmbedder, assigned_resources
-from mirror_rt.bulk import DatasetConfig, encode_dataset
+from mirror_rt.bulk import DatasetConfig, encode_dataset, merge_manifest
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeOptions
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory):
+def s3():
+    """A server of S3's protocol at 127.0.0.1, and the variables by which all find it."""
+    server = ThreadedMotoServer("127.0.0.1", 0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield
+    server.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(tmp_path_factory, s3):
     """Of two CPUs; its workers import from the driver's folder, which must not be the sources."""
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with contextlib.chdir(tmp_path_factory.mktemp("empty")):
@@ -109,6 +127,46 @@ def test_a_dataset_has_the_files_of_one_machine(model, dataset, tmp_path):
     assert parts(tmp_path / "ray") == parts(tmp_path / "one")
     for name in ("_job.json", "_manifest.json"):
         assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+
+
+@pytest.fixture
+def bucket(dataset, s3):
+    """The dataset in a bucket, and an empty bucket."""
+    # The constructor of S3FileSystem does not look at AWS_ENDPOINT_URL; addresses do.
+    store, _ = pa.fs.FileSystem.from_uri("s3://texts?allow_bucket_creation=true")
+    for name in ("texts", "vectors"):
+        store.create_dir(name)
+    pa.fs.copy_files(str(dataset), "texts/2026", destination_filesystem=store)
+    yield store
+    for name in ("texts", "vectors"):
+        store.delete_dir_contents(name)
+
+
+def table(folder, filesystem=None):
+    return pq.read_table(folder, filesystem=filesystem)
+
+
+@pytest.mark.parametrize("engine", ["ray", None])
+def test_a_dataset_in_an_object_store(model, dataset, bucket, tmp_path, engine):
+    encode_dataset(config(model, dataset, tmp_path / "one", load=LoadOptions(threads=1)))
+    job = config(model, "s3://texts/2026/*.parquet", "s3://vectors/2026", engine=engine,
+                 resume=True, load=LoadOptions(threads=1, providers="cpu"))  # fmt: skip
+    made = encode_dataset(replace(job, input="s3://texts/2026/a.parquet"))
+    assert (made.blocks, made.rows) == (4, 180)
+    bucket.delete_file("vectors/2026/a.parquet-00002.parquet")
+    made = encode_dataset(job)
+    assert (made.blocks, made.rows, made.resumed) == (8, 360, 130)
+    assert merge_manifest(job)["rows"] == 360
+    assert table("vectors/2026", bucket).equals(table(tmp_path / "one"))
+    for shard in ("0/2", "1/2"):
+        encode_dataset(replace(job, output="s3://vectors/shards", engine=None, shard=shard))
+    assert merge_manifest(replace(job, output="s3://vectors/shards"))["blocks"] == 8
+
+
+def test_what_is_wrong_with_an_address_is_said(model, bucket, tmp_path):
+    for where, said in (("s3://nobucket/x", "nobucket"), ("s3://texts/none", "s3://texts/none")):
+        with pytest.raises((DataError, OSError), match=said):
+            encode_dataset(config(model, where, tmp_path / "out"))
 
 
 def test_errors_of_workers_are_those_of_one_machine(model, dataset, tmp_path):

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from mirror_train.data.thesaurus import load_thesaurus
     from mirror_train.data.training_data import TrainingData
     from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
-    from mirror_train.languages.tune_languages import LanguageJob, LanguageResult, tune_languages
+    from mirror_train.languages.language_job import LanguageJob, LanguageResult
+    from mirror_train.languages.tune_languages import tune_languages
     from mirror_train.loss.infonce import infonce
     from mirror_train.model.model_folder import DEFAULT_MODEL
     from mirror_train.model.torch_encoder import TorchEncoder
@@ -57,6 +58,7 @@ __getattr__ = lazy_exports(
         "loss.infonce",
         "model.torch_encoder",
         "training.tune",
+        "languages.language_job",
         "languages.tune_languages",
     ),
     extra="train",

@@ -73,7 +73,7 @@ def _models(arguments: argparse.Namespace) -> list[str]:
     if models:
         raise ConfigError(f"pass models or --all, not both (got {models[0]} too)")
     from mirror_export.pack.sources import find_models
-    from mirror_train.languages.tune_languages import REPORT_FILE
+    from mirror_train.languages.language_job import REPORT_FILE
 
     found, skipped = find_models(arguments.all)
     own = {arguments.out.name, f"{arguments.out.name}.partial", REPORT_FILE}

@@ -87,7 +87,20 @@ ADAPTERS = {  # scikit-learn is in the main environment
         "chroma": ("chromadb==1.5.9",),
         "qdrant": ("qdrant-client==1.20.0",),
         "lancedb": ("lancedb==0.40.0",),
-        "ray": ("ray[data]==2.60.0", "pyarrow==26.0.1"),
+        "ray": (
+            "ray[data]==2.60.0",
+            "pyarrow==26.0.1",
+            "moto[s3]==5.2.5",  # an object store; its server needs Flask
+            "flask==3.1.3",
+            "flask-cors==6.0.5",
+        ),
+        "ray_tune": (
+            "ray==2.60.0",
+            "pyarrow==26.0.1",
+            "torch==2.13.0",
+            "transformers==5.23.0",
+            "tqdm==4.70.1",
+        ),
         "spark": ("pyspark==4.3.0", "pyarrow==26.0.1", "pandas==3.1.1"),
         "daft": ("daft==0.7.26", "pyarrow==25.0.1"),
         "ray_serve": (

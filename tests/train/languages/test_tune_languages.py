@@ -5,11 +5,12 @@ import json
 import os
 import shutil
 import signal
+import sys
 
 import numpy as np
 import pytest
 
-import mirror_train.languages.tune_languages as module
+import mirror_train.languages.language_job as module
 from command_errors import one_line_error
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TorchEncoder
@@ -189,6 +190,8 @@ def test_words_in_another_script(tune, folders, tmp_path, caplog):
         ({"options": ["--language", "en"]}, "--lang has en more than once"),
         ({"options": ["--top", 5]}, "--top goes with the words of wordfreq"),
         ({"options": ["--recipe", "sentence"], "words": None}, "recipe sentence needs strings"),
+        ({"options": ["--workers", 2]}, "--workers goes with --engine ray"),
+        ({"options": ["--engine", "ray", "--worker-gpus", 2]}, "--worker-gpus must be 0 or 1"),
         ({"words": "nowhere"}, "--words nowhere: with --lang TAG alone, a folder is expected"),
     ],
     ids=str,
@@ -212,8 +215,20 @@ def test_not_with_torchrun(tune, monkeypatch):
     one_line_error(tune(), code=2, contains="--lang TAG,... runs in one process")
 
 
-def test_options_that_go_with_langs(cli, words_file, tmp_path):
-    result = cli(
-        "tune", "--recipe", "word", "--data", words_file, "--out", tmp_path / "x", "--json"
-    )
-    one_line_error(result, code=2, contains="--json and --recipes go with --lang alone")
+@pytest.mark.parametrize(
+    ("options", "contains"),
+    [
+        (["--json"], "--json and --recipes go with --lang alone"),
+        (["--engine", "ray"], "--engine goes with --lang alone"),
+    ],
+)
+def test_options_that_go_with_langs(cli, words_file, tmp_path, options, contains):
+    out = tmp_path / "x"
+    result = cli("tune", "--recipe", "word", "--data", words_file, "--out", out, *options)
+    one_line_error(result, code=2, contains=contains)
+
+
+def test_an_absent_ray_is_named(tune, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    one_line_error(tune("--engine", "ray"), code=1,
+                   contains="needs the package 'ray', which is not installed")  # fmt: skip

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from mirror_rt.cli.options import add_options, from_arguments, given_values
+from mirror_rt.adapters.ray_cluster import ClusterOptions
+from mirror_rt.cli.options import add_options, build, from_arguments, given_values
 from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.default_recipe import default_recipe
@@ -56,6 +57,7 @@ mirror-rt tune --recipe simcse --data lines.txt --out tuned
 mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
 mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
 mirror-rt tune --lang en,fr,ru --out TUNED
+mirror-rt tune --lang en,fr,ru --engine ray --worker-cpus 4 --out /shared/TUNED
 mirror-rt tune --lang en,fr,ru --joint --dictionary en-fr.tsv --out tuned
 mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
 torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
@@ -139,6 +141,7 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
         "TAG.tsv to score before and after. --resume keeps what is finished.",
     )
     add_recipes_option(group)
+    add_options(group, ClusterOptions)
     group.add_argument("--json", action="store_true", help="the table at the end as JSON")
     group.add_argument(
         "--joint", action="store_true", help="one encoder for all of these languages, into OUT"
@@ -165,6 +168,7 @@ def run(arguments: argparse.Namespace) -> None:
     from mirror_train.compute.processes import is_first_process
     from mirror_train.training.tune import tune
 
+    cluster = build(ClusterOptions, from_arguments(arguments))
     changes = given_values(Recipe, from_arguments(arguments), leave_out=_NO_OVERRIDES)
     file = arguments.thesaurus or (arguments.data is not None and not arguments.data.is_dir())
     many = arguments.lang is not None and not file
@@ -176,13 +180,15 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError("--dictionary goes with --joint")
     elif not many:
         _check_one_language(arguments)
+    if cluster.engine and not many:
+        raise ConfigError("--engine goes with --lang alone: its languages are the tasks")
     if arguments.recipe is None:
         data = data or (first_strings(arguments) if many else _strings(arguments))
         arguments.recipe = _chosen_recipe(data, arguments)
     recipe = load_recipe(arguments.recipe).replace(**changes)
     config = given_config(arguments, TuneConfig, recipe=recipe)
     if many:
-        run_languages(arguments, config, changes)
+        run_languages(arguments, config, changes, cluster)
         return
     data = data or _strings(arguments)
     config = with_base(config, arguments.model, data.language)

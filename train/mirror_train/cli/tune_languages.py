@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mirror_rt.adapters.ray_cluster import ClusterOptions
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
@@ -20,7 +21,7 @@ from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, lo
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
-    from mirror_train.languages.tune_languages import LanguageJob, LanguageResult
+    from mirror_train.languages.language_job import LanguageJob, LanguageResult
 
 _REVISION = "--revision goes with --model: languages have base models of their own"
 # The files of a language's scored pairs below --data, by level.
@@ -32,7 +33,10 @@ _PAIRS = {
 
 
 def run_languages(
-    arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
+    arguments: argparse.Namespace,
+    template: TuneConfig,
+    changes: dict[str, Any],
+    cluster: ClusterOptions,
 ) -> None:
     """Tune for the languages of the command line.
 
@@ -40,6 +44,7 @@ def run_languages(
         arguments: arguments of the command.
         template: settings that all languages share; its recipe gives the level.
         changes: fields of the recipe that the command line sets.
+        cluster: what tunes them.
 
     Raises:
         ConfigError: a language is unknown or has no strings, or options do not go together; raised
@@ -50,7 +55,7 @@ def run_languages(
 
     _check_options(arguments)
     jobs = _jobs(arguments, template, changes)
-    results = tune_languages(jobs, on_result=_tell)
+    results = tune_languages(jobs, cluster=cluster, on_result=_tell)
     if arguments.json:
         print(json.dumps([dataclasses.asdict(result) for result in results], indent=2))
     else:
@@ -111,7 +116,7 @@ def _job(
     arguments: argparse.Namespace,
     table: LanguageTable,
 ) -> LanguageJob:
-    from mirror_train.languages.tune_languages import LanguageJob
+    from mirror_train.languages.language_job import LanguageJob
 
     config = dataclasses.replace(
         _with_base(row, template),

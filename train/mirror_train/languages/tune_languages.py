@@ -1,179 +1,139 @@
-"""Tune for many languages in one run, and report the result of each."""
+"""Tune for many languages in one run, here or in a cluster, and report the result of each."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import gc
-import json
+import contextlib
+import functools
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.encoding.batch_encoder import EmbeddingModel
-from mirror_rt.errors import MirrorError, OutputExistsError
-from mirror_rt.evaluation import (
-    Geometry,
-    ScoredPairs,
-    evaluate_geometry,
-    evaluate_similarity,
-    read_scored_pairs,
+from mirror_rt.adapters.ray_cluster import ClusterOptions, connected, run_tasks
+from mirror_rt.errors import ConfigError, OutputExistsError, ProcessGroupError
+from mirror_train.languages.language_job import (
+    REPORT_FILE,
+    Bases,
+    LanguageJob,
+    LanguageResult,
+    base_key,
+    failure,
+    remember,
+    run_job,
 )
-from mirror_rt.io.atomic import sha256, write_json
-from mirror_train.compute.precision import resolve_device
-from mirror_train.data.strings import load_training_data, word_list
-from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.base_models import LanguageTable, load_languages
-from mirror_train.languages.fit import run_warnings
-from mirror_train.model.declared_modules import declared_head
-from mirror_train.model.pooling_head import Head
-from mirror_train.model.pretrained import Pretrained
-from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
-from mirror_train.training.tune import load_base, tune
-
-REPORT_FILE = "languages.json"
-_GEOMETRY_TEXTS = 1000
 
 logger = logging.getLogger("mirror_train")
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageJob:
-    """The work for one language of a run.
-
-    Attributes:
-        language: tag of the language; also the name of the folder that is written.
-        config: settings of its tuning.
-        strings: file to tune on; None for the words of `wordfreq`.
-        top: number of words to take from `wordfreq`.
-        pairs: scored pairs to evaluate on before and after tuning; None for none.
-        table: says what the strings and the base model should be; None for the shipped one.
-    """
-
-    language: str
-    config: TuneConfig
-    strings: Path | None = None
-    top: int = 10_000
-    pairs: Path | None = None
-    table: LanguageTable | None = None
-
-    def read(self) -> TrainingData:
-        """Read the strings."""
-        if self.strings is None:
-            return word_list(self.language, top=self.top)
-        return load_training_data(self.strings, language=self.language)
-
-    def warnings(self, data: TrainingData, base: Pretrained) -> list[str]:
-        """Return what looks wrong about the strings, or about the base model for them."""
-        return run_warnings(data, base, self.config, self.table or load_languages())
-
-
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """The measurements of an encoder.
-
-    Attributes:
-        geometry: geometry of its embedding space, on the first 1,000 strings.
-        score: Spearman's rho with the human scores of `LanguageJob.pairs`.
-    """
-
-    geometry: Geometry
-    score: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageResult:
-    """The result for a language.
-
-    Attributes:
-        language: tag of the language.
-        model: name of the base model.
-        status: tuned, failed, or `kept` where an earlier run had finished it.
-        strings: number of strings that it was tuned on.
-        seconds: duration of training.
-        before: measurements of the base model, with the pooling that it declares, else the mean.
-        after: measurements of the tuned model.
-        pairs: name of the set of scored pairs.
-        pairs_sha256: hash of that set.
-        warning: what looks wrong about the strings, or about the base model for them.
-        error: why tuning failed.
-        manifest_sha256: hash of the tuned folder's mirror.json.
-    """
-
-    language: str
-    model: str
-    status: Literal["tuned", "kept", "failed"]
-    strings: int | None = None
-    seconds: float | None = None
-    before: Measures | None = None
-    after: Measures | None = None
-    pairs: str | None = None
-    pairs_sha256: str | None = None
-    warning: str | None = None
-    error: str | None = None
-    manifest_sha256: str | None = None
 
 
 def tune_languages(
     jobs: Sequence[LanguageJob],
     *,
+    cluster: ClusterOptions = ClusterOptions(),  # noqa: B008  # it is frozen
     on_result: Callable[[LanguageResult], object] = lambda result: None,
 ) -> list[LanguageResult]:
-    """Tune for one language after the other; a failure does not stop the others.
+    """Tune for one language after the other, or as tasks of a cluster; none stops the others.
 
     Languages with the same base model run one after another, so that it is loaded once. `tune`
-    writes each of them: whole or not at all, and from its checkpoint where `resume` is set. The
-    measurements are kept in `languages.json` beside the folders. `on_result` is called with each
-    result as soon as it is known; the results are returned in the order of the jobs.
+    writes each of them: whole or not at all, and from its checkpoint where `resume` is set, or
+    where the worker of a cluster has died. The measurements are kept in `languages.json` beside the
+    folders. `on_result` is called with each result as soon as it is known; the results are returned
+    in the order of the jobs.
 
     Raises:
+        ConfigError: a worker is to have several cards.
         OutputExistsError: an output folder exists already; raised before any work.
         Interrupted: Ctrl-C during training; a checkpoint was written.
+        MissingDependencyError, ProcessGroupError: the cluster cannot be used.
     """
     _check_outputs(jobs)
-    bases, results = _Bases(), dict[str, LanguageResult]()
-    for job in sorted(jobs, key=_base_order(jobs)):
-        try:
-            result = _finished(job) or _tune_one(job, bases)
-        except (MirrorError, OSError, RuntimeError, MemoryError) as error:
-            reason = " ".join(str(error).split()) or repr(error)
-            result = LanguageResult(job.language, job.config.model, "failed", error=reason)
+    results = dict[str, LanguageResult]()
+    ordered = sorted(jobs, key=_base_order(jobs))
+    run = _in_turn(ordered) if cluster.engine is None else _in_cluster(ordered, cluster)
+    for job, result in run:
         results[job.language] = result
-        _remember(job.config.out.parent / REPORT_FILE, result)
+        remember(job.config.out.parent / REPORT_FILE, result)
         on_result(result)
     return [results[job.language] for job in jobs]
 
 
-class _Bases:
-    """A cache of the last language's base model, which the next language may use too."""
-
-    def __init__(self) -> None:
-        self._loaded: tuple[tuple[Any, ...], Pretrained] | None = None
-
-    def load(self, config: TuneConfig) -> Pretrained:
-        """Return the base model, loaded if it is not cached; callers must train only a copy."""
-        key = _base_key(config)
-        if self._loaded is None or self._loaded[0] != key:
-            self._loaded = None
-            gc.collect()  # frees the old model before the next one is loaded
-            self._loaded = key, load_base(config)
-        return self._loaded[1]
+_Run = Iterator[tuple[LanguageJob, LanguageResult]]
 
 
-def _base_key(config: TuneConfig) -> tuple[Any, ...]:
-    return (config.model, config.revision, config.trust_remote_code, config.recipe.dropout)
+def _in_turn(jobs: Sequence[LanguageJob]) -> _Run:
+    bases = Bases()
+    for job in jobs:
+        yield job, run_job(job, bases)
+
+
+def _in_cluster(jobs: Sequence[LanguageJob], cluster: ClusterOptions) -> _Run:
+    if cluster.worker_gpus > 1:
+        raise ConfigError(f"worker_gpus must be 0 or 1, got {cluster.worker_gpus}: a language is "
+                          "tuned on one card")  # fmt: skip
+    named = {job.language: job for job in jobs}
+    tasks = [_with_absolute_paths(job) for job in jobs]
+    with connected(cluster), _told_how_to_resume():
+        for task, result in run_tasks(_run_in_worker, tasks, cluster, again=_resumed):
+            job = named[task.language]
+            if isinstance(result, ProcessGroupError):
+                result = failure(job, result)
+            elif result.warning and result.status == "tuned":
+                logger.warning("%s", result.warning)  # the worker's own log is not seen
+            yield job, replace(result, model=job.config.model)
+
+
+@contextlib.contextmanager
+def _told_how_to_resume() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            "interrupted; --resume keeps the languages that are finished, and goes on from the "
+            "checkpoints of those that were running"
+        ) from error
+
+
+def _run_in_worker(job: LanguageJob) -> LanguageResult:
+    """Tune for a language with what Ray has assigned to this task."""
+    import torch
+
+    from mirror_rt.adapters.ray import assigned_resources
+
+    resources = assigned_resources()
+    torch.set_num_threads(resources["threads"])
+    if "devices" not in resources and job.config.device == "auto":
+        job = replace(job, config=replace(job.config, device="cpu"))
+    return run_job(job, _bases_of_worker())
+
+
+@functools.cache
+def _bases_of_worker() -> Bases:
+    """Return the cache of this process, which Ray lets run one task after another."""
+    return Bases()
+
+
+def _resumed(job: LanguageJob) -> LanguageJob:
+    """Return the job that goes on with what a worker that died has left."""
+    if job.config.overwrite:  # what it has left cannot be told from what an earlier run has left
+        return job
+    return replace(job, config=replace(job.config, resume=True))
+
+
+def _with_absolute_paths(job: LanguageJob) -> LanguageJob:
+    """Return the job for a worker, which runs in another folder."""
+    config, model = job.config, Path(job.config.model)
+    config = replace(config, out=config.out.absolute(),
+                     model=str(model.absolute()) if model.exists() else config.model)  # fmt: skip
+    return replace(job, config=config, strings=job.strings and job.strings.absolute(),
+                   pairs=job.pairs and job.pairs.absolute())  # fmt: skip
 
 
 def _base_order(jobs: Sequence[LanguageJob]) -> Callable[[LanguageJob], int]:
     """Return a sort key that puts jobs with the same base model together, at the first of them."""
     first: dict[tuple[Any, ...], int] = {}
     for i, job in enumerate(jobs):
-        first.setdefault(_base_key(job.config), i)
-    return lambda job: first[_base_key(job.config)]
+        first.setdefault(base_key(job.config), i)
+    return lambda job: first[base_key(job.config)]
 
 
 def _check_outputs(jobs: Sequence[LanguageJob]) -> None:
@@ -188,98 +148,3 @@ def _check_outputs(jobs: Sequence[LanguageJob]) -> None:
                     f"{path} is left of an earlier run: --resume keeps what is finished and goes "
                     "on, --overwrite starts afresh"
                 )
-
-
-def _tune_one(job: LanguageJob, bases: _Bases) -> LanguageResult:
-    data = job.read()
-    pairs = read_scored_pairs(job.pairs) if job.pairs else None
-    base = bases.load(job.config)
-    for warning in (warnings := job.warnings(data, base)):
-        logger.warning("%s", warning)
-    device = resolve_device(job.config.device)
-    head = declared_head(base.folder) or Head(["mean"])
-    before = _measure(TorchEncoder(base, head=head, device=device), data, pairs)
-    manifest = tune(data, job.config, base=copy.deepcopy(base)).manifest
-    after = _measure(TorchEncoder.load(job.config.out, device=job.config.device), data, pairs)
-    return _result(job, manifest, "tuned", before=before, after=after,
-                   warning="; ".join(warnings) or None)  # fmt: skip
-
-
-def _measure(model: EmbeddingModel, data: TrainingData, pairs: ScoredPairs | None) -> Measures:
-    return Measures(
-        evaluate_geometry(model, data.first[:_GEOMETRY_TEXTS]),
-        None if pairs is None else evaluate_similarity(model, pairs),
-    )
-
-
-def _result(
-    job: LanguageJob, manifest: Manifest, status: Literal["tuned", "kept"], **measured: Any
-) -> LanguageResult:
-    return LanguageResult(
-        job.language,
-        job.config.model,
-        status,
-        strings=(manifest.data or {}).get("strings"),
-        seconds=(manifest.training or {}).get("seconds"),
-        pairs=None if job.pairs is None else f"{job.pairs.parent.name}/{job.pairs.name}",
-        pairs_sha256=None if job.pairs is None else sha256(job.pairs),
-        manifest_sha256=sha256(job.config.out / Layout.manifest),
-        **measured,
-    )
-
-
-def _finished(job: LanguageJob) -> LanguageResult | None:
-    """Return the result of an earlier run for a language; None where it did not finish.
-
-    Raises:
-        ConfigError: the earlier run had other strings or settings.
-        BundleError: a file of its folder is missing or was changed.
-    """
-    out = job.config.out
-    if not job.config.resume or not out.is_dir() or not any(out.iterdir()):
-        return None
-    manifest = Manifest.read(out, "mirror_rt encoder")
-    manifest.verify(out)
-    data = job.read()
-    check_same_run(out, recorded_run(manifest, "name"), _identity(job, data, manifest))
-    known = _read_report(out.parent / REPORT_FILE).get(job.language, {})
-    if known.get("manifest_sha256") != sha256(out / Layout.manifest):
-        known = {}
-    pairs = None if job.pairs is None else sha256(job.pairs)
-    scored = known.get("pairs_sha256") == pairs  # else the scores are of other pairs
-    measured = {name: _measures(known.get(name), scored=scored) for name in ("before", "after")}
-    return _result(job, manifest, "kept", **measured)
-
-
-def _identity(job: LanguageJob, data: TrainingData, manifest: Manifest) -> dict[str, Any]:
-    """Return what decides a result, as far as it is known without loading the base model."""
-    config, model = job.config, Path(job.config.model)
-    recipe = dataclasses.asdict(config.recipe)
-    recipe["pooling"] = manifest.pooling if config.pooling == "auto" else config.pooling
-    return {
-        "model": model.name if model.exists() else config.model,
-        "data": data.sha256(),
-        "seed": config.seed,
-    } | recipe
-
-
-def _remember(path: Path, result: LanguageResult) -> None:
-    """Write a result into the report in place of its language's old one, to outlive the run."""
-    if result.status == "failed":
-        return
-    write_json(path, _read_report(path) | {result.language: dataclasses.asdict(result)})
-
-
-def _read_report(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # the report only holds figures to show again, so a run can do without it
-    return values if isinstance(values, dict) else {}
-
-
-def _measures(values: Any, *, scored: bool) -> Measures | None:
-    try:
-        return Measures(Geometry(**values["geometry"]), values["score"] if scored else None)
-    except (TypeError, KeyError):
-        return None
