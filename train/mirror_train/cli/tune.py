@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from mirror_rt.cli.options import add_options, from_arguments, given_values
 from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
+from mirror_rt.evaluation.readers.lexicon import read_lexicon
 from mirror_train.cli.default_recipe import default_recipe
 from mirror_train.cli.recipes import add_recipes_option
 from mirror_train.cli.training_options import (
@@ -22,7 +23,7 @@ from mirror_train.cli.training_options import (
 from mirror_train.cli.tune_joint import JOINT_BASE, SHARE_TEMPERATURE, joint_strings
 from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
-from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
+from mirror_train.data.thesaurus import FREQUENT, load_thesaurus, with_translations
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mirror_train")
 
 _TOP = 10_000
+_INSTALLED = ""  # --thesaurus without a value
 _NO_OVERRIDES = ("pooling",)  # of the recipe; --pooling is an option of the run
 
 
@@ -56,6 +58,7 @@ mirror-rt tune --recipe simcse --data lines.txt --out tuned
 mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
 mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
 mirror-rt tune --lang en,fr,ru --out TUNED
+mirror-rt tune --thesaurus --lang en,fr,ru --out TUNED
 mirror-rt tune --lang en,fr,ru --joint --dictionary en-fr.tsv --out tuned
 mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
 torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
@@ -125,9 +128,12 @@ def _add_thesaurus_option(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--thesaurus",
+        nargs="?",
+        const=_INSTALLED,
         metavar="LANG|FILE",
         help="the thesaurus that is installed for a language, or a MyThes file (.dat), the folder "
-        f"of WordNet's files, a TSV of synonyms; --top frequent words (default {FREQUENT})",
+        "of WordNet's files, a TSV of synonyms; without a value, what is installed for each "
+        f"language of --lang; --top frequent words (default {FREQUENT})",
     )
 
 
@@ -148,7 +154,8 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=Path,
         metavar="FILE",
-        help="with --joint: word TAB translation on each line, further pairs; several may be given",
+        help="with --joint or --thesaurus: word TAB translation on each line, further pairs; "
+        "several may be given",
     )
     group.add_argument(
         "--share-temperature",
@@ -172,8 +179,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.joint:
         data, many = joint_strings(arguments), False
         arguments.model = arguments.model or JOINT_BASE
-    elif arguments.dictionary:
-        raise ConfigError("--dictionary goes with --joint")
+    elif arguments.dictionary and (many or arguments.thesaurus is None):
+        raise ConfigError("--dictionary goes with --joint, or with --thesaurus LANG|FILE")
     elif not many:
         _check_one_language(arguments)
     if arguments.recipe is None:
@@ -220,9 +227,14 @@ def _check_one_language(arguments: argparse.Namespace) -> None:
         arguments.wrong_usage(
             "pass one of --data FILE, --words LANG and --thesaurus LANG, or --lang TAG,... alone"
         )
+    if arguments.thesaurus == _INSTALLED:
+        raise ConfigError("--thesaurus names no language: pass --thesaurus LANG, or --lang TAG,...")
     if arguments.lang is not None and "," in arguments.lang:
         file = arguments.data or arguments.thesaurus
-        raise ConfigError(f"--lang {arguments.lang}: the file {file} has one language")
+        raise ConfigError(
+            f"--lang {arguments.lang}: the file {file} has one language (--thesaurus without a "
+            "value takes what is installed for each)"
+        )
     if arguments.json or arguments.recipes is not None:
         raise ConfigError("--json and --recipes go with --lang alone")
 
@@ -259,7 +271,12 @@ def _strings(arguments: argparse.Namespace) -> TrainingData:
         raise ConfigError("--data-format goes with --data, not with --thesaurus")
     top = FREQUENT if arguments.top is None else arguments.top
     data = load_thesaurus(arguments.thesaurus, language=arguments.lang, top=top)
+    synonyms = len(data)
+    if arguments.dictionary:
+        entries = {path.name: read_lexicon(path) for path in arguments.dictionary}
+        data = with_translations(data, entries)
     if is_first_process():
         licence = (data.origin or {})["license"]
-        print(f"{data.source}: {len(data)} pairs of synonyms (licence: {licence})")
+        more = f" and {len(data) - synonyms} of translations" if arguments.dictionary else ""
+        print(f"{data.source}: {synonyms} pairs of synonyms{more} (licence: {licence})")
     return data
