@@ -1,6 +1,7 @@
 """Thesauri: their formats, which pairs are taken of them, and tuning on these."""
 
 import dataclasses
+import json
 import logging
 
 import pytest
@@ -47,6 +48,17 @@ def test_mythes_files(write):
     polish = "ISO8859-2\r\nźródło|1\r\n-|początek|woda (pojęcie nadrzędne)\r\n"
     thesaurus = read_thesaurus(write("th_pl_PL_v2.dat", polish, "iso8859-2"))
     assert thesaurus.synonyms == {"źródło": {"początek"}}
+    romanian = "UTF-8\nosana|2\ninterj\n-|slavă\n"
+    assert read_thesaurus(write("th_ro_RO_v2.dat", romanian)).synonyms == {"osana": {"slavă"}}
+
+
+def test_vowel_signs_that_texts_leave_out(write):
+    """Arabic words are listed with them, but head their own entries without."""
+    arabic = "UTF-8\nسرور|1\n(مصدر)|فَرَح\nفرح|1\n(مصدر)|سُرُور\n"
+    synonyms = read_thesaurus(write("th_ar_AE_v2.dat", arabic)).synonyms
+    assert synonyms == {"سرور": {"فرح"}, "فرح": {"سرور"}}
+    hebrew = "UTF-8\nשלום|1\n-|שָׁלוֹם|בְּרָכָה\n"
+    assert read_thesaurus(write("th_he_IL.dat", hebrew)).synonyms == {"שלום": {"ברכה"}}
 
 
 WORDNET = """  1 This software is provided under the following license.
@@ -105,8 +117,8 @@ def test_pairs_that_list_each_other():
 
 
 def test_installed_thesauri(write, monkeypatch, tmp_path):
-    for name in ("th_pt_BR_v2", "th_pt_PT_v2", "th_fr_FR_v2", "th_de_CH_v2", "th_frr"):
-        write(f"mythes/{name}.dat", FRENCH)
+    for name in ("pt_BR_v2", "pt_PT_v2", "fr_FR_v2", "de_CH_v2", "frr", "nb_NO_v2"):
+        write(f"mythes/th_{name}.dat", FRENCH)
     copyright_ = """Files: *
 License: MPL-2.0
 
@@ -120,7 +132,8 @@ License: LGPL-2.1+
 """
     write("doc/mythes-fr/copyright", copyright_)
     monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path / "mythes"))
-    for tag, name in [("pt", "pt_PT"), ("pt-BR", "pt_BR"), ("pt-AO", "pt_PT"), ("de", "de_CH")]:
+    for tag, name in [("pt", "pt_PT"), ("pt-BR", "pt_BR"), ("pt-AO", "pt_PT"), ("de", "de_CH"),
+                      ("no", "nb_NO")]:  # fmt: skip
         assert find_thesaurus(tag).name == f"th_{name}_v2.dat"
     path = find_thesaurus("fr")
     assert (path.name, thesaurus_license(path, "fr")) == ("th_fr_FR_v2.dat", "LGPL-2.1+")
@@ -195,6 +208,7 @@ def test_thesauri_of_several_languages(write, cli, tiny_bert, tmp_path, monkeypa
 
     done = tune("--lang", "en,fr", "--batch-size", 20, "--json")
     assert done.code == 0, done.err
+    assert [row["language"] for row in json.loads(done.out)] == ["en", "fr"]
     for tag, name in [("en", "th_en_US_v2.dat"), ("fr", "th_fr_FR_v2.dat")]:
         manifest = Manifest.read(tmp_path / "out" / tag, "mirror_rt encoder")
         assert (manifest.language, manifest.data["source"]) == (tag, name)

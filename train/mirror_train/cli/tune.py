@@ -216,7 +216,7 @@ def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> 
         name, reason = ("synonyms", "for the synonyms of a thesaurus")
     elif data is not None:
         name, reason = default_recipe(data, arguments.data_format)
-    if is_first_process():
+    if is_first_process() and not arguments.json:
         print(f"recipe {name}, {reason} (--recipe names another)")
     return name
 

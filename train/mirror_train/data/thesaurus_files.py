@@ -19,6 +19,10 @@ Synonyms = dict[str, set[str]]
 _WORDNET = ("data.noun", "data.verb", "data.adj", "data.adv")
 # Relations other than synonymy that MyThes files name in the place of the part of speech.
 _OTHER_RELATION = re.compile(r"ant[oó]n[iy]m|\bterm\b|антон[иі]м|термин", re.IGNORECASE)
+# Vowel signs of Hebrew and Arabic, which thesauri write and texts leave out, and tatweel.
+_OPTIONAL = re.compile(
+    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]"
+)
 _MARKER = re.compile(r"\((?:a|p|ip)\)$")  # where an adjective of WordNet may stand
 
 
@@ -81,7 +85,8 @@ def _wordnet_files(folder: Path) -> list[Path]:
 def _read_mythes(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
     """Yield the headword and the synonyms of each sense.
 
-    The first line names the encoding. An entry is `word|n` and n lines `(part of speech)|word ...`.
+    The first line names the encoding. An entry is `word|n` and n lines `(part of speech)|word ...`,
+    some of which list no word.
     """
     lines = _decoded(path, raw)
     numbered = enumerate(lines, 2)
@@ -95,7 +100,7 @@ def _read_mythes(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
         for _ in range(int(count)):
             number, line = next(numbered, (number + 1, ""))
             part, *listed = line.split("|")
-            if not listed:
+            if not line.strip():
                 raise DataError(
                     f"{path}, line {number}: expected (PART OF SPEECH)|SYNONYM ..., one of {count} "
                     f"such lines of {word!r}, got {line[:60]!r}"
@@ -144,7 +149,7 @@ def _read_tsv(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
 
 
 def _plain(word: str) -> str:
-    return unicodedata.normalize("NFC", word).strip().lower()
+    return _OPTIONAL.sub("", unicodedata.normalize("NFC", word)).strip().lower()
 
 
 def _plain_set(words: Iterable[str]) -> set[str]:
