@@ -11,7 +11,7 @@ from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.model_card import model_card
 from mirror_train import load_recipe, load_thesaurus, word_list
 from mirror_train.data.installed_thesauri import find_thesaurus, thesaurus_license
-from mirror_train.data.thesaurus import mutual_pairs, with_translations
+from mirror_train.data.thesaurus import mutual_pairs
 from mirror_train.data.thesaurus_files import read_thesaurus
 
 FRENCH = """UTF-8
@@ -151,18 +151,6 @@ def test_rare_words_where_frequent_ones_are_not_known(write, caplog):
         load_thesaurus(path, language="fr")
 
 
-def test_a_thesaurus_with_translations(write):
-    data = load_thesaurus(write("th_fr.dat", FRENCH), language="fr")
-    entries = [("house", "maison"), ("house", "foyer"), ("home", "maison"), ("inn", "hôtel")]
-    both = with_translations(data, {"en-fr.tsv": entries})
-    pairs = list(zip(both.first, both.second, strict=True))
-    # A word is in one pair of translations on its side: neither house-foyer nor home-maison.
-    assert pairs == [("maison", "demeure"), ("house", "maison"), ("inn", "hôtel")]
-    assert both.group_ids[0] == both.group_ids[1] != both.group_ids[2]
-    assert both.language == "fr"
-    assert both.origin == data.origin | {"translations": {"en-fr.tsv": 2}}
-
-
 def mythes(words):
     """Pair each word with the next one."""
     entries = [
@@ -178,10 +166,6 @@ def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, m
     done = cli("tune", tiny_bert, "--thesaurus", "en", "--batch-size", 20, "--out", out)
     assert done.code == 0, done.err
     assert "recipe synonyms, for the synonyms of a thesaurus" in done.out
-    dictionary = write("en-fr.tsv", "".join(f"{word}\t{word}x\n" for word in words[:30]))
-    both = cli("tune", tiny_bert, "--thesaurus", "en", "--dictionary", dictionary,
-               "--batch-size", 20, "--out", tmp_path / "both")  # fmt: skip
-    assert "th_en_US_v2.dat: 200 pairs of synonyms and 30 of translations" in both.out, both.err
     manifest = Manifest.read(out, "mirror_rt encoder")
     assert (manifest.language, manifest.data["strings"]) == ("en", 200)
     assert manifest.data["origin"]["license"] == "unknown"
@@ -192,7 +176,6 @@ def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, m
         (("--thesaurus", "en", "--words", "en"), "pass one of --data FILE, --words LANG and"),
         (("--thesaurus", "en", "--data-format", "tsv"), "--data-format goes with --data"),
         (("--thesaurus", tmp_path / "none.dat"), "none.dat: No such file"),
-        (("--words", "en", "--dictionary", dictionary), "--dictionary goes with --joint, or with"),
     ]:
         done = cli("tune", tiny_bert, *wrong, "--out", tmp_path / "other")
         assert (done.code != 0, message in done.err) == (True, True), done.err

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from mirror_rt.cli.options import add_options, from_arguments, given_values
 from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
-from mirror_rt.evaluation.readers.lexicon import read_lexicon
 from mirror_train.cli.default_recipe import default_recipe
 from mirror_train.cli.recipes import add_recipes_option
 from mirror_train.cli.training_options import (
@@ -23,7 +22,7 @@ from mirror_train.cli.training_options import (
 from mirror_train.cli.tune_joint import JOINT_BASE, SHARE_TEMPERATURE, joint_strings
 from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
-from mirror_train.data.thesaurus import FREQUENT, load_thesaurus, with_translations
+from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
@@ -154,8 +153,7 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=Path,
         metavar="FILE",
-        help="with --joint or --thesaurus: word TAB translation on each line, further pairs; "
-        "several may be given",
+        help="with --joint: word TAB translation on each line, further pairs; several may be given",
     )
     group.add_argument(
         "--share-temperature",
@@ -179,8 +177,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.joint:
         data, many = joint_strings(arguments), False
         arguments.model = arguments.model or JOINT_BASE
-    elif arguments.dictionary and (many or arguments.thesaurus is None):
-        raise ConfigError("--dictionary goes with --joint, or with --thesaurus LANG|FILE")
+    elif arguments.dictionary:
+        raise ConfigError("--dictionary goes with --joint")
     elif not many:
         _check_one_language(arguments)
     if arguments.recipe is None:
@@ -271,12 +269,7 @@ def _strings(arguments: argparse.Namespace) -> TrainingData:
         raise ConfigError("--data-format goes with --data, not with --thesaurus")
     top = FREQUENT if arguments.top is None else arguments.top
     data = load_thesaurus(arguments.thesaurus, language=arguments.lang, top=top)
-    synonyms = len(data)
-    if arguments.dictionary:
-        entries = {path.name: read_lexicon(path) for path in arguments.dictionary}
-        data = with_translations(data, entries)
     if is_first_process():
         licence = (data.origin or {})["license"]
-        more = f" and {len(data) - synonyms} of translations" if arguments.dictionary else ""
-        print(f"{data.source}: {synonyms} pairs of synonyms{more} (licence: {licence})")
+        print(f"{data.source}: {len(data)} pairs of synonyms (licence: {licence})")
     return data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mirror_rt.errors import ConfigError, DataError, MissingDependencyError
@@ -88,34 +87,6 @@ def mutual_pairs(
             taken.update((word, other))
             pairs.append((word, other))
     return pairs
-
-
-def with_translations(
-    data: TrainingData, dictionaries: Mapping[str, Sequence[tuple[str, str]]]
-) -> TrainingData:
-    """Return the pairs of a thesaurus and, behind them, pairs of a word and its translation.
-
-    They bring what a thesaurus lacks: words of one meaning that have the same translation come
-    together. A word is in one pair of a dictionary on its side, the first that the dictionary has,
-    so that one with many translations does not draw these together.
-
-    Args:
-        data: from `load_thesaurus`.
-        dictionaries: for the name of each dictionary its entries, in their order.
-    """
-    pairs = list(zip(data.first, data.second, strict=True))
-    counts = {}
-    for name, entries in dictionaries.items():
-        words, translations = set[str](), set[str]()
-        before = len(pairs)
-        for word, translation in entries:
-            if word not in words and translation not in translations:
-                words.add(word)
-                translations.add(translation)
-                pairs.append((word, translation))
-        counts[name] = len(pairs) - before
-    origin = (data.origin or {}) | {"translations": counts}
-    return TrainingData.of_pairs(pairs, data.source, language=data.language, origin=origin)
 
 
 def _language_of(path: Path) -> str | None:
