@@ -100,20 +100,23 @@ def test_files_that_are_no_thesaurus(write, name, text, message):
 
 
 def test_pairs_that_list_each_other():
-    synonyms = {
-        "big": {"large", "great", "huge", "vast"},
-        "large": {"big", "great", "huge"},
-        "great": {"big", "large", "rare"},
-        "huge": {"big", "large"},
-        "vast": {"great"},  # does not list "big"
-        "rare": {"great"},  # not frequent
+    senses = {
+        "big": [{"large", "great"}, {"grown"}],
+        "large": [{"big", "great", "vast"}, {"big", "great"}],
+        "great": [{"big", "large"}, {"rare"}],
+        "vast": [{"great"}],  # does not list "large"
+        "rare": [{"great"}],  # not frequent
+        "quick": [{"fast", "rapid", "brief"}],  # another sense of "fast" than its own one
+        "fast": [{"quick", "firm", "stuck"}],
     }
-    frequent = ["great", "big", "large", "huge", "vast"]
-    pairs = mutual_pairs(synonyms, frequent=frequent)
-    # big-large shares 4 of 5 words, large-huge 3 of 4, great-large and big-huge 3 of 5.
-    assert pairs == [("big", "large"), ("large", "huge"), ("big", "huge")]
-    assert ("great", "big") in mutual_pairs(synonyms, frequent=frequent, most=9)
-    assert ("great", "rare") in mutual_pairs(synonyms)
+    frequent = ["great", "big", "large", "quick", "fast", "vast"]
+    pairs = mutual_pairs(senses, frequent=frequent)
+    # The lists of all senses: great-large and big-large share 3 of 5 words, great-big 3 of 5, too.
+    assert pairs == [("great", "big"), ("great", "large"), ("big", "large")]
+    assert mutual_pairs(senses, frequent=frequent, most=1) == [("great", "big")]
+    senses["great"].append({"grand"})
+    assert mutual_pairs(senses, frequent=frequent)[0] == ("big", "large")
+    assert ("great", "rare") in mutual_pairs(senses, most=9)
 
 
 def test_installed_thesauri(write, monkeypatch, tmp_path):

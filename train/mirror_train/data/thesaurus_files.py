@@ -13,8 +13,8 @@ from pathlib import Path
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import read_rows
 
-# A word, in lower case, and the words that its entries list as synonyms.
-Synonyms = dict[str, set[str]]
+# A word, in lower case, and for each of its senses the words that are listed as synonyms.
+Senses = dict[str, list[set[str]]]
 
 _WORDNET = ("data.noun", "data.verb", "data.adj", "data.adv")
 # Relations other than synonymy that MyThes files name in the place of the part of speech.
@@ -31,14 +31,19 @@ class Thesaurus:
     """What a thesaurus lists.
 
     Attributes:
-        synonyms: for each word the synonyms that it lists; all in lower case.
+        senses: for each word the synonyms that each of its senses lists; all in lower case.
         form: mythes, wordnet or tsv.
         sha256: hash of the file, or of all files of WordNet in their order.
     """
 
-    synonyms: Synonyms
+    senses: Senses
     form: str
     sha256: str
+
+    @property
+    def synonyms(self) -> dict[str, set[str]]:
+        """The synonyms of each word in any sense."""
+        return {word: set().union(*senses) for word, senses in self.senses.items()}
 
 
 def read_thesaurus(path: Path) -> Thesaurus:
@@ -63,7 +68,7 @@ def read_thesaurus(path: Path) -> Thesaurus:
             "WordNet (data.noun ...), or a table of synonyms (.tsv)"
         )
     digest = hashlib.sha256()
-    synonyms: Synonyms = {}
+    senses: Senses = {}
     for file in files:
         try:
             raw = file.read_bytes()
@@ -71,8 +76,8 @@ def read_thesaurus(path: Path) -> Thesaurus:
             raise DataError(f"{file}: {error.strerror}") from error
         digest.update(raw)
         for word, listed in read(file, raw):
-            synonyms.setdefault(word, set()).update(listed - {word})
-    return Thesaurus(synonyms, form, digest.hexdigest())
+            senses.setdefault(word, []).append(listed - {word})
+    return Thesaurus(senses, form, digest.hexdigest())
 
 
 def _wordnet_files(folder: Path) -> list[Path]:
