@@ -19,7 +19,9 @@ logger = logging.getLogger("mirror_train")
 
 FREQUENT = 50_000
 MOST_PAIRS = 2  # of a word
-LEAST_OVERLAP = 0.85
+# A pair's senses have nearly the same list in a thesaurus that is precise; a small one has too few
+# such pairs to do without the others.
+LEAST_OVERLAP, FEWEST = 0.85, 2000
 _LANGUAGE = re.compile(r"th(?:es)?_([a-z]{2,3})(?:_.*)?")
 
 
@@ -62,13 +64,13 @@ def load_thesaurus(
 def mutual_pairs(
     senses: Senses, *, frequent: list[str] | None = None, most: int = MOST_PAIRS
 ) -> list[tuple[str, str]]:
-    """Return pairs of words that list each other in nearly the same lists.
+    """Return pairs of words that list each other, the surest first.
 
-    Lists are compared by their Jaccard overlap, where its own word belongs to each. A pair is taken
-    if a sense of one word and a sense of the other overlap by `LEAST_OVERLAP`. First come pairs
-    whose lists of all senses overlap most, which tells words of one sense from those of many, then
-    the more frequent words; and a word is in at most `most` pairs. All pairs of a thesaurus,
-    unfiltered, make an encoder worse.
+    Lists are compared by their Jaccard overlap, where its own word belongs to each. First come
+    pairs whose lists of all senses overlap most, then the more frequent words; and a word is in at
+    most `most` pairs. Of these are kept the pairs of which a sense of one word and a sense of the
+    other overlap by `LEAST_OVERLAP`; or, where they are fewer than `FEWEST`, so many of all. All
+    pairs of a thesaurus, unfiltered, make an encoder worse.
 
     Args:
         senses: for each word the synonyms that each of its senses lists.
@@ -76,29 +78,28 @@ def mutual_pairs(
         most: the number of pairs of a word.
     """
     rank = {word: i for i, word in enumerate(sorted(senses) if frequent is None else frequent)}
-    known = {word: lists for word, lists in senses.items() if word in rank}
-    found = []
-    for word, lists in known.items():
-        for other in set().union(*lists):
-            if other in known and rank[word] < rank[other]:
-                own = [sense | {word} for sense in lists]
-                others = [sense | {other} for sense in known[other]]
-                if _most_alike(own, others, {word, other}) >= LEAST_OVERLAP:
-                    overlap = _overlap(set().union(*own), set().union(*others))
-                    found.append((-overlap, rank[word] + rank[other], word, other))
+    merged = {word: {word}.union(*lists) for word, lists in senses.items() if word in rank}
+    found = [
+        (-_overlap(listed, merged[other]), rank[word] + rank[other], word, other)
+        for word, listed in merged.items()
+        for other in listed
+        if other in merged and rank[word] < rank[other] and word in merged[other]
+    ]
     taken: Counter[str] = Counter()
     pairs = []
     for _, _, word, other in sorted(found):
         if max(taken[word], taken[other]) < most:
             taken.update((word, other))
             pairs.append((word, other))
-    return pairs
+    alike = [pair for pair in pairs if _most_alike(*pair, senses) >= LEAST_OVERLAP]
+    return alike if len(alike) >= FEWEST else pairs[:FEWEST]
 
 
-def _most_alike(own: list[set[str]], others: list[set[str]], pair: set[str]) -> float:
-    """Return the overlap of the two most similar senses that have both words; 0 without any."""
-    both = ([sense for sense in lists if pair <= sense] for lists in (own, others))
-    return max((_overlap(a, b) for a, b in itertools.product(*both)), default=0.0)
+def _most_alike(word: str, other: str, senses: Senses) -> float:
+    """Return the overlap of the two most similar senses that list the other word; 0 without any."""
+    own = [sense | {word} for sense in senses[word] if other in sense]
+    others = [sense | {other} for sense in senses[other] if word in sense]
+    return max((_overlap(a, b) for a, b in itertools.product(own, others)), default=0.0)
 
 
 def _overlap(one: set[str], two: set[str]) -> float:
