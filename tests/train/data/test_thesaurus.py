@@ -1,6 +1,7 @@
 """Thesauri: their formats, which pairs are taken of them, and tuning on these."""
 
 import dataclasses
+import json
 import logging
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from mirror_rt import ConfigError, DataError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.model_card import model_card
-from mirror_train import load_thesaurus
+from mirror_train import load_recipe, load_thesaurus, word_list
 from mirror_train.data.installed_thesauri import find_thesaurus, thesaurus_license
 from mirror_train.data.thesaurus import mutual_pairs
 from mirror_train.data.thesaurus_files import read_thesaurus
@@ -47,6 +48,17 @@ def test_mythes_files(write):
     polish = "ISO8859-2\r\nźródło|1\r\n-|początek|woda (pojęcie nadrzędne)\r\n"
     thesaurus = read_thesaurus(write("th_pl_PL_v2.dat", polish, "iso8859-2"))
     assert thesaurus.synonyms == {"źródło": {"początek"}}
+    romanian = "UTF-8\nosana|2\ninterj\n-|slavă\n"
+    assert read_thesaurus(write("th_ro_RO_v2.dat", romanian)).synonyms == {"osana": {"slavă"}}
+
+
+def test_vowel_signs_that_texts_leave_out(write):
+    """Arabic words are listed with them, but head their own entries without."""
+    arabic = "UTF-8\nسرور|1\n(مصدر)|فَرَح\nفرح|1\n(مصدر)|سُرُور\n"
+    synonyms = read_thesaurus(write("th_ar_AE_v2.dat", arabic)).synonyms
+    assert synonyms == {"سرور": {"فرح"}, "فرح": {"سرور"}}
+    hebrew = "UTF-8\nשלום|1\n-|שָׁלוֹם|בְּרָכָה\n"
+    assert read_thesaurus(write("th_he_IL.dat", hebrew)).synonyms == {"שלום": {"ברכה"}}
 
 
 WORDNET = """  1 This software is provided under the following license.
@@ -96,17 +108,31 @@ def test_pairs_that_list_each_other():
         "vast": {"great"},  # does not list "big"
         "rare": {"great"},  # not frequent
     }
+    senses = {word: [listed] for word, listed in synonyms.items()}
     frequent = ["great", "big", "large", "huge", "vast"]
-    pairs = mutual_pairs(synonyms, frequent=frequent)
+    pairs = mutual_pairs(senses, frequent=frequent)
     # big-large shares 4 of 5 words, large-huge 3 of 4, great-large and big-huge 3 of 5.
     assert pairs == [("big", "large"), ("large", "huge"), ("big", "huge")]
-    assert ("great", "big") in mutual_pairs(synonyms, frequent=frequent, most=9)
-    assert ("great", "rare") in mutual_pairs(synonyms)
+    assert ("great", "big") in mutual_pairs(senses, frequent=frequent, most=9)
+    assert ("great", "rare") in mutual_pairs(senses)
+
+
+def test_pairs_whose_senses_have_the_same_list(monkeypatch):
+    senses = {
+        "bank": [{"shore"}, {"lender", "fund"}],
+        "shore": [{"bank"}, {"prop", "stay"}],
+        "fund": [{"lender", "purse"}, {"bank", "lender", "house", "till"}],
+        "lender": [],
+    }
+    both = [("bank", "shore"), ("bank", "fund")]
+    assert sorted(mutual_pairs(senses)) == sorted(both)  # few: the other pair is kept, too
+    monkeypatch.setattr("mirror_train.data.thesaurus.FEWEST", 1)
+    assert mutual_pairs(senses) == both[:1]
 
 
 def test_installed_thesauri(write, monkeypatch, tmp_path):
-    for name in ("th_pt_BR_v2", "th_pt_PT_v2", "th_fr_FR_v2", "th_de_CH_v2", "th_frr"):
-        write(f"mythes/{name}.dat", FRENCH)
+    for name in ("pt_BR_v2", "pt_PT_v2", "fr_FR_v2", "de_CH_v2", "frr", "nb_NO_v2"):
+        write(f"mythes/th_{name}.dat", FRENCH)
     copyright_ = """Files: *
 License: MPL-2.0
 
@@ -120,7 +146,8 @@ License: LGPL-2.1+
 """
     write("doc/mythes-fr/copyright", copyright_)
     monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path / "mythes"))
-    for tag, name in [("pt", "pt_PT"), ("pt-BR", "pt_BR"), ("pt-AO", "pt_PT"), ("de", "de_CH")]:
+    for tag, name in [("pt", "pt_PT"), ("pt-BR", "pt_BR"), ("pt-AO", "pt_PT"), ("de", "de_CH"),
+                      ("no", "nb_NO")]:  # fmt: skip
         assert find_thesaurus(tag).name == f"th_{name}_v2.dat"
     path = find_thesaurus("fr")
     assert (path.name, thesaurus_license(path, "fr")) == ("th_fr_FR_v2.dat", "LGPL-2.1+")
@@ -138,11 +165,16 @@ def test_rare_words_where_frequent_ones_are_not_known(write, caplog):
         load_thesaurus(path, language="fr")
 
 
-def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, monkeypatch):
+def mythes(words):
+    """Pair each word with the next one."""
     entries = [
         f"{a}|1\n-|{b}\n{b}|1\n-|{a}\n" for a, b in zip(words[::2], words[1::2], strict=True)
     ]
-    write("th_en_US_v2.dat", "UTF-8\n" + "".join(entries))
+    return "UTF-8\n" + "".join(entries)
+
+
+def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, monkeypatch):
+    write("th_en_US_v2.dat", mythes(words))
     monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))
     out = tmp_path / "out"
     done = cli("tune", tiny_bert, "--thesaurus", "en", "--batch-size", 20, "--out", out)
@@ -160,4 +192,29 @@ def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, m
         (("--thesaurus", tmp_path / "none.dat"), "none.dat: No such file"),
     ]:
         done = cli("tune", tiny_bert, *wrong, "--out", tmp_path / "other")
+        assert (done.code != 0, message in done.err) == (True, True), done.err
+
+
+def test_thesauri_of_several_languages(write, cli, tiny_bert, tmp_path, monkeypatch):
+    for tag, name in [("en", "th_en_US_v2.dat"), ("fr", "th_fr_FR_v2.dat")]:
+        write(name, mythes(word_list(tag, top=80).first))
+    monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))
+
+    def tune(*options):
+        return cli("tune", tiny_bert, "--thesaurus", *options, "--out", tmp_path / "out")
+
+    done = tune("--lang", "en,fr", "--batch-size", 20, "--json")
+    assert done.code == 0, done.err
+    assert [row["language"] for row in json.loads(done.out)] == ["en", "fr"]
+    for tag, name in [("en", "th_en_US_v2.dat"), ("fr", "th_fr_FR_v2.dat")]:
+        manifest = Manifest.read(tmp_path / "out" / tag, "mirror_rt encoder")
+        assert (manifest.language, manifest.data["source"]) == (tag, name)
+        assert manifest.data["strings"] == 40
+        assert manifest.recipe["learning_rate"] == load_recipe("synonyms").learning_rate
+    for options, message in [
+        ((), "--thesaurus names no language"),
+        (("--lang", "en,zh"), "no thesaurus of 'zh' is installed"),
+        (("--lang", "en,fr", "--words", tmp_path), "--thesaurus takes the place of --words"),
+    ]:
+        done = tune(*options)
         assert (done.code != 0, message in done.err) == (True, True), done.err

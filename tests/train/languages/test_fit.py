@@ -42,11 +42,20 @@ def test_one_rule_for_the_base_model(tmp_path):
         with_base(config, None, "xq")
 
 
-@pytest.mark.parametrize("options", [("--words", "fr"), ("--data", "words.txt", "--lang", "fr")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--words", "fr"),
+        ("--data", "words.txt", "--lang", "fr"),
+        ("--thesaurus", "pairs.tsv", "--lang", "fr"),
+    ],
+)
 def test_a_language_brings_its_base_model(cli, tmp_path, monkeypatch, options):
     monkeypatch.chdir(tmp_path)
-    words = word_list("fr", top=250).first
+    words = word_list("fr", top=500).first
     (tmp_path / "words.txt").write_text("\n".join(words), encoding="utf-8")
+    pairs = [f"{a}\t{b}\n" for a, b in zip(words[::2], words[1::2], strict=True)]
+    (tmp_path / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
     result = cli("tune", *options, "--recipe", "word", "--offline", "--out", tmp_path / "out")
     assert result.code == 1
     assert "camembert-base" in result.err.splitlines()[-1]  # which is on no disk here

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mirror_train")
 
 _TOP = 10_000
+_INSTALLED = ""  # --thesaurus without a value
 _NO_OVERRIDES = ("pooling",)  # of the recipe; --pooling is an option of the run
 
 
@@ -58,6 +59,7 @@ mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli
 mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
 mirror-rt tune --lang en,fr,ru --out TUNED
 mirror-rt tune --lang en,fr,ru --engine ray --worker-cpus 4 --out /shared/TUNED
+mirror-rt tune --thesaurus --lang en,fr,ru --out TUNED
 mirror-rt tune --lang en,fr,ru --joint --dictionary en-fr.tsv --out tuned
 mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
 torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
@@ -127,9 +129,12 @@ def _add_thesaurus_option(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--thesaurus",
+        nargs="?",
+        const=_INSTALLED,
         metavar="LANG|FILE",
         help="the thesaurus that is installed for a language, or a MyThes file (.dat), the folder "
-        f"of WordNet's files, a TSV of synonyms; --top frequent words (default {FREQUENT})",
+        "of WordNet's files, a TSV of synonyms; without a value, what is installed for each "
+        f"language of --lang; --top frequent words (default {FREQUENT})",
     )
 
 
@@ -215,7 +220,7 @@ def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> 
         name, reason = ("synonyms", "for the synonyms of a thesaurus")
     elif data is not None:
         name, reason = default_recipe(data, arguments.data_format)
-    if is_first_process():
+    if is_first_process() and not arguments.json:
         print(f"recipe {name}, {reason} (--recipe names another)")
     return name
 
@@ -226,9 +231,14 @@ def _check_one_language(arguments: argparse.Namespace) -> None:
         arguments.wrong_usage(
             "pass one of --data FILE, --words LANG and --thesaurus LANG, or --lang TAG,... alone"
         )
+    if arguments.thesaurus == _INSTALLED:
+        raise ConfigError("--thesaurus names no language: pass --thesaurus LANG, or --lang TAG,...")
     if arguments.lang is not None and "," in arguments.lang:
         file = arguments.data or arguments.thesaurus
-        raise ConfigError(f"--lang {arguments.lang}: the file {file} has one language")
+        raise ConfigError(
+            f"--lang {arguments.lang}: the file {file} has one language (--thesaurus without a "
+            "value takes what is installed for each)"
+        )
     if arguments.json or arguments.recipes is not None:
         raise ConfigError("--json and --recipes go with --lang alone")
 

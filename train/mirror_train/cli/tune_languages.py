@@ -15,7 +15,9 @@ from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
+from mirror_train.data.installed_thesauri import find_thesaurus
 from mirror_train.data.strings import has_word_list, load_training_data, word_list
+from mirror_train.data.thesaurus import FREQUENT
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.training.run_config import TuneConfig
@@ -82,6 +84,8 @@ def _check_options(arguments: argparse.Namespace) -> None:
         raise ConfigError("--data-format goes with a file as --data, not with --lang alone")
     if arguments.revision and not arguments.model:
         raise ConfigError(_REVISION)
+    if arguments.thesaurus is not None and arguments.words is not None:
+        raise ConfigError("--thesaurus takes the place of --words: pass one of them")
     if arguments.top is not None and arguments.words is not None:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
     for option, folder in (("--words", arguments.words), ("--data", arguments.data)):
@@ -123,12 +127,13 @@ def _job(
         recipe=row.recipe.replace(**changes),
         out=template.out / row.language,
     )
-    strings = _strings(row, words)
+    synonyms = arguments.thesaurus is not None
+    strings = find_thesaurus(row.language) if synonyms else _strings(row, words)
     pairs = None
     if arguments.data is not None:
         pairs = _find(arguments.data, _PAIRS[row.recipe.level], row.language)
-    top = 10_000 if arguments.top is None else arguments.top
-    return LanguageJob(row.language, config, strings, top, pairs, table)
+    top = (FREQUENT if synonyms else 10_000) if arguments.top is None else arguments.top
+    return LanguageJob(row.language, config, strings, top, pairs, table, synonyms)
 
 
 def with_base(config: TuneConfig, model: str | None, language: str | None) -> TuneConfig:

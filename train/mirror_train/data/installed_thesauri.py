@@ -26,7 +26,8 @@ def find_thesaurus(language: str) -> Path:
     """Return the installed thesaurus of a language: a MyThes file, or for English WordNet's folder.
 
     $MIRROR_RT_THESAURI, a folder of MyThes files, is looked through before the system's folders.
-    `pt-BR` finds th_pt_BR_v2.dat, else another of `pt`; `pt` finds th_pt_PT_v2.dat first.
+    `pt-BR` finds th_pt_BR_v2.dat, else another of `pt`; `pt` finds th_pt_PT_v2.dat first, and `no`
+    finds th_nb_NO_v2.dat.
 
     Raises:
         ConfigError: none is found; the message says where they come from.
@@ -55,7 +56,8 @@ def _matching(pattern: str) -> list[Path]:
 
 def _names(language: str) -> Iterator[str]:
     """Yield patterns of the names of a language's files, the best first."""
-    for tag in lookup_chain(language):
+    chain = lookup_chain(language)
+    for tag in [*chain, *(["nb"] if chain[-1] == "no" else [])]:
         name = tag.replace("-", "_")
         if name == tag:  # without a region: the one of the same name first, as in fr_FR
             yield rf"th_{name}_{name.upper()}(_.*)?"

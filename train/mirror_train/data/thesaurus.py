@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections import Counter
@@ -11,13 +12,16 @@ from mirror_rt.errors import ConfigError, DataError, MissingDependencyError
 from mirror_rt.languages.tags import normalize_tag
 from mirror_train.data.installed_thesauri import find_thesaurus, thesaurus_license
 from mirror_train.data.strings import word_list
-from mirror_train.data.thesaurus_files import Synonyms, read_thesaurus
+from mirror_train.data.thesaurus_files import Senses, read_thesaurus
 from mirror_train.data.training_data import TrainingData
 
 logger = logging.getLogger("mirror_train")
 
 FREQUENT = 50_000
 MOST_PAIRS = 2  # of a word
+# A pair's senses have nearly the same list in a thesaurus that is precise; a small one has too few
+# such pairs to do without the others.
+LEAST_OVERLAP, FEWEST = 0.85, 2000
 _LANGUAGE = re.compile(r"th(?:es)?_([a-z]{2,3})(?:_.*)?")
 
 
@@ -46,7 +50,7 @@ def load_thesaurus(
         logger.info("thesaurus of %s: %s", language, path)
     thesaurus = read_thesaurus(path)
     language = language or _language_of(path)
-    pairs = mutual_pairs(thesaurus.synonyms, frequent=_frequent_words(path, language, top))
+    pairs = mutual_pairs(thesaurus.senses, frequent=_frequent_words(path, language, top))
     if not pairs:
         raise DataError(f"{path}: no two frequent words list each other as synonyms")
     origin = {
@@ -58,35 +62,48 @@ def load_thesaurus(
 
 
 def mutual_pairs(
-    synonyms: Synonyms, *, frequent: list[str] | None = None, most: int = MOST_PAIRS
+    senses: Senses, *, frequent: list[str] | None = None, most: int = MOST_PAIRS
 ) -> list[tuple[str, str]]:
-    """Return pairs of words that list each other, those with the most similar lists first.
+    """Return pairs of words that list each other, the surest first.
 
-    The similarity is the Jaccard overlap of the lists, to each of which its own word belongs. Pairs
-    are taken in its order, the more frequent words first where it is equal, and at most `most` of a
-    word. All pairs of a thesaurus, unfiltered, make an encoder worse.
+    Lists are compared by their Jaccard overlap, where its own word belongs to each. First come
+    pairs whose lists of all senses overlap most, then the more frequent words; and a word is in at
+    most `most` pairs. Of these are kept the pairs of which a sense of one word and a sense of the
+    other overlap by `LEAST_OVERLAP`; or, where they are fewer than `FEWEST`, so many of all. All
+    pairs of a thesaurus, unfiltered, make an encoder worse.
 
     Args:
-        synonyms: for each word the synonyms that it lists.
+        senses: for each word the synonyms that each of its senses lists.
         frequent: the words that pairs may have, the most frequent first; None for all.
         most: the number of pairs of a word.
     """
-    rank = {word: i for i, word in enumerate(sorted(synonyms) if frequent is None else frequent)}
-    found = []
-    for word, listed in synonyms.items():
-        for other in listed:
-            known = word in rank and other in rank and rank[word] < rank[other]
-            if known and word in synonyms.get(other, ()):
-                own, others = listed | {word}, synonyms[other] | {other}
-                overlap = len(own & others) / len(own | others)
-                found.append((-overlap, rank[word] + rank[other], word, other))
+    rank = {word: i for i, word in enumerate(sorted(senses) if frequent is None else frequent)}
+    merged = {word: {word}.union(*lists) for word, lists in senses.items() if word in rank}
+    found = [
+        (-_overlap(listed, merged[other]), rank[word] + rank[other], word, other)
+        for word, listed in merged.items()
+        for other in listed
+        if other in merged and rank[word] < rank[other] and word in merged[other]
+    ]
     taken: Counter[str] = Counter()
     pairs = []
     for _, _, word, other in sorted(found):
         if max(taken[word], taken[other]) < most:
             taken.update((word, other))
             pairs.append((word, other))
-    return pairs
+    alike = [pair for pair in pairs if _most_alike(*pair, senses) >= LEAST_OVERLAP]
+    return alike if len(alike) >= FEWEST else pairs[:FEWEST]
+
+
+def _most_alike(word: str, other: str, senses: Senses) -> float:
+    """Return the overlap of the two most similar senses that list the other word; 0 without any."""
+    own = [sense | {word} for sense in senses[word] if other in sense]
+    others = [sense | {other} for sense in senses[other] if word in sense]
+    return max((_overlap(a, b) for a, b in itertools.product(own, others)), default=0.0)
+
+
+def _overlap(one: set[str], two: set[str]) -> float:
+    return len(one & two) / len(one | two)
 
 
 def _language_of(path: Path) -> str | None:

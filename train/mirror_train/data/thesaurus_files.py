@@ -13,12 +13,16 @@ from pathlib import Path
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import read_rows
 
-# A word, in lower case, and the words that its entries list as synonyms.
-Synonyms = dict[str, set[str]]
+# A word, in lower case, and for each of its senses the words that are listed as synonyms.
+Senses = dict[str, list[set[str]]]
 
 _WORDNET = ("data.noun", "data.verb", "data.adj", "data.adv")
 # Relations other than synonymy that MyThes files name in the place of the part of speech.
 _OTHER_RELATION = re.compile(r"ant[oó]n[iy]m|\bterm\b|антон[иі]м|термин", re.IGNORECASE)
+# Vowel signs of Hebrew and Arabic, which thesauri write and texts leave out, and tatweel.
+_OPTIONAL = re.compile(
+    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]"
+)
 _MARKER = re.compile(r"\((?:a|p|ip)\)$")  # where an adjective of WordNet may stand
 
 
@@ -27,14 +31,19 @@ class Thesaurus:
     """What a thesaurus lists.
 
     Attributes:
-        synonyms: for each word the synonyms that it lists; all in lower case.
+        senses: for each word the synonyms that each of its senses lists; all in lower case.
         form: mythes, wordnet or tsv.
         sha256: hash of the file, or of all files of WordNet in their order.
     """
 
-    synonyms: Synonyms
+    senses: Senses
     form: str
     sha256: str
+
+    @property
+    def synonyms(self) -> dict[str, set[str]]:
+        """The synonyms of each word in any sense."""
+        return {word: set().union(*senses) for word, senses in self.senses.items()}
 
 
 def read_thesaurus(path: Path) -> Thesaurus:
@@ -59,7 +68,7 @@ def read_thesaurus(path: Path) -> Thesaurus:
             "WordNet (data.noun ...), or a table of synonyms (.tsv)"
         )
     digest = hashlib.sha256()
-    synonyms: Synonyms = {}
+    senses: Senses = {}
     for file in files:
         try:
             raw = file.read_bytes()
@@ -67,8 +76,8 @@ def read_thesaurus(path: Path) -> Thesaurus:
             raise DataError(f"{file}: {error.strerror}") from error
         digest.update(raw)
         for word, listed in read(file, raw):
-            synonyms.setdefault(word, set()).update(listed - {word})
-    return Thesaurus(synonyms, form, digest.hexdigest())
+            senses.setdefault(word, []).append(listed - {word})
+    return Thesaurus(senses, form, digest.hexdigest())
 
 
 def _wordnet_files(folder: Path) -> list[Path]:
@@ -81,7 +90,8 @@ def _wordnet_files(folder: Path) -> list[Path]:
 def _read_mythes(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
     """Yield the headword and the synonyms of each sense.
 
-    The first line names the encoding. An entry is `word|n` and n lines `(part of speech)|word ...`.
+    The first line names the encoding. An entry is `word|n` and n lines `(part of speech)|word ...`,
+    some of which list no word.
     """
     lines = _decoded(path, raw)
     numbered = enumerate(lines, 2)
@@ -95,7 +105,7 @@ def _read_mythes(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
         for _ in range(int(count)):
             number, line = next(numbered, (number + 1, ""))
             part, *listed = line.split("|")
-            if not listed:
+            if not line.strip():
                 raise DataError(
                     f"{path}, line {number}: expected (PART OF SPEECH)|SYNONYM ..., one of {count} "
                     f"such lines of {word!r}, got {line[:60]!r}"
@@ -144,7 +154,7 @@ def _read_tsv(path: Path, raw: bytes) -> Iterator[tuple[str, set[str]]]:
 
 
 def _plain(word: str) -> str:
-    return unicodedata.normalize("NFC", word).strip().lower()
+    return _OPTIONAL.sub("", unicodedata.normalize("NFC", word)).strip().lower()
 
 
 def _plain_set(words: Iterable[str]) -> set[str]:

@@ -24,6 +24,7 @@ from mirror_rt.evaluation import (
 from mirror_rt.io.atomic import sha256, write_json
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.strings import load_training_data, word_list
+from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageTable, load_languages
 from mirror_train.languages.fit import run_warnings
@@ -48,9 +49,10 @@ class LanguageJob:
         language: tag of the language; also the name of the folder that is written.
         config: settings of its tuning.
         strings: file to tune on; None for the words of `wordfreq`.
-        top: number of words to take from `wordfreq`.
+        top: number of words to take from `wordfreq`; of a thesaurus, those that pairs are made of.
         pairs: scored pairs to evaluate on before and after tuning; None for none.
         table: says what the strings and the base model should be; None for the shipped one.
+        synonyms: `strings` is a thesaurus (see `load_thesaurus`).
     """
 
     language: str
@@ -59,11 +61,14 @@ class LanguageJob:
     top: int = 10_000
     pairs: Path | None = None
     table: LanguageTable | None = None
+    synonyms: bool = False
 
     def read(self) -> TrainingData:
         """Read the strings."""
         if self.strings is None:
             return word_list(self.language, top=self.top)
+        if self.synonyms:
+            return load_thesaurus(self.strings, language=self.language, top=self.top)
         return load_training_data(self.strings, language=self.language)
 
     def warnings(self, data: TrainingData, base: Pretrained) -> list[str]:
