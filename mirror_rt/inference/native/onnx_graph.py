@@ -29,7 +29,7 @@ class Node:
     op_type: str
     inputs: list[str]
     outputs: list[str]
-    attributes: dict[str, float | int | None]
+    attributes: dict[str, float | int | str | None]
 
     def input(self, number: int) -> str:
         """Return the name of an input; "" if it is left out."""
@@ -191,9 +191,9 @@ def _node(message: memoryview) -> Node:
             op_type = _text(value)
         elif number == 5:
             parts = dict(_fields(_bytes(value)))
-            found = parts.get(2, parts.get(3))
+            found = parts.get(2, parts.get(3, parts.get(4)))
             node.attributes[_text(parts.get(1, 0))] = (
-                found if isinstance(found, int | float) else None
+                str(found, "utf-8") if isinstance(found, memoryview) else found
             )
     return Node(op_type, node.inputs, node.outputs, node.attributes)
 
