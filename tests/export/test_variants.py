@@ -61,7 +61,7 @@ def test_float16_in_every_family(family, exported, tiny_model):
 
 
 @pytest.mark.parametrize("variant", ["fp32-cuda", "fp16-cuda"])
-@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert", "modernbert"])
 def test_without_padding(variant, family, exported):
     """CUDA's operators, run by numpy: right for texts of different lengths in one batch.
 

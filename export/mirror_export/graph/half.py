@@ -26,7 +26,7 @@ from mirror_export.graph.probe import Probe
 
 _SINGLE, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
-_COMPUTES = {"MatMul", "Attention", "MultiHeadAttention"}
+_COMPUTES = {"MatMul", "Attention", "MultiHeadAttention", "RotaryEmbedding"}
 _COMPUTES |= {"BiasGelu", "FastGelu", "Gelu"}
 # Operators that only move numbers keep the precision of their input.
 _MOVES = {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Expand", "Tile"}
