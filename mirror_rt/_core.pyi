@@ -36,7 +36,7 @@ def engine_instruction_sets() -> list[str]:
 _Pair = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 class NativeEncoder:
-    """An encoder of the BERT family (csrc/engine/engine.h)."""
+    """An encoder of the BERT family, or ModernBERT (csrc/engine/engine.h)."""
 
     def __init__(
         self,

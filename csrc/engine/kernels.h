@@ -13,12 +13,6 @@
 namespace mirror_rt::engine {
 namespace {
 
-#ifdef MIRROR_RT_ZMM_BF16
-constexpr bool kPairs = true;
-#else
-constexpr bool kPairs = false;
-#endif
-
 bool supported() {
 #ifdef MIRROR_RT_EMULATE
   return true;  // compiled for another processor, to test the tiling
@@ -34,9 +28,10 @@ bool supported() {
 }  // namespace
 
 // Two macros are needed, so that the name is expanded before it is pasted.
-#define MIRROR_RT_DEFINE(isa) \
-  extern const Isa k_##isa;   \
-  const Isa k_##isa = {#isa, supported, kPairs, product, normalize, convert, attend};
+#define MIRROR_RT_DEFINE(isa)                                                           \
+  extern const Isa k_##isa;                                                             \
+  const Isa k_##isa = {#isa,    supported, MIRROR_RT_ZMM_BF16 == 1, product, normalize, \
+                       convert, attend};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

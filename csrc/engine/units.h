@@ -9,7 +9,9 @@
 
 // A compiler that is told to build for one processor defines this for every width of vectors.
 #if MIRROR_RT_LANES == 16 && defined(__AVX512BF16__)
-#define MIRROR_RT_ZMM_BF16
+#define MIRROR_RT_ZMM_BF16 1
+#else
+#define MIRROR_RT_ZMM_BF16 0
 #endif
 
 // Sums of two products of neighbours in 16 bits.
@@ -42,7 +44,7 @@ inline V load_as(const T* p) {  // unaligned
 }
 /// Returns the nearest bfloat16 to each float, ties to even; NaN stays NaN.
 inline ShortVec to_bfloat16(Vec x) {
-#ifdef MIRROR_RT_ZMM_BF16
+#if MIRROR_RT_ZMM_BF16
   return (ShortVec)_mm512_cvtneps_pbh((__m512)x);
 #else
   const UintVec bits = (UintVec)x;
@@ -101,7 +103,7 @@ struct Bfloat16 {
   static constexpr int kSize = 2;
   static Units broadcast(Unit x) { return Units{} + x; }
   static Sum add(Sum sum, Units weights, Units x) {
-#ifdef MIRROR_RT_ZMM_BF16
+#if MIRROR_RT_ZMM_BF16
     return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
 #else
     const IntVec high = IntVec{} + static_cast<std::int32_t>(0xffff0000u);

@@ -94,6 +94,9 @@ def test_what_the_graphs_attend_with(exported):
         assert found == [Attention(operator, precision, 8, mask)] * 2
     (biased, _) = read_attention(exported("mpnet") / variants["fp16-cuda"].file)
     assert biased.position_bias
+    everywhere, local = read_attention(exported("modernbert") / variants["fp16-cuda"].file)
+    assert everywhere == Attention("PackedMultiHeadAttention", "fp16", 8)
+    assert local == dataclasses.replace(everywhere, position_bias=True)
 
 
 def test_the_packed_graphs_hold_no_weights_of_their_own(exported):

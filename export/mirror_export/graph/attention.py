@@ -78,8 +78,10 @@ def _attend(
     The mask [B, L] is 0 or False for padding; the bias [B, H, L, L] is added to the scaled scores.
     """
     batch, heads, length, size = query.shape
-    joined = [x.transpose(1, 2).reshape(batch, length, heads * size) for x in (query, key, value)]
-    return _attend_joined(*joined, mask, heads, scale, bias)
+    query, key, value = (
+        x.transpose(1, 2).reshape(batch, length, heads * size) for x in (query, key, value)
+    )
+    return _attend_joined(query, key, value, mask, heads, scale, bias)
 
 
 def _attend_joined(

@@ -1,7 +1,7 @@
 """What only ModernBERT needs in a padding-free graph: rotated positions, and layers in parts.
 
 Local windows stay a bias of the scores, [1, 1, length, length]. No operator of onnxruntime takes a
-window to both sides: see docs/decisions/2026-11-22-modernbert-in-parts.md.
+window to both sides: see docs/decisions/2026-11-22-local-windows-as-a-bias.md.
 """
 
 from __future__ import annotations
@@ -40,17 +40,21 @@ def rotate_joined(graph: ir.Graph, indices: ir.Value) -> None:
         graph: a graph whose tokens are joined.
         indices: the place of each token in the padded batch, int64 [tokens].
     """
-    axis = constant(graph, "packing.text", np.array([1]))
+    axis, flat = (constant(graph, f"packing.{n}", np.array([n])) for n in (1, -1))
+    rotations = [node for node in graph if node.op_type == "RotaryEmbedding"]
+    padded = rotations[0].inputs[1]  # the place of every token, int64 [batch, length]
+    assert padded is not None
+    producer = padded.producer()
+    assert producer is not None  # an Expand
     tape = ir.tape.Tape()
-    length = tape.op("Shape", [graph.inputs[0]], {"start": 1, "end": 2})
-    places = tape.op("Unsqueeze", [tape.op("Mod", [indices, length]), axis])
-    graph.insert_before(graph[0], tape.nodes)
-    for node in list(graph):
+    places = tape.op("Gather", [tape.op("Reshape", [padded, flat]), indices], {"axis": 0})
+    places = tape.op("Unsqueeze", [places, axis])
+    graph.insert_after(producer, tape.nodes)
+    for node in rotations:
+        tape = ir.tape.Tape()
+        inputs = [tape.op("Unsqueeze", [node.inputs[0], axis]), places, *node.inputs[2:]]
+        rotated = tape.op("RotaryEmbedding", inputs, node.attributes, domain=ORT)
+        replace(graph, node, tape, tape.op("Squeeze", [rotated, axis]))
+    for node in graph:
         if node.op_type == "Split":
             node.attributes["axis"] = ir.AttrInt64("axis", -1)
-        if node.op_type == "RotaryEmbedding":
-            tape = ir.tape.Tape()
-            texts = tape.op("Unsqueeze", [node.inputs[0], axis])
-            inputs = [texts, places, *node.inputs[2:]]
-            rotated = tape.op("RotaryEmbedding", inputs, node.attributes, domain=ORT)
-            replace(graph, node, tape, tape.op("Squeeze", [rotated, axis]))

@@ -7,7 +7,8 @@ The exporter writes every such encoder as the same chain of fused operators:
      SkipLayerNormalization)*
 
 so the chain says both what to compute and which weights to take. Whatever deviates from it, in an
-input, an attribute or what follows, is refused, and onnxruntime can still run it.
+input, an attribute or what follows, is refused, and onnxruntime can still run it. ModernBERT's is
+in mirror_rt/inference/native/modern.py.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from mirror_rt.inference.native.onnx_graph import Graph, Node
-from mirror_rt.inference.native.walk import (
+from mirror_rt.inference.native.onnx_graph import (
     Floats,
+    Graph,
+    Node,
     Pair,
-    attribute,
     expect,
     floats,
     made,
@@ -115,7 +116,7 @@ def _read_embeddings(graph: Graph, name: str) -> Arguments:
         "words": words,
         "positions": np.ascontiguousarray(positions[first:]),
         "norm": pair(graph, node.input(5), node.input(6)),
-        "epsilon": attribute(node, "epsilon", 1e-12),
+        "epsilon": node.attributes.get("epsilon", 1e-12),
         "projection": projection,
         "skipped_id": skipped_id,
         "skipped": None if skipped_id < 0 else positions[first - 1].copy(),
@@ -126,9 +127,9 @@ def common_of(
     graph: Graph, attention: Node, weights: dict[str, Pair], *, activation: str, inner: int
 ) -> Arguments:
     """Return the arguments that a layer with this attention has in common with all others."""
-    heads, hidden = attribute(attention, "num_heads", 0), len(weights["attention_out"][0])
+    heads, hidden = attention.attributes.get("num_heads", 0), len(weights["attention_out"][0])
     expect(graph, heads > 0 and hidden % heads == 0, f"attention ({heads} heads)")
-    scale = attribute(attention, "scale", (hidden // max(heads, 1)) ** -0.5)
+    scale = attention.attributes.get("scale", (hidden // max(heads, 1)) ** -0.5)
     return {"heads": heads, "inner": inner, "scale": scale, "activation": activation}
 
 

@@ -10,15 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from mirror_rt.inference.native.architecture import HIDDEN, Arguments, Layer, common_of
-from mirror_rt.inference.native.onnx_graph import Graph, Node
-from mirror_rt.inference.native.walk import (
-    Floats,
-    attribute,
-    expect,
-    floats,
-    made,
-    pair,
-)
+from mirror_rt.inference.native.onnx_graph import Floats, Graph, Node, expect, floats, made, pair
 
 
 def is_modern(graph: Graph) -> bool:
@@ -40,7 +32,7 @@ def read_modern(graph: Graph, longest: int) -> tuple[Arguments, list[Layer]]:
         "words": floats(graph, gather.input(0)),
         "positions": np.empty((longest, 0), np.float32),
         "norm": pair(graph, norm.input(1), norm.input(2)),
-        "epsilon": attribute(norm, "epsilon", 1e-5),
+        "epsilon": norm.attributes.get("epsilon", 1e-5),
         "gated": True,
         "pre_norm": True,
     }
@@ -78,7 +70,7 @@ def _read_layer(graph: Graph, following: Node) -> tuple[Layer, Node]:
         "out": pair(graph, out.input(1)),
         "out_norm": pair(graph, following.input(1), following.input(2)),
     }
-    kind = "gelu_tanh" if attribute(gelu, "approximate", "none") == "tanh" else "gelu"
+    kind = "gelu_tanh" if gelu.attributes.get("approximate", "none") == "tanh" else "gelu"
     width = len(weights["out"][0])
     common = common_of(graph, attention, weights, activation=kind, inner=width)
     window, rotation = _window(graph, attention.input(5)), _frequencies(graph, queries, keys)
@@ -98,7 +90,7 @@ def _window(graph: Graph, bias: str) -> int:
     factor = made(graph, bias, "Mul", behind=("Unsqueeze",))
     far = made(graph, factor.input(0), "Greater", behind=("Cast",))
     made(graph, far.input(0), "Abs")
-    expect(graph, graph.weight(factor.input(1)) <= -1e4, "a bias of attention")
+    expect(graph, bool(graph.weight(factor.input(1)) <= -1e4), "a bias of attention")
     return int(graph.weight(far.input(1)))
 
 

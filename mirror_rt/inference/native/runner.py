@@ -15,8 +15,7 @@ from mirror_rt.errors import BundleError, ClosedError, ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.native.architecture import distances, find_pooling, read_bert
 from mirror_rt.inference.native.modern import is_modern, read_modern, rotary_table
-from mirror_rt.inference.native.onnx_graph import Graph
-from mirror_rt.inference.native.walk import UnsupportedGraphError, floats
+from mirror_rt.inference.native.onnx_graph import Graph, UnsupportedGraphError, floats
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.padding import PaddedBatch
