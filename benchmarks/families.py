@@ -47,7 +47,7 @@ LABELS = {
     "roformer": "any other (RoFormer here)",
 }
 FUSED = (
-    ("Attention",),
+    ("Attention", "MultiHeadAttention"),
     ("BiasGelu", "FastGelu"),
     ("SkipLayerNormalization",),
     ("EmbedLayerNormalization",),

@@ -36,7 +36,7 @@ def engine_instruction_sets() -> list[str]:
 _Pair = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 class NativeEncoder:
-    """An encoder of the BERT family (csrc/engine/engine.h)."""
+    """An encoder of the BERT family, or ModernBERT (csrc/engine/engine.h)."""
 
     def __init__(
         self,
@@ -54,12 +54,16 @@ class NativeEncoder:
         relative: npt.NDArray[np.float32] | None = None,
         skipped_id: int = -1,
         skipped: npt.NDArray[np.float32] | None = None,
+        gated: bool = False,
+        pre_norm: bool = False,
         instruction_set: str = "",
     ) -> None:
         """Take the embeddings: words [vocabulary, E] stay where they are, the rest is copied.
 
-        `positions` is [n, E], `relative` [heads, 2 n - 1] by the distance of key from query, and a
-        pair is a weight [inputs, outputs] and its bias, or those of a layer normalisation.
+        `positions` is [n, E], or [n, 0] for none, `relative` [heads, 2 n - 1] by the distance of
+        key from query, and a pair is a weight [inputs, outputs] and its bias, or those of a layer
+        normalisation. `gated` layers have twice as many inner columns, the second half of which
+        multiplies the first; with `pre_norm`, `out_norm` does not change what layers add to.
         """
 
     def add_layer(
@@ -71,8 +75,14 @@ class NativeEncoder:
         inner: _Pair,
         out: _Pair,
         out_norm: _Pair,
+        window: int = 0,
+        rotary: npt.NDArray[np.float32] | None = None,
     ) -> None:
-        """Pack the weights of one more layer, which are not kept."""
+        """Pack the weights of one more layer, which are not kept.
+
+        A token attends to those at most `window` tokens away, or to all for 0. `rotary` is
+        [n, H / heads], the cosines and then the sines of each position's angles; it is kept.
+        """
 
     def repeat_layer(self, layer: int) -> None:
         """Add a layer that shares the weights of an earlier one."""

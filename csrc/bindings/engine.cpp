@@ -18,6 +18,7 @@ namespace {
 
 using namespace mirror_rt::engine;
 using Floats = py::array_t<float, py::array::c_style>;
+using Pair = std::pair<Floats, Floats>;
 using Ids = py::array_t<std::int64_t, py::array::c_style>;
 
 template <class T>
@@ -26,24 +27,6 @@ T one_of(const std::string& name, const char* what, std::vector<std::pair<const 
     if (name == key) return value;
   }
   throw py::value_error("unknown " + std::string(what) + " '" + name + "'");
-}
-
-Precision precision_named(const std::string& name) {
-  return one_of<Precision>(
-      name, "precision",
-      {{"fp32", Precision::float32}, {"bf16", Precision::bfloat16}, {"int8", Precision::int8}});
-}
-
-Activation activation_named(const std::string& name) {
-  return one_of<Activation>(name, "activation",
-                            {{"gelu", Activation::gelu},
-                             {"gelu_tanh", Activation::gelu_tanh},
-                             {"relu", Activation::relu}});
-}
-
-Pooling pooling_named(const std::string& name) {
-  return one_of<Pooling>(
-      name, "pooling", {{"mean", Pooling::mean}, {"cls", Pooling::first}, {"none", Pooling::none}});
 }
 
 const float* checked(const Floats& array, std::vector<std::int64_t> shape, const char* name) {
@@ -55,34 +38,37 @@ const float* checked(const Floats& array, std::vector<std::int64_t> shape, const
   return array.data();
 }
 
-Weight weight_of(const std::pair<Floats, Floats>& pair, std::int64_t depth, std::int64_t columns,
-                 const char* name) {
+Weight weight_of(const Pair& pair, std::int64_t depth, std::int64_t columns, const char* name) {
   return {checked(pair.first, {depth, columns}, name), checked(pair.second, {columns}, name), depth,
           columns};
 }
 
-NormWeights norm_of(const std::pair<Floats, Floats>& pair, std::int64_t n, const char* name) {
+NormWeights norm_of(const Pair& pair, std::int64_t n, const char* name) {
   return {checked(pair.first, {n}, name), checked(pair.second, {n}, name)};
 }
 
-using Pair = std::pair<Floats, Floats>;
-
-/// An encoder, and the array of word vectors that it reads.
+/// An encoder, and the arrays that it reads: word vectors, and cosines and sines.
 class BoundEncoder {
  public:
   BoundEncoder(const std::string& precision, std::int64_t heads, std::int64_t inner, float scale,
                float epsilon, const std::string& activation, const Floats& words,
                const Floats& positions, const Pair& norm, const std::optional<Pair>& projection,
                const std::optional<Floats>& relative, std::int64_t skipped_id,
-               const std::optional<Floats>& skipped, const std::string& instruction_set)
-      : words_(words) {
+               const std::optional<Floats>& skipped, bool gated, bool pre_norm,
+               const std::string& instruction_set)
+      : kept_{words} {
     if (words.ndim() != 2 || positions.ndim() != 2 || heads < 1 || inner < 1) {
       throw py::value_error("words and positions must have two dimensions");
     }
     Config c{};
-    c.precision = precision_named(precision);
-    c.activation = activation_named(activation);
+    c.precision = one_of<Precision>(
+        precision, "precision",
+        {{"fp32", Precision::float32}, {"bf16", Precision::bfloat16}, {"int8", Precision::int8}});
+    c.activation =
+        one_of<Activation>(activation, "activation",
+                           {{"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh}});
     c.heads = heads, c.inner = inner, c.scale = scale, c.epsilon = epsilon;
+    c.gated = gated, c.pre_norm = pre_norm;
     c.vocabulary = words.shape(0), c.embedded = words.shape(1), c.positions = positions.shape(0);
     c.hidden =
         projection && projection->first.ndim() == 2 ? projection->first.shape(1) : words.shape(1);
@@ -90,13 +76,12 @@ class BoundEncoder {
     if (c.hidden % heads != 0) throw py::value_error("heads do not divide the hidden size");
     EmbeddingWeights e{};
     e.words = words.data();
-    e.positions = checked(positions, {c.positions, c.embedded}, "positions");
+    if (positions.shape(1) != 0) {
+      e.positions = checked(positions, {c.positions, c.embedded}, "positions");
+    }
     e.norm = norm_of(norm, c.embedded, "norm");
     if (skipped) e.skipped = checked(*skipped, {c.embedded}, "skipped");
-    if (relative) {
-      e.relative = checked(*relative, {heads, 2 * c.positions - 1}, "relative");
-      c.buckets_span = c.positions;
-    }
+    if (relative) e.relative = checked(*relative, {heads, 2 * c.positions - 1}, "relative");
     Weight projected{};
     if (projection) {
       projected = weight_of(*projection, c.embedded, c.hidden, "projection");
@@ -108,14 +93,21 @@ class BoundEncoder {
   }
 
   void add_layer(const Pair& query_key_value, const Pair& attention_out, const Pair& attention_norm,
-                 const Pair& inner, const Pair& out, const Pair& out_norm) {
-    const std::int64_t h = encoder_->config().hidden, i = encoder_->config().inner;
-    const LayerWeights weights{weight_of(query_key_value, h, 3 * h, "query_key_value"),
-                               weight_of(attention_out, h, h, "attention_out"),
-                               norm_of(attention_norm, h, "attention_norm"),
-                               weight_of(inner, h, i, "inner"),
-                               weight_of(out, i, h, "out"),
-                               norm_of(out_norm, h, "out_norm")};
+                 const Pair& inner, const Pair& out, const Pair& out_norm, std::int64_t window,
+                 const std::optional<Floats>& rotary) {
+    const Config& c = encoder_->config();
+    const std::int64_t h = c.hidden, i = c.inner;
+    if (rotary && h / c.heads % 2 != 0) throw py::value_error("rotary needs heads of even size");
+    const LayerWeights weights{
+        weight_of(query_key_value, h, 3 * h, "query_key_value"),
+        weight_of(attention_out, h, h, "attention_out"),
+        norm_of(attention_norm, h, "attention_norm"),
+        weight_of(inner, h, c.gated ? 2 * i : i, "inner"),
+        weight_of(out, i, h, "out"),
+        norm_of(out_norm, h, "out_norm"),
+        window > 0 ? window : c.positions,
+        rotary ? checked(*rotary, {c.positions, h / c.heads}, "rotary") : nullptr};
+    if (rotary) kept_.push_back(*rotary);
     py::gil_scoped_release release;
     encoder_->add_layer(weights);
   }
@@ -134,7 +126,9 @@ class BoundEncoder {
       throw py::value_error("input_ids and attention_mask must have the same two dimensions");
     }
     if (threads < 1 || spins < 0) throw py::value_error("threads and spins must be positive");
-    const Pooling pool = pooling_named(pooling);
+    const auto pool = one_of<Pooling>(
+        pooling, "pooling",
+        {{"mean", Pooling::mean}, {"cls", Pooling::first}, {"none", Pooling::none}});
     std::vector<std::int32_t> ids;
     const std::vector<std::int64_t> offsets = unpad(input_ids, mask, ids);
     const py::ssize_t rows = pool == Pooling::none ? offsets.back() : input_ids.shape(0);
@@ -180,7 +174,7 @@ class BoundEncoder {
     return offsets;
   }
 
-  Floats words_;
+  std::vector<Floats> kept_;
   std::unique_ptr<Encoder> encoder_;
 };
 
@@ -201,15 +195,17 @@ void bind_engine(py::module_& m) {
       .def(py::init<const std::string&, std::int64_t, std::int64_t, float, float,
                     const std::string&, const Floats&, const Floats&, const Pair&,
                     const std::optional<Pair>&, const std::optional<Floats>&, std::int64_t,
-                    const std::optional<Floats>&, const std::string&>(),
+                    const std::optional<Floats>&, bool, bool, const std::string&>(),
            py::kw_only(), py::arg("precision"), py::arg("heads"), py::arg("inner"),
            py::arg("scale"), py::arg("epsilon"), py::arg("activation"), py::arg("words"),
            py::arg("positions"), py::arg("norm"), py::arg("projection") = py::none(),
            py::arg("relative") = py::none(), py::arg("skipped_id") = -1,
-           py::arg("skipped") = py::none(), py::arg("instruction_set") = "")
+           py::arg("skipped") = py::none(), py::arg("gated") = false, py::arg("pre_norm") = false,
+           py::arg("instruction_set") = "")
       .def("add_layer", &BoundEncoder::add_layer, py::kw_only(), py::arg("query_key_value"),
            py::arg("attention_out"), py::arg("attention_norm"), py::arg("inner"), py::arg("out"),
-           py::arg("out_norm"), "Pack the weights of one more layer, which are not kept.")
+           py::arg("out_norm"), py::arg("window") = 0, py::arg("rotary") = py::none(),
+           "Pack the weights of one more layer, which are not kept.")
       .def("repeat_layer", &BoundEncoder::repeat_layer, py::arg("layer"),
            "Add a layer that shares the weights of an earlier one.")
       .def("run", &BoundEncoder::run, py::arg("input_ids"), py::arg("attention_mask"),

@@ -11,7 +11,7 @@ template <class Unit>
 inline void lay_out_keys(const Head& head, std::int64_t units, Unit* keys) {
   const std::int64_t size_of = head.pairs ? 2 : 4;
   const auto* rows = static_cast<const char*>(head.key);
-  for (std::int64_t j = 0; j < (head.tokens + kLanes - 1) / kLanes * kLanes; ++j) {
+  for (std::int64_t j = 0; j < round_up(head.tokens, kLanes); ++j) {
     Unit* column = keys + j / kPanel * units * kPanel + j % kPanel;
     const char* row = rows + j * head.stride * size_of;
     for (std::int64_t k = 0; k < units; ++k) {
@@ -45,50 +45,63 @@ inline void lay_out_values(const Head& head, std::int64_t wide, std::int32_t* va
   }
 }
 
-inline void put_power(float* scores, std::int64_t j, Vec x) { storeu(scores + j, x); }
-
-/// Bfloat16 takes the place of scores that have been read.
-inline void put_power(std::int32_t* scores, std::int64_t j, Vec x) {
-  const ShortVec halves = to_bfloat16(x);
-  __builtin_memcpy(reinterpret_cast<char*>(scores) + j * 2, &halves, sizeof halves);
+/// Rotates each number of a row with the one half a head further, by the angle of its position.
+template <class T>
+inline void rotate(T* x, const float* cosines, std::int64_t half) {
+  for (std::int64_t d = 0; d < half; d += kLanes) {
+    const std::int64_t n = half - d;
+    const Vec a = loadu(x + d, n), b = loadu(x + d + half, n);
+    const Vec cosine = loadu(cosines + d, n), sine = loadu(cosines + d + half, n);
+    storeu(x + d, a * cosine - b * sine, n);
+    storeu(x + d + half, b * cosine + a * sine, n);
+  }
 }
 
-/// Turns a row of scores into units of 2^(score - maximum), and returns 1 / their sum.
-template <class Unit>
-inline float exponentials(const Head& head, std::int64_t row, Unit* units) {
+template <class T>
+inline void rotate_rows(const Head& head) {
+  for (std::int64_t j = 0; j < head.tokens; ++j) {
+    const float* cosines = head.rotary + j * head.size;
+    rotate(static_cast<T*>(head.query) + j * head.stride, cosines, head.size / 2);
+    rotate(static_cast<T*>(head.key) + j * head.stride, cosines, head.size / 2);
+  }
+}
+
+inline IntVec lane_numbers() {
+  IntVec numbers;
+  for (int lane = 0; lane < kLanes; ++lane) numbers[lane] = lane;
+  return numbers;
+}
+
+/// Turns the scores [begin, end) of a row into units of 2^(score - maximum), and returns 1 / their
+/// sum. Bfloat16 takes the place of scores that have been read.
+template <class Op>
+inline float exponentials(const Head& head, std::int64_t row, std::int64_t begin, std::int64_t end,
+                          typename Op::Unit* units) {
   auto* scores = reinterpret_cast<float*>(units);
-  const std::int64_t n = head.tokens;
+  auto* powers = reinterpret_cast<typename Op::Number*>(units);
+  const auto first = static_cast<std::int32_t>(larger<std::int64_t>(row - head.window, 0));
+  const auto last = static_cast<std::int32_t>(smaller(row + head.window + 1, head.tokens));
   const Vec factor = all(head.scale * 1.44269504f);
   const float* relative = head.relative == nullptr ? nullptr : head.relative - row;
   Vec most = all(-kInfinity);
-  for (std::int64_t j = 0; j < n; j += kLanes) {
+  for (std::int64_t j = begin; j < end; j += kLanes) {
     Vec score = loadu(scores + j) * factor;
     if (relative != nullptr) score += loadu(relative + j) * 1.44269504f;
-    for (std::int64_t lane = n - j; lane < kLanes; ++lane) score[lane] = -kInfinity;
+    if (j < first || j + kLanes > last) {
+      const IntVec key = lane_numbers() + static_cast<std::int32_t>(j);
+      score = ((key >= first) & (key < last)) ? score : all(-kInfinity);
+    }
     storeu(scores + j, score);
     most = larger(score, most);
   }
   const Vec shift = all(largest_of(most));
   Vec total = {};
-  for (std::int64_t j = 0; j < n; j += kLanes) {
+  for (std::int64_t j = begin; j < end; j += kLanes) {
     const Vec power = exp2(loadu(scores + j) - shift);
-    put_power(units, j, power);
+    storeu(powers + j, power);
     total += power;
   }
   return 1.0f / sum_of(total);
-}
-
-inline void put_context(const Head& head, std::int64_t row, std::int64_t d, Vec x) {
-  const std::int64_t count = head.size - d < kLanes ? head.size - d : kLanes;
-  const std::int64_t place = row * head.out_stride + d;
-  if (head.halves) {
-    const ShortVec halves = to_bfloat16(x);
-    auto* out = static_cast<std::uint16_t*>(head.out) + place;
-    __builtin_memcpy(out, &halves, static_cast<std::size_t>(count) * 2);
-  } else {
-    __builtin_memcpy(static_cast<float*>(head.out) + place, &x,
-                     static_cast<std::size_t>(count) * 4);
-  }
 }
 
 /// Calls f.at<R, V>(row, column) for the columns in steps of at most kVectors vectors.
@@ -128,16 +141,17 @@ struct Context {
   std::int64_t padded;
   const Unit* values;
   std::int64_t wide;
+  std::int64_t units;
   const float* inverse;
 
   template <int R, int V>
   void at(std::int64_t row, std::int64_t d) const {
     Vec sums[R][V];
-    const std::int64_t units = (head.tokens + Op::kSize - 1) / Op::kSize;
     multiply<Op, R, V>(powers, padded, values + d, wide, units, sums);
     for (int r = 0; r < R; ++r) {
       for (int v = 0; v < V; ++v) {
-        put_context(head, row + r, d + v * kLanes, sums[r][v] * inverse[r]);
+        const std::int64_t column = d + v * kLanes, place = (row + r) * head.out_stride + column;
+        store_as(head.halves, head.out, place, sums[r][v] * inverse[r], head.size - column);
       }
     }
   }
@@ -155,23 +169,29 @@ struct QueryRows {
 
   template <int R>
   void operator()(std::int64_t row) const {
+    const std::int64_t begin = larger<std::int64_t>(row - head.window, 0) / kColumns * kColumns;
+    const std::int64_t end = smaller(row + R + head.window, head.tokens);
     auto* numbers = reinterpret_cast<float*>(scores);
-    columns_of<R>(row, 0, head.tokens,
-                  Scores<Op>{head, keys, head.size / Op::kSize, numbers, padded});
+    columns_of<R>(row, begin, end, Scores<Op>{head, keys, head.size / Op::kSize, numbers, padded});
     float inverse[R];
-    for (int r = 0; r < R; ++r) inverse[r] = exponentials(head, row + r, scores + r * padded);
-    columns_of<R>(row, 0, wide, Context<Op>{head, scores, padded, values, wide, inverse});
+    for (int r = 0; r < R; ++r) {
+      inverse[r] = exponentials<Op>(head, row + r, begin, end, scores + r * padded);
+    }
+    const std::int64_t first = begin / Op::kSize, units = round_up(end, Op::kSize) / Op::kSize;
+    columns_of<R>(row, 0, wide,
+                  Context<Op>{head, scores + first, padded, values + first * wide, wide,
+                              units - first, inverse});
   }
 };
 
 template <class Op>
 inline void attend_in(const Head& head, void* scratch) {
   typedef typename Op::Unit Unit;
-  const std::int64_t padded = (head.tokens + kPanel - 1) / kPanel * kPanel;
-  const std::int64_t wide = (head.size + kLanes - 1) / kLanes * kLanes;
+  const std::int64_t padded = round_up(head.tokens, kPanel), wide = round_up(head.size, kLanes);
   auto* keys = static_cast<Unit*>(scratch);
   Unit* values = keys + padded * head.size;
   Unit* scores = values + padded * wide;
+  if (head.rotary != nullptr) rotate_rows<typename Op::Number>(head);
   lay_out_keys(head, head.size / Op::kSize, keys);
   lay_out_values(head, wide, values);
   in_steps(0, head.tokens, QueryRows<Op>{head, keys, values, wide, scores, padded});

@@ -9,9 +9,9 @@
 namespace mirror_rt::engine {
 namespace {
 
-std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
-
+/// Copies rows of `n` numbers and pads them with zeros; nothing is copied from null.
 Buffer<float> copy_rows(const float* from, std::int64_t rows, std::int64_t n, std::int64_t stride) {
+  if (from == nullptr) return {};
   Buffer<float> rows_of(rows * stride);
   std::fill_n(rows_of.get(), rows * stride, 0.0f);
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -26,15 +26,13 @@ Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& w
     : config_(config), isa_(isa), words_(weights.words) {
   const std::int64_t n = config.embedded, stride = round_up(n, kPanel);
   positions_ = copy_rows(weights.positions, config.positions, n, stride);
-  if (weights.skipped != nullptr) skipped_ = copy_rows(weights.skipped, 1, n, stride);
+  skipped_ = copy_rows(weights.skipped, 1, n, stride);
   embeddings_norm_ = pack(weights.norm, n);
   if (weights.projection != nullptr) {
     projection_ = std::make_unique<PackedMatrix>(config.precision, *weights.projection);
   }
-  if (weights.relative != nullptr) {
-    const std::int64_t distances = 2 * config.buckets_span - 1;
-    relative_ = copy_rows(weights.relative, config.heads, distances, distances + kPanel);
-  }
+  const std::int64_t distances = 2 * config.positions - 1;
+  relative_ = copy_rows(weights.relative, config.heads, distances, distances + kPanel);
 }
 
 Encoder::~Encoder() = default;
@@ -56,10 +54,10 @@ bool Encoder::attends_in_pairs() const {
 
 void Encoder::add_layer(const LayerWeights& w) {
   const Precision p = config_.precision;
-  owned_.push_back(std::make_unique<Layer>(
-      Layer{PackedMatrix(p, w.query_key_value), PackedMatrix(p, w.attention_out),
-            PackedMatrix(p, w.inner), PackedMatrix(p, w.out),
-            pack(w.attention_norm, config_.hidden), pack(w.out_norm, config_.hidden)}));
+  owned_.push_back(std::make_unique<Layer>(Layer{
+      PackedMatrix(p, w.query_key_value), PackedMatrix(p, w.attention_out),
+      PackedMatrix(p, w.inner), PackedMatrix(p, w.out), pack(w.attention_norm, config_.hidden),
+      pack(w.out_norm, config_.hidden), w.window, w.rotary}));
   layers_.push_back(owned_.back().get());
 }
 

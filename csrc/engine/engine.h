@@ -1,4 +1,4 @@
-// An encoder of the BERT family on tokens without padding.
+// An encoder of the BERT family, or ModernBERT, on tokens without padding.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ struct Config {
   float scale;             // of the scores of attention
   float epsilon;           // of layer normalisation
   Activation activation;
-  std::int64_t skipped_id;    // a token that has no position of its own (RoBERTa); -1 for none
-  std::int64_t buckets_span;  // relative distances are in (-span, span); 0 for none
+  bool gated;     // the inner layer is activation(a) * b, of products [a, b] by 2 I columns
+  bool pre_norm;  // layers add to what is not normalised; `out_norm` is what follows a layer
+  std::int64_t skipped_id;  // a token that has no position of its own (RoBERTa); -1 for none
 };
 
 /// A weight [depth, columns], row-major, and its bias [columns]. The caller keeps them.
@@ -45,20 +46,22 @@ struct NormWeights {
 /// outlive the encoder.
 struct EmbeddingWeights {
   const float* words;
-  const float* positions;  // [positions, embedded], the token type added
+  const float* positions;  // [positions, embedded], the token type added; null for none
   const float* skipped;    // [embedded], the position of `skipped_id`; null for none
   NormWeights norm;
   const Weight* projection;  // [embedded, hidden]; null for none
-  const float* relative;     // [heads, 2 span - 1]; null for none
+  const float* relative;     // [heads, 2 positions - 1]; null for none
 };
 
 struct LayerWeights {
   Weight query_key_value;  // [H, 3 H]
   Weight attention_out;    // [H, H]
   NormWeights attention_norm;
-  Weight inner;  // [H, I]
+  Weight inner;  // [H, I], or [H, 2 I] if it is gated
   Weight out;    // [I, H]
   NormWeights out_norm;
+  std::int64_t window;  // how far a token attends; `positions` for everywhere
+  const float* rotary;  // [positions, H / heads] cosines and sines, kept by the caller; or null
 };
 
 enum class Pooling { mean, first, none };
@@ -91,7 +94,7 @@ class Encoder {
   Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& embeddings);
   ~Encoder();
 
-  /// Packs one more layer; the weights may be freed then. An earlier layer's number shares it.
+  /// Packs one more layer; its matrices may be freed then. An earlier layer's number shares it.
   void add_layer(const LayerWeights& weights);
   void repeat_layer(std::int64_t layer);
 
@@ -110,6 +113,8 @@ class Encoder {
   struct Layer {
     PackedMatrix query_key_value, attention_out, inner, out;
     PackedNorm attention_norm, out_norm;
+    std::int64_t window;
+    const float* rotary;
   };
   struct Group;
 
@@ -122,10 +127,10 @@ class Encoder {
   void run_layer(Phases::Member& member, const Group& group, const Layer& layer) const;
   void products(Phases::Member& member, const Group& group, const Operand& a,
                 const PackedMatrix& weights, const Result& result) const;
-  void attention(Phases::Member& member, const Group& group) const;
+  void attention(Phases::Member& member, const Group& group, const Layer& layer) const;
   void normalize_rows(Phases::Member& member, const Group& group, const PackedNorm& of) const;
-  void convert_rows(Phases::Member& member, const Group& group, const float* from,
-                    std::int64_t stride, std::int64_t n, const Operand& to) const;
+  void convert_rows(Phases::Member& member, const Group& group, float* from, std::int64_t stride,
+                    std::int64_t n, const Operand& to, Activation gate = Activation::none) const;
   bool attends_in_pairs() const;
   void pool(const Group& group, std::int64_t text) const;
   std::unique_ptr<Workspace> workspace() const;

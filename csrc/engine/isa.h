@@ -16,8 +16,15 @@ namespace mirror_rt::engine {
 
 constexpr std::int64_t kPanel = 64;
 
+static inline std::int64_t round_up(std::int64_t n, std::int64_t step) {
+  return (n + step - 1) / step * step;
+}
+
 enum class Precision { float32, bfloat16, int8 };
-enum class Activation { none, gelu, gelu_tanh, relu };
+static inline std::int64_t bytes_of(Precision precision) {
+  return precision == Precision::float32 ? 4 : precision == Precision::bfloat16 ? 2 : 1;
+}
+enum class Activation { none, gelu, gelu_tanh };
 
 /// A packed weight matrix, the right operand of a product.
 struct Matrix {
@@ -54,15 +61,17 @@ struct Norm {
 
 /// One head of one text.
 struct Head {
-  const void* query;  // first row, float32; the rows of keys and values have the same stride
-  const void* key;
+  void* query;  // first row, float32; the rows of keys and values have the same stride
+  void* key;
   const void* value;
   bool pairs;  // whether these are bfloat16, and so are multiplied
   std::int64_t stride;
   std::int64_t tokens;
   std::int64_t size;      // numbers of a head
   float scale;            // of the scores
+  std::int64_t window;    // keys at most so far from a query count
   const float* relative;  // bias of key j for query i at [j - i]; null for none
+  const float* rotary;    // cosines and sines of each position, [tokens][size]; null for none
   void* out;              // context, row by row
   std::int64_t out_stride;
   bool halves;  // whether `out` holds bfloat16
@@ -77,12 +86,14 @@ struct Isa {
   void (*product)(Precision, const Operand& a, const Matrix& w, std::int64_t panel,
                   std::int64_t begin, std::int64_t end, const Result&);
 
-  /// Normalises a row of `n` numbers in place, and writes it to row `row` of `copy`.
-  void (*normalize)(Precision, float* x, std::int64_t n, const Norm&, const Operand& copy,
-                    std::int64_t row);
+  /// Writes a normalised row of `n` numbers to `y`, which may be `x`, and to row `row` of `copy`.
+  void (*normalize)(Precision, const float* x, float* y, std::int64_t n, const Norm&,
+                    const Operand& copy, std::int64_t row);
 
-  /// Writes `n` numbers to row `row` of an operand, in its precision.
-  void (*convert)(Precision, const float* x, std::int64_t n, const Operand& copy, std::int64_t row);
+  /// Writes `n` numbers to row `row` of an operand, in its precision. With a gate, `n` more follow,
+  /// and the numbers become activation(x[i]) * x[n + i] before.
+  void (*convert)(Precision, float* x, std::int64_t n, Activation gate, const Operand& copy,
+                  std::int64_t row);
 
   /// Attends within one text; `scratch` has `attention_scratch` floats.
   void (*attend)(const Head&, float* scratch);
@@ -90,9 +101,7 @@ struct Isa {
 
 /// Returns the number of floats that `attend` needs for a text of so many tokens.
 inline std::int64_t attention_scratch(std::int64_t tokens, std::int64_t size) {
-  const std::int64_t padded = (tokens + kPanel - 1) / kPanel * kPanel;
-  const std::int64_t wide = (size + kPanel - 1) / kPanel * kPanel;
-  return padded * (2 * wide + 16);
+  return round_up(tokens, kPanel) * (2 * round_up(size, kPanel) + 16);
 }
 
 /// Returns the instruction set of that name if this processor has it, else null; the best for "".

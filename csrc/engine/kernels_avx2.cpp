@@ -1,7 +1,5 @@
 // AVX2 and FMA.
 #define MIRROR_RT_ISA avx2
 #define MIRROR_RT_LANES 8
-#define MIRROR_RT_ROW_STEP 6
-#define MIRROR_RT_VECTORS 2
 #define MIRROR_RT_SUPPORTED __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
 #include "engine/kernels.h"

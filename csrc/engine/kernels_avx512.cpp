@@ -1,9 +1,5 @@
 // AVX-512, without products of int8 or bfloat16.
 #define MIRROR_RT_ISA avx512
 #define MIRROR_RT_LANES 16
-#define MIRROR_RT_ROW_STEP 7
-#define MIRROR_RT_VECTORS 4
-#define MIRROR_RT_SUPPORTED                                                  \
-  __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && \
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
+#define MIRROR_RT_SUPPORTED true
 #include "engine/kernels.h"

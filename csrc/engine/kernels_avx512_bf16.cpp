@@ -1,10 +1,6 @@
 // AVX-512 with products of int8 quadruples and of bfloat16 pairs.
 #define MIRROR_RT_ISA avx512_bf16
 #define MIRROR_RT_LANES 16
-#define MIRROR_RT_ROW_STEP 7
-#define MIRROR_RT_VECTORS 4
-#define MIRROR_RT_SUPPORTED                                                       \
-  __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&      \
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && \
-      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")
+#define MIRROR_RT_SUPPORTED \
+  __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")
 #include "engine/kernels.h"

@@ -1,10 +1,5 @@
 // AVX-512 with products of int8 quadruples (VNNI).
 #define MIRROR_RT_ISA avx512_vnni
 #define MIRROR_RT_LANES 16
-#define MIRROR_RT_ROW_STEP 7
-#define MIRROR_RT_VECTORS 4
-#define MIRROR_RT_SUPPORTED                                                       \
-  __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&      \
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && \
-      __builtin_cpu_supports("avx512vnni")
+#define MIRROR_RT_SUPPORTED __builtin_cpu_supports("avx512vnni")
 #include "engine/kernels.h"

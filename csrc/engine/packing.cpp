@@ -8,8 +8,6 @@
 namespace mirror_rt::engine {
 namespace {
 
-std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
-
 std::uint16_t to_bfloat16(float x) {
   std::uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
@@ -52,9 +50,7 @@ Buffer<float> scales_of(const Weight& w, std::int64_t columns) {
 }  // namespace
 
 PackedMatrix::PackedMatrix(Precision precision, const Weight& w) {
-  const std::int64_t size = precision == Precision::float32    ? 1
-                            : precision == Precision::bfloat16 ? 2
-                                                               : 4;
+  const std::int64_t size = 4 / bytes_of(precision);
   const std::int64_t columns = round_up(w.columns, kPanel), panels = columns / kPanel;
   const std::int64_t units = round_up(w.depth, size) / size;
   bias_ = Buffer<float>(columns);

@@ -6,8 +6,9 @@
 namespace mirror_rt::engine {
 namespace {
 
-constexpr int kRows = MIRROR_RT_ROW_STEP;
-constexpr int kVectors = MIRROR_RT_VECTORS;  // of a row of a register tile
+// Rows of a register tile, and vectors of each: there are 32 registers for 16 lanes, else 16.
+constexpr int kRows = kLanes == 16 ? 7 : 6;
+constexpr int kVectors = kLanes == 16 ? 4 : 2;
 constexpr int kColumns = kVectors * kLanes;
 static_assert(kPanel % kColumns == 0);
 
@@ -20,12 +21,7 @@ constexpr std::int64_t kBytesAhead = 8192;
 template <class Op, int R, int V, bool Fetch = false>
 inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
                      std::int64_t b_stride, std::int64_t units, typename Op::Sum (&sums)[R][V]) {
-  typename Op::Sum local[R][V];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) local[r][v] = typename Op::Sum{};
-  }
+  typename Op::Sum local[R][V] = {};
   for (std::int64_t k = 0; k < units; ++k, b += b_stride) {
     typename Op::Units right[V];
 #pragma GCC unroll 4
@@ -70,29 +66,10 @@ inline void in_steps(std::int64_t begin, std::int64_t end, const F& f) {
   }
 }
 
-inline Vec activate(Vec x, Activation activation) {
-  switch (activation) {
-    case Activation::gelu:
-      return gelu(x);
-    case Activation::gelu_tanh:
-      return gelu_tanh(x);
-    case Activation::relu:
-      return larger(x, Vec{});
-    case Activation::none:
-      break;
-  }
-  return x;
-}
-
 inline void put(const Result& result, std::int64_t row, std::int64_t column, Vec x) {
   const std::int64_t place = row * result.stride + column;
-  if (result.halves) {
-    const ShortVec halves = to_bfloat16(x);
-    __builtin_memcpy(static_cast<std::uint16_t*>(result.values) + place, &halves, sizeof halves);
-  } else {
-    float* p = static_cast<float*>(result.values) + place;
-    storeu(p, result.add ? loadu(p) + x : x);
-  }
+  if (result.add) x += loadu(static_cast<const float*>(result.values) + place);
+  store_as(result.halves, result.values, place, x, kLanes);
 }
 
 /// Rows of one panel of columns.

@@ -16,8 +16,6 @@ constexpr std::int64_t kSoloTokens = 128;    // of a group that one thread encod
 constexpr std::int64_t kSharedTokens = 512;  // of a group that all threads encode
 constexpr std::int64_t kPhasesOfLayer = 9, kOtherPhases = 5;
 
-std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
-
 }  // namespace
 
 /// Consecutive texts that are encoded together.
@@ -27,7 +25,7 @@ struct Encoder::Group {
   float* out;  // of the first text
   Workspace* workspace;
   std::int64_t tokens, scratch;
-  float *hidden, *wide, *context;
+  float *hidden, *wide, *context, *normed;  // what is normalised is in `hidden` or `context`
   Operand input, middle, attended;
   std::int64_t hidden_stride, wide_stride;
 
@@ -78,19 +76,18 @@ Encoder::Group Encoder::prepare(const Texts& texts, Pooling pooling, float* out,
   g.texts = texts, g.pooling = pooling, g.out = out, g.workspace = &space;
   g.tokens = texts.offsets[texts.count] - texts.offsets[0];
   g.hidden_stride = round_up(c.hidden, kPanel);
-  g.wide_stride = round_up(std::max(3 * c.hidden, c.inner), kPanel);
+  g.wide_stride = round_up(std::max(3 * c.hidden, c.gated ? 2 * c.inner : c.inner), kPanel);
   const std::int64_t inner_stride = round_up(c.inner, kPanel);
   g.hidden = space.hidden.reserve(g.tokens * g.hidden_stride);
   g.wide = space.wide.reserve(g.tokens * g.wide_stride);
   g.scratch = round_up(attention_scratch(longest(texts), c.hidden / c.heads), 16);
   space.scratch.reserve(g.scratch * threads);
-  if (c.precision != Precision::bfloat16) {
-    const std::int64_t before = space.context.size(), size = g.tokens * g.hidden_stride;
-    g.context = space.context.reserve(size);
-    if (size > before) std::fill_n(g.context, size, 0.0f);  // between heads and stride it stays 0
+  if (c.precision != Precision::bfloat16 || c.pre_norm) {
+    g.context = space.context.reserve(g.tokens * g.hidden_stride);
   }
+  g.normed = c.pre_norm ? g.context : g.hidden;
   if (c.precision == Precision::float32) {
-    g.input = {g.hidden, g.hidden_stride};
+    g.input = {g.normed, g.hidden_stride};
     g.middle = {g.wide, g.wide_stride};
     g.attended = {g.context, g.hidden_stride};
   } else {
@@ -106,19 +103,19 @@ Encoder::Group Encoder::prepare(const Texts& texts, Pooling pooling, float* out,
 void Encoder::embed(const Group& g, std::int64_t text) const {
   const std::int64_t n = config_.embedded, stride = round_up(n, kPanel);
   const bool projected = projection_ != nullptr;
-  const Operand to = projected ? g.middle : g.input;
-  const Operand copy = to.values == g.hidden || to.values == g.wide ? Operand{nullptr, 0} : to;
   std::int64_t place = 0;
   for (std::int64_t i = 0; i < g.length(text); ++i) {
     const std::int64_t row = g.start(text) + i, id = g.texts.ids[g.texts.offsets[0] + row];
-    const bool skipped = id == config_.skipped_id;
-    const float* word = words_ + id * n;
-    const float* position = skipped ? skipped_.get() : positions_.get() + place * stride;
-    if (!skipped) ++place;
     float* x = projected ? g.wide + row * g.wide_stride : g.hidden + row * g.hidden_stride;
-    for (std::int64_t k = 0; k < n; ++k) x[k] = word[k] + position[k];
+    std::copy_n(words_ + id * n, n, x);
     std::fill(x + n, x + stride, 0.0f);
-    isa_.normalize(config_.precision, x, n, norm(embeddings_norm_), copy, row);
+    if (positions_.get() != nullptr) {
+      const bool skipped = id == config_.skipped_id;
+      const float* position = skipped ? skipped_.get() : positions_.get() + place++ * stride;
+      for (std::int64_t k = 0; k < n; ++k) x[k] += position[k];
+    }
+    isa_.normalize(config_.precision, x, x, n, norm(embeddings_norm_),
+                   projected ? g.middle : g.input, row);
   }
 }
 
@@ -133,73 +130,71 @@ void Encoder::products(Phases::Member& member, const Group& g, const Operand& a,
   });
 }
 
-void Encoder::attention(Phases::Member& member, const Group& g) const {
+void Encoder::attention(Phases::Member& member, const Group& g, const Layer& layer) const {
   const Config& c = config_;
-  const std::int64_t size = c.hidden / c.heads, distances = 2 * c.buckets_span - 1;
+  const std::int64_t size = c.hidden / c.heads, distances = 2 * c.positions - 1;
   const bool halves = c.precision == Precision::bfloat16, pairs = attends_in_pairs();
   const std::int64_t width = halves ? 2 : 4;
   auto* out = halves ? static_cast<char*>(g.attended.values) : reinterpret_cast<char*>(g.context);
   member.run(g.texts.count * c.heads, [&](std::int64_t task) {
     const std::int64_t text = task / c.heads, number = task % c.heads, start = g.start(text);
     const std::int64_t step = pairs ? 2 : 4;
-    const char* query =
-        reinterpret_cast<const char*>(g.wide) + (start * g.wide_stride + number * size) * step;
+    char* query = reinterpret_cast<char*>(g.wide) + (start * g.wide_stride + number * size) * step;
     const float* relative = relative_.get();
-    if (relative != nullptr) relative += number * (distances + kPanel) + c.buckets_span - 1;
-    const Head head{query,
-                    query + c.hidden * step,
-                    query + 2 * c.hidden * step,
-                    pairs,
-                    g.wide_stride,
-                    g.length(text),
-                    size,
-                    c.scale,
-                    relative,
-                    out + (start * g.hidden_stride + number * size) * width,
-                    g.hidden_stride,
-                    halves};
+    if (relative != nullptr) relative += number * (distances + kPanel) + c.positions - 1;
+    Head head{};
+    head.query = query, head.key = query + c.hidden * step;
+    head.value = query + 2 * c.hidden * step, head.pairs = pairs;
+    head.stride = g.wide_stride, head.tokens = g.length(text), head.size = size;
+    head.scale = c.scale, head.window = layer.window;
+    head.relative = relative, head.rotary = layer.rotary;
+    head.out = out + (start * g.hidden_stride + number * size) * width;
+    head.out_stride = g.hidden_stride, head.halves = halves;
     isa_.attend(head, g.workspace->scratch.get() + member.thread() * g.scratch);
   });
 }
 
 void Encoder::normalize_rows(Phases::Member& member, const Group& g, const PackedNorm& of) const {
-  const Operand copy = g.input.values == g.hidden ? Operand{nullptr, 0} : g.input;
   for_rows(member, g.tokens, [&](std::int64_t row) {
-    isa_.normalize(config_.precision, g.hidden + row * g.hidden_stride, config_.hidden, norm(of),
-                   copy, row);
+    const std::int64_t at = row * g.hidden_stride;
+    isa_.normalize(config_.precision, g.hidden + at, g.normed + at, config_.hidden, norm(of),
+                   g.input, row);
   });
 }
 
-void Encoder::convert_rows(Phases::Member& member, const Group& g, const float* from,
-                           std::int64_t stride, std::int64_t n, const Operand& to) const {
+void Encoder::convert_rows(Phases::Member& member, const Group& g, float* from, std::int64_t stride,
+                           std::int64_t n, const Operand& to, Activation gate) const {
   for_rows(member, g.tokens, [&](std::int64_t row) {
-    isa_.convert(config_.precision, from + row * stride, round_up(n, 16), to, row);
+    isa_.convert(config_.precision, from + row * stride, n, gate, to, row);
   });
 }
 
 void Encoder::run_layer(Phases::Member& member, const Group& g, const Layer& layer) const {
   const Precision precision = config_.precision;
-  const bool converts = precision == Precision::int8;
+  const bool converts = precision == Precision::int8, gated = config_.gated;
   products(member, g, g.input, layer.query_key_value,
            {g.wide, g.wide_stride, false, attends_in_pairs()});
-  attention(member, g);
+  attention(member, g, layer);
   if (converts) {
     convert_rows(member, g, g.context, g.hidden_stride, config_.hidden, g.attended);
   }
   products(member, g, g.attended, layer.attention_out, {g.hidden, g.hidden_stride, true});
   normalize_rows(member, g, layer.attention_norm);
-  const bool halves = precision == Precision::bfloat16;
+  const bool halves = precision == Precision::bfloat16 && !gated;
+  const Activation gate = gated ? config_.activation : Activation::none;
   const Result inner{halves ? g.middle.values : g.wide, halves ? g.middle.stride : g.wide_stride,
-                     false, halves, config_.activation};
+                     false, halves, gated ? Activation::none : config_.activation};
   products(member, g, g.input, layer.inner, inner);
-  if (converts) convert_rows(member, g, g.wide, g.wide_stride, config_.inner, g.middle);
+  if (converts || gated) {
+    convert_rows(member, g, g.wide, g.wide_stride, config_.inner, g.middle, gate);
+  }
   products(member, g, g.middle, layer.out, {g.hidden, g.hidden_stride, true});
   normalize_rows(member, g, layer.out_norm);
 }
 
 void Encoder::pool(const Group& g, std::int64_t text) const {
   const std::int64_t n = config_.hidden, length = g.length(text);
-  const float* rows = g.hidden + g.start(text) * g.hidden_stride;
+  const float* rows = g.normed + g.start(text) * g.hidden_stride;
   if (g.pooling == Pooling::none) {
     for (std::int64_t i = 0; i < length; ++i) {
       std::copy_n(rows + i * g.hidden_stride, n, g.out + (g.start(text) + i) * n);
@@ -235,24 +230,21 @@ void Encoder::run(const Texts& texts, Pooling pooling, int threads, int spins, f
       shared ? kSharedTokens : std::min(kSoloTokens, (tokens + threads - 1) / threads);
   const auto firsts = cut(texts, target);
   const auto count = static_cast<std::int64_t>(firsts.size()) - 1;
-  const auto encode_group = [&](std::int64_t i, Workspace& space, int threads_of,
-                                const auto& work) {
+  const auto group = [&](std::int64_t i, Workspace& space, int threads_of) {
     const std::int64_t first = firsts[static_cast<std::size_t>(i)];
     const std::int64_t end = firsts[static_cast<std::size_t>(i) + 1];
     const std::int64_t before =
         pooling == Pooling::none ? texts.offsets[first] - texts.offsets[0] : first;
     const Texts part{texts.ids, texts.offsets + first, end - first};
-    work(prepare(part, pooling, out + before * config_.hidden, threads_of, space));
+    return prepare(part, pooling, out + before * config_.hidden, threads_of, space);
   };
   if (!shared) {
     std::atomic<bool> no_memory{false};
     parallel_for(count, threads, [&](std::int64_t i, int) {
       try {
         auto space = workspace();
-        encode_group(i, *space, 1, [&](const Group& group) {
-          Phases::Member alone(nullptr, 0);
-          encode(alone, group);
-        });
+        Phases::Member alone(nullptr, 0);
+        encode(alone, group(i, *space, 1));
         give_back(std::move(space));
       } catch (const std::bad_alloc&) {
         no_memory = true;
@@ -263,23 +255,20 @@ void Encoder::run(const Texts& texts, Pooling pooling, int threads, int spins, f
   }
   auto space = workspace();
   for (std::int64_t i = 0; i < count; ++i) {
-    encode_group(i, *space, threads, [&](const Group& group) {
-      Phases phases(kPhasesOfLayer * static_cast<std::int64_t>(layers_.size()) + kOtherPhases,
-                    spins);
-      struct Context {
-        const Encoder* encoder;
-        const Group& group;
-        Phases& phases;
-      } context{this, group, phases};
-      on_threads(
-          threads,
-          [](void* argument, int thread) {
-            auto& c = *static_cast<Context*>(argument);
-            Phases::Member member(&c.phases, thread);
-            c.encoder->encode(member, c.group);
-          },
-          &context);
-    });
+    Phases phases(kPhasesOfLayer * layers() + kOtherPhases, spins);
+    struct Context {
+      const Encoder* encoder;
+      const Group group;
+      Phases& phases;
+    } context{this, group(i, *space, threads), phases};
+    on_threads(
+        threads,
+        [](void* argument, int thread) {
+          auto& c = *static_cast<Context*>(argument);
+          Phases::Member member(&c.phases, thread);
+          c.encoder->encode(member, c.group);
+        },
+        &context);
   }
   give_back(std::move(space));
 }

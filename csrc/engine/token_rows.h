@@ -31,21 +31,31 @@ inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::i
   }
 }
 
-void convert(Precision precision, const float* x, std::int64_t n, const Operand& copy,
-             std::int64_t row) {
+/// Writes `n` numbers, a multiple of kLanes, to a row of an operand.
+inline void copy_row(Precision precision, const float* x, std::int64_t n, const Operand& copy,
+                     std::int64_t row) {
   if (precision == Precision::int8) {
     quantize(x, n, copy, row);
   } else if (precision == Precision::bfloat16) {
     auto* out = static_cast<std::uint16_t*>(copy.values) + row * copy.stride;
-    for (std::int64_t i = 0; i < n; i += kLanes) {
-      const ShortVec halves = to_bfloat16(loadu(x + i));
-      __builtin_memcpy(out + i, &halves, sizeof halves);
-    }
+    for (std::int64_t i = 0; i < n; i += kLanes) storeu(out + i, loadu(x + i));
   } else {
     float* out = static_cast<float*>(copy.values) + row * copy.stride;
     if (out == x) return;
     for (std::int64_t i = 0; i < n; i += kLanes) storeu(out + i, loadu(x + i));
   }
+}
+
+void convert(Precision precision, float* x, std::int64_t n, Activation gate, const Operand& copy,
+             std::int64_t row) {
+  const std::int64_t end = round_up(n, 16);  // for all lanes
+  if (gate != Activation::none) {
+    for (std::int64_t i = 0; i < n; i += kLanes) {
+      storeu(x + i, activate(loadu(x + i), gate) * loadu(x + n + i));
+    }
+  }
+  for (std::int64_t i = n; i < end; ++i) x[i] = 0;
+  copy_row(precision, x, end, copy, row);
 }
 
 /// Returns x - mean in the first `n` lanes, 0 in the others.
@@ -55,9 +65,9 @@ inline Vec centered(Vec x, float mean, std::int64_t n) {
   return x;
 }
 
-void normalize(Precision precision, float* x, std::int64_t n, const Norm& norm, const Operand& copy,
-               std::int64_t row) {
-  const std::int64_t whole = n / kLanes * kLanes, end = (n + kLanes - 1) / kLanes * kLanes;
+void normalize(Precision precision, const float* x, float* y, std::int64_t n, const Norm& norm,
+               const Operand& copy, std::int64_t row) {
+  const std::int64_t whole = n / kLanes * kLanes, end = round_up(n, kLanes);
   Vec total = {}, squares = {};
   for (std::int64_t i = 0; i < end; i += kLanes) total += loadu(x + i);  // padding is 0
   const float mean = sum_of(total) / static_cast<float>(n);
@@ -73,9 +83,9 @@ void normalize(Precision precision, float* x, std::int64_t n, const Norm& norm, 
   const float factor = 1.0f / __builtin_sqrtf(variance + norm.epsilon);
   for (std::int64_t i = 0; i < end; i += kLanes) {
     const Vec scaled = (loadu(x + i) - mean) * factor;
-    storeu(x + i, scaled * loadu(norm.weight + i) + loadu(norm.bias + i));
+    storeu(y + i, scaled * loadu(norm.weight + i) + loadu(norm.bias + i));
   }
-  if (copy.values != nullptr) convert(precision, x, end, copy, row);
+  copy_row(precision, y, end, copy, row);
 }
 
 }  // namespace

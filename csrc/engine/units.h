@@ -9,7 +9,16 @@
 
 // A compiler that is told to build for one processor defines this for every width of vectors.
 #if MIRROR_RT_LANES == 16 && defined(__AVX512BF16__)
-#define MIRROR_RT_ZMM_BF16
+#define MIRROR_RT_ZMM_BF16 1
+#else
+#define MIRROR_RT_ZMM_BF16 0
+#endif
+
+// Sums of two products of neighbours in 16 bits.
+#if MIRROR_RT_LANES == 16 && defined(__AVX512BW__)
+#define MIRROR_RT_MADD(a, b) (IntVec) _mm512_madd_epi16((__m512i)(a), (__m512i)(b))
+#elif MIRROR_RT_LANES == 8 && defined(__AVX2__)
+#define MIRROR_RT_MADD(a, b) (IntVec) _mm256_madd_epi16((__m256i)(a), (__m256i)(b))
 #endif
 
 namespace mirror_rt::engine {
@@ -24,6 +33,7 @@ using infonce::Vec;
 
 typedef std::uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
 typedef std::uint16_t ShortVec __attribute__((vector_size(kLanes * 2)));
+typedef std::int16_t SignedVec __attribute__((vector_size(kLanes * 4)));  // as wide as Vec
 typedef std::uint8_t ByteVec __attribute__((vector_size(kLanes)));
 
 template <class V, class T>
@@ -32,10 +42,51 @@ inline V load_as(const T* p) {  // unaligned
   __builtin_memcpy(&x, p, sizeof x);
   return x;
 }
+/// Returns the nearest bfloat16 to each float, ties to even; NaN stays NaN.
+inline ShortVec to_bfloat16(Vec x) {
+#if MIRROR_RT_ZMM_BF16
+  return (ShortVec)_mm512_cvtneps_pbh((__m512)x);
+#else
+  const UintVec bits = (UintVec)x;
+  const UintVec rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return __builtin_convertvector(x == x ? rounded : UintVec{} + 0x7fc0, ShortVec);
+#endif
+}
+
 inline Vec loadu(const float* p) { return load_as<Vec>(p); }
 inline void storeu(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof x); }
 
+/// The same for bfloat16.
+inline Vec loadu(const std::uint16_t* p) {
+  return (Vec)(__builtin_convertvector(load_as<ShortVec>(p), UintVec) << 16);
+}
+inline void storeu(std::uint16_t* p, Vec x) {
+  const ShortVec halves = to_bfloat16(x);
+  __builtin_memcpy(p, &halves, sizeof halves);
+}
+
+/// The same for the first `count` lanes; the others are 0.
+template <class T>
+inline Vec loadu(const T* p, std::int64_t count) {
+  if (count >= kLanes) return loadu(p);
+  T some[kLanes] = {};
+  __builtin_memcpy(some, p, static_cast<std::size_t>(count) * sizeof(T));
+  return loadu(some);
+}
+template <class T>
+inline void storeu(T* p, Vec x, std::int64_t count) {
+  if (count >= kLanes) return storeu(p, x);
+  T some[kLanes];
+  storeu(some, x);
+  __builtin_memcpy(p, some, static_cast<std::size_t>(count) * sizeof(T));
+}
+inline void store_as(bool halves, void* values, std::int64_t place, Vec x, std::int64_t count) {
+  halves ? storeu(static_cast<std::uint16_t*>(values) + place, x, count)
+         : storeu(static_cast<float*>(values) + place, x, count);
+}
+
 struct Float32 {
+  typedef float Number;
   typedef float Unit;
   typedef Vec Units;
   typedef Vec Sum;
@@ -45,13 +96,14 @@ struct Float32 {
 };
 
 struct Bfloat16 {
+  typedef std::uint16_t Number;
   typedef std::int32_t Unit;  // two bfloat16, the first in the low half
   typedef IntVec Units;
   typedef Vec Sum;
   static constexpr int kSize = 2;
   static Units broadcast(Unit x) { return Units{} + x; }
   static Sum add(Sum sum, Units weights, Units x) {
-#ifdef MIRROR_RT_ZMM_BF16
+#if MIRROR_RT_ZMM_BF16
     return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
 #else
     const IntVec high = IntVec{} + static_cast<std::int32_t>(0xffff0000u);
@@ -70,20 +122,10 @@ struct Int8 {
   static Sum add(Sum sum, Units weights, Units x) {
 #if defined(__AVX512VNNI__) && MIRROR_RT_LANES == 16
     return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)weights);
-#elif defined(__AVX512BW__) && MIRROR_RT_LANES == 16
-    const __m512i w = (__m512i)weights, bytes = _mm512_set1_epi16(255);
-    const __m512i even = _mm512_madd_epi16(_mm512_and_si512((__m512i)x, bytes),
-                                           _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8));
-    const __m512i odd =
-        _mm512_madd_epi16(_mm512_srli_epi16((__m512i)x, 8), _mm512_srai_epi16(w, 8));
-    return sum + (Sum)_mm512_add_epi32(even, odd);
-#elif defined(__AVX2__) && MIRROR_RT_LANES == 8
-    const __m256i w = (__m256i)weights, bytes = _mm256_set1_epi16(255);
-    const __m256i even = _mm256_madd_epi16(_mm256_and_si256((__m256i)x, bytes),
-                                           _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8));
-    const __m256i odd =
-        _mm256_madd_epi16(_mm256_srli_epi16((__m256i)x, 8), _mm256_srai_epi16(w, 8));
-    return sum + (Sum)_mm256_add_epi32(even, odd);
+#elif defined(MIRROR_RT_MADD)
+    const auto w = (SignedVec)weights;
+    return sum + MIRROR_RT_MADD(x & 0x00ff00ff, (IntVec)(w << 8 >> 8)) +
+           MIRROR_RT_MADD(x >> 8 & 0x00ff00ff, (IntVec)(w >> 8));
 #else
     for (int byte = 0; byte < 4; ++byte) {
       sum += (weights << (24 - 8 * byte) >> 24) * ((x >> 8 * byte) & 255);
@@ -93,19 +135,14 @@ struct Int8 {
   }
 };
 
-/// Returns the nearest bfloat16 to each float, ties to even; NaN stays NaN.
-inline ShortVec to_bfloat16(Vec x) {
-#ifdef MIRROR_RT_ZMM_BF16
-  return (ShortVec)_mm512_cvtneps_pbh((__m512)x);
-#else
-  const UintVec bits = (UintVec)x;
-  const UintVec rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  return __builtin_convertvector(x == x ? rounded : UintVec{} + 0x7fc0, ShortVec);
-#endif
+template <class T>
+inline T larger(T a, T b) {
+  return a > b ? a : b;
 }
-
-inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
-inline Vec smaller(Vec a, Vec b) { return a < b ? a : b; }
+template <class T>
+inline T smaller(T a, T b) {
+  return a < b ? a : b;
+}
 
 inline float sum_of(Vec x) {
   float total = 0;
@@ -140,6 +177,11 @@ inline Vec gelu(Vec x) {
 inline Vec gelu_tanh(Vec x) {
   const Vec power = x * (x * x * 0.044715f + 1.0f) * -2.302208198f;  // to base 2
   return x / (exp2(smaller(power, all(126.0f))) + 1.0f);
+}
+
+inline Vec activate(Vec x, Activation activation) {
+  if (activation == Activation::none) return x;
+  return activation == Activation::gelu ? gelu(x) : gelu_tanh(x);
 }
 
 }  // namespace

@@ -21,10 +21,7 @@ struct OperandBuffer {
   Buffer<std::int32_t> zeros;
 
   Operand reserve(Precision precision, std::int64_t rows, std::int64_t stride) {
-    const std::int64_t bytes = precision == Precision::float32    ? 4
-                               : precision == Precision::bfloat16 ? 2
-                                                                  : 1;
-    values.reserve(rows * stride * bytes);
+    values.reserve(rows * stride * bytes_of(precision));
     if (precision != Precision::int8) return {values.get(), stride};
     return {values.get(), stride, scales.reserve(rows), zeros.reserve(rows)};
   }

@@ -15,7 +15,7 @@ from mirror_export.graph.half import single_layers, to_half
 from mirror_export.graph.int8 import quantize
 from mirror_export.graph.key_lengths import use_key_lengths
 from mirror_export.graph.onnx_file import write_onnx
-from mirror_export.graph.padding_free import can_pack, check_packed, pack
+from mirror_export.graph.padding_free import ATTENTIONS, can_pack, check_packed, pack
 from mirror_export.graph.probe import Probe
 from mirror_export.graph.sensitivity import sensitive_layers
 from mirror_export.parity import GATES
@@ -115,7 +115,7 @@ def write_graph(
     precision, target, file = KINDS[name]
     path = folder / file
     model = read_graph(folder / Layout.model)
-    layers = sum(node.op_type == "Attention" for node in model.graph)
+    layers = sum(node.op_type in ATTENTIONS for node in model.graph)
     packed = target == "cuda" and packs
     if precision in _HALVES:
         to_half(model, keep, _HALVES[precision])

@@ -19,7 +19,7 @@ from mirror_rt.inference.native.onnx_graph import Graph, Node
 
 # ONNX's numbers of the types that an attention computes in.
 _PRECISIONS: dict[int, Literal["fp32", "fp16", "bf16"]] = {1: "fp32", 10: "fp16", 16: "bf16"}
-# The number of the input that holds the three biases, which every attention here has.
+# The number of the input that holds the three biases, which every attention but ModernBERT's has.
 _BIAS = {"Attention": 2, "PackedAttention": 2, "PackedMultiHeadAttention": 3}
 _POSITION_BIAS = {"Attention": 5, "PackedAttention": 5, "PackedMultiHeadAttention": 6}
 
@@ -63,17 +63,25 @@ def read_attention(path: Path) -> Iterator[Attention]:
     for node in graph.nodes:
         if node.op_type not in get_args(Operator):
             continue
-        kind, shape = graph.type_and_shape(node.input(_BIAS[node.op_type]))
+        bias = node.input(_BIAS[node.op_type]) or _projection(graph, node)
+        kind, shape = graph.type_and_shape(bias)
         heads = node.attributes.get("num_heads")
         if kind not in _PRECISIONS or not shape or not isinstance(heads, int) or heads < 1:
             continue
         yield Attention(
             operator=cast(Operator, node.op_type),
             precision=_PRECISIONS[kind],
-            head_size=shape[0] // 3 // heads,
+            head_size=shape[-1] // 3 // heads,
             mask=_mask(graph, node) if node.op_type == "Attention" else None,
             position_bias=bool(node.input(_POSITION_BIAS[node.op_type])),
         )
+
+
+def _projection(graph: Graph, node: Node) -> str:
+    """Return the name of the weight of values, keys and queries that an attention takes apart."""
+    split = graph.producers.get(node.input(2))
+    product = graph.producers.get(split.input(0)) if split and split.op_type == "Split" else None
+    return product.input(1) if product and product.op_type == "MatMul" else ""
 
 
 def _mask(graph: Graph, node: Node) -> Literal["lengths", "tokens"]:

@@ -56,7 +56,7 @@ class LoadOptions:
             the declared one. That of a bundle is in its graph.
         providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
             `"cpu"`, `"cuda"`, or a list of onnxruntime execution providers; or
-            `"native"`, the engine of this package, which runs encoders of the BERT family on the
+            `"native"`, the engine of this package, which runs the BERT family and ModernBERT on the
             CPU without onnxruntime; or `"openvino"`, which runs the same graphs as onnxruntime
             (`pip install 'mirror-rt[openvino]'`) and is never chosen by `"auto"`.
         allow_fallback: run on the CPU, with a warning, where the provider that was asked for

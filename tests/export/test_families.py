@@ -24,7 +24,7 @@ FUSED = dict.fromkeys(TINY, WHOLE) | {
     # gelu_new, the tanh form
     "albert": {"FastGelu" if name == "BiasGelu" else name: n for name, n in WHOLE.items()},
     "deberta-v2": {"BiasGelu": 2, "SkipLayerNormalization": 4},
-    "modernbert": {},
+    "modernbert": {"MultiHeadAttention": 2, "RotaryEmbedding": 4},
     "roformer": {name: n for name, n in WHOLE.items() if name != "Attention"},
 }
 families = pytest.mark.parametrize("family", TINY)

@@ -61,7 +61,7 @@ def test_float16_in_every_family(family, exported, tiny_model):
 
 
 @pytest.mark.parametrize("variant", ["fp32-cuda", "fp16-cuda", "bf16-cuda"])
-@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert", "deberta-v2"])
+@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert", "modernbert", "deberta-v2"])
 def test_without_padding(variant, family, exported):
     """CUDA's operators, run by numpy: right for texts of different lengths in one batch.
 
@@ -96,6 +96,9 @@ def test_what_the_graphs_attend_with(exported):
         assert found == [Attention(operator, precision, 8, mask)] * 2
     (biased, _) = read_attention(exported("mpnet") / variants["fp16-cuda"].file)
     assert biased.position_bias
+    everywhere, local = read_attention(exported("modernbert") / variants["fp16-cuda"].file)
+    assert everywhere == Attention("PackedMultiHeadAttention", "fp16", 8)
+    assert local == dataclasses.replace(everywhere, position_bias=True)
 
 
 def test_the_packed_graphs_hold_no_weights_of_their_own(exported):

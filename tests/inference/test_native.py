@@ -13,7 +13,8 @@ from mirror_rt.inference.native.onnx_graph import Graph
 from mirror_rt.tokens.padding import RaggedTokens
 
 FAMILIES = [
-    "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "electra", "mpnet"
+    "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "electra", "mpnet",
+    "modernbert",
 ]  # fmt: skip
 # Mean and least cosine with the vectors of the fp32 graph.
 COSINES = {"fp32": (1 - 1e-6, 1 - 1e-6), "bf16": (0.9999, 0.999), "int8": (0.997, 0.99)}
@@ -91,7 +92,7 @@ def test_native_is_never_chosen_unasked(bundle):
     assert Encoder.load(bundle, providers="native").providers == ["native"]
 
 
-@pytest.mark.parametrize("family", ["deberta-v2", "modernbert", "roformer"])
+@pytest.mark.parametrize("family", ["deberta-v2", "roformer"])
 def test_other_families_need_onnxruntime(tiny_bundle, family):
     with pytest.raises(BundleError, match="onnxruntime can: pip install"):
         Encoder.load(tiny_bundle(family), providers="native")

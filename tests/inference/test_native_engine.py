@@ -15,11 +15,13 @@ KERNELS = [*ISAS, *(f"emulated {name}" for name in EMULATED if name not in ISAS)
 SHAPES = {
     "bert": Sizes(),
     "narrow": Sizes(hidden=36, heads=3, inner=50, layers=1),  # no multiple of any vector
-    "odd heads": Sizes(hidden=30, heads=6, inner=31, layers=1, activation="relu"),
+    "odd heads": Sizes(hidden=30, heads=6, inner=31, layers=1),
     "wide heads": Sizes(hidden=160, heads=2, inner=200, layers=1),
     "roberta": Sizes(skipped_id=1),
     "mpnet": Sizes(skipped_id=1, relative=True),
     "albert": Sizes(embedded=20, activation="gelu_tanh"),
+    "modernbert": Sizes(layers=3, windows=(0, 16, 5)),
+    "narrow modernbert": Sizes(hidden=36, heads=3, inner=50, layers=2, windows=(70, 3)),
 }
 LENGTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65, 129, 150]
 # Of unit vectors: largest difference of a component, and least cosine.
@@ -94,8 +96,9 @@ def test_other_precisions_are_close(make, shape, kernel, precision):
 
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_text_has_the_same_vector_in_every_batch(make, kernel, precision):
-    encoder = make(RandomEncoder(SHAPES["mpnet"]), precision, kernel)
+@pytest.mark.parametrize("shape", ["mpnet", "modernbert"])
+def test_a_text_has_the_same_vector_in_every_batch(make, shape, kernel, precision):
+    encoder = make(RandomEncoder(SHAPES[shape]), precision, kernel)
     texts = texts_of([*LENGTHS, *LENGTHS[::-1], 5, 5])
     alone = np.concatenate([run(encoder, [text]) for text in texts])
     for order in (range(len(texts)), range(len(texts))[::-1], [3, 27, 13], [13, 0]):

@@ -1,4 +1,4 @@
-"""Encoders of the BERT family in numpy and float64, to compare the native engine with."""
+"""Encoders like BERT and ModernBERT in numpy and float64, to compare the native engine with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a random encoder; `embedded` below `hidden` means a projection."""
+    """The sizes of a random encoder; `embedded` below `hidden` means a projection.
+
+    `windows` are those of the layers, of an encoder in the form of ModernBERT.
+    """
 
     hidden: int = 64
     heads: int = 4
@@ -22,6 +25,7 @@ class Sizes:
     activation: str = "gelu"
     relative: bool = False
     skipped_id: int = -1
+    windows: tuple[int, ...] = ()
 
 
 class RandomEncoder:
@@ -33,7 +37,7 @@ class RandomEncoder:
         s, h = sizes, sizes.hidden
         e = s.embedded or h
         self.words = self._normal(s.vocabulary, e)
-        self.positions = self._normal(s.positions, e)
+        self.positions = self._normal(s.positions, 0 if s.windows else e)
         self.norm = self._norm(e)
         self.projection = self._dense(e, h) if s.embedded else None
         self.skipped = self._normal(e) if s.skipped_id >= 0 else None
@@ -43,12 +47,15 @@ class RandomEncoder:
                 "query_key_value": self._dense(h, 3 * h),
                 "attention_out": self._dense(h, h),
                 "attention_norm": self._norm(h),
-                "inner": self._dense(h, s.inner, 2.0),  # reaches where GELU is flat, too
+                # reaches where GELU is flat, too
+                "inner": self._dense(h, s.inner * (2 if s.windows else 1), 2.0),
                 "out": self._dense(s.inner, h),
                 "out_norm": self._norm(h),
             }
             for _ in range(s.layers)
         ]
+        for number, window in enumerate(s.windows):
+            self.layers[number] |= {"window": window, "rotary": self._angles(10.0 ** (number + 1))}
 
     def native(self, core, precision, instruction_set=""):
         """Make the same encoder in the module `core`."""
@@ -67,6 +74,8 @@ class RandomEncoder:
             relative=self.relative,
             skipped_id=s.skipped_id,
             skipped=self.skipped,
+            gated=bool(s.windows),
+            pre_norm=bool(s.windows),
             instruction_set=instruction_set,
         )
         for layer in self.layers:
@@ -79,9 +88,11 @@ class RandomEncoder:
         positions = self.positions[np.maximum(np.cumsum(real) - 1, 0)].astype(np.float64)
         if self.skipped is not None:
             positions[~real] = self.skipped
-        x = _normalize(self.words[ids] + positions, self.norm)
+        x = _normalize(self.words[ids] + (0 if self.sizes.windows else positions), self.norm)
         if self.projection:
             x = _linear(x, self.projection)
+        if self.sizes.windows:
+            return self._modern(x)
         for layer in self.layers:
             context = self._attend(_linear(x, layer["query_key_value"]))
             x = _normalize(x + _linear(context, layer["attention_out"]), layer["attention_norm"])
@@ -89,16 +100,38 @@ class RandomEncoder:
             x = _normalize(x + _linear(inner, layer["out"]), layer["out_norm"])
         return x
 
-    def _attend(self, qkv: np.ndarray) -> np.ndarray:
+    def _modern(self, x: np.ndarray) -> np.ndarray:
+        normed = x
+        for layer in self.layers:
+            context = self._attend(_linear(normed, layer["query_key_value"]), layer)
+            x = x + _linear(context, layer["attention_out"])
+            inner = _linear(_normalize(x, layer["attention_norm"]), layer["inner"])
+            activated = _ACTIVATIONS[self.sizes.activation](inner[:, : self.sizes.inner])
+            x = x + _linear(activated * inner[:, self.sizes.inner :], layer["out"])
+            normed = _normalize(x, layer["out_norm"])
+        return normed
+
+    def _attend(self, qkv: np.ndarray, layer: dict | None = None) -> np.ndarray:
         n, heads = len(qkv), self.sizes.heads
         query, key, value = qkv.reshape(n, 3, heads, -1).transpose(1, 2, 0, 3)
+        if layer:
+            query, key = (_rotate(x, layer["rotary"][:n]) for x in (query, key))
         scores = query @ key.transpose(0, 2, 1) / np.sqrt(query.shape[-1])
         if self.relative is not None:
             distance = np.arange(n) - np.arange(n)[:, None]
             scores += self.relative[:, distance + self.sizes.positions - 1]
+        if layer and layer["window"]:
+            distance = np.arange(n) - np.arange(n)[:, None]
+            scores[:, np.abs(distance) > layer["window"]] = -np.inf
         powers = np.exp(scores - scores.max(-1, keepdims=True))
         context = powers / powers.sum(-1, keepdims=True) @ value
         return context.transpose(1, 0, 2).reshape(n, -1)
+
+    def _angles(self, base: float) -> np.ndarray:
+        size = self.sizes.hidden // self.sizes.heads
+        frequencies = base ** (-np.arange(0, size, 2) / size)
+        angles = np.arange(self.sizes.positions)[:, None] * frequencies
+        return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
     def _normal(self, *shape: int, scale: float = 1.0) -> np.ndarray:
         return (self._random.normal(size=shape) * scale).astype(np.float32)
@@ -109,6 +142,13 @@ class RandomEncoder:
 
     def _norm(self, n: int):
         return 1 + self._normal(n, scale=0.1), self._normal(n, scale=0.1)
+
+
+def _rotate(x, table):
+    """Rotate each number with the one half a head further: [heads, L, d] by [L, d]."""
+    first, second = np.split(x, 2, axis=-1)
+    cosine, sine = np.split(table.astype(np.float64), 2, axis=-1)
+    return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
 def _linear(x, pair):
@@ -130,4 +170,4 @@ def _gelu_tanh(x):
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-_ACTIVATIONS = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu": lambda x: np.maximum(x, 0)}
+_ACTIVATIONS = {"gelu": _gelu, "gelu_tanh": _gelu_tanh}

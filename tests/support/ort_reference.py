@@ -58,9 +58,10 @@ class PackedMultiHeadAttention(_Microsoft):
     ):
         assert offset.dtype == starts.dtype == np.int32
         assert len(starts) == len(offset) + 1
+        biases = (np.zeros(1),) * 3 if bias is None else np.split(bias, 3)
         apart = [
             (x.astype("f4") + b.astype("f4")).reshape(len(x), num_heads, -1)
-            for x, b in zip((query, key, value), np.split(bias, 3), strict=True)
+            for x, b in zip((query, key, value), biases, strict=True)
         ]
         out = np.full(query.shape, np.nan, "f4")  # tokens of no text are never written
         for i, (a, b) in enumerate(itertools.pairwise(starts)):
@@ -71,6 +72,18 @@ class PackedMultiHeadAttention(_Microsoft):
                 scores = scores + full[i, :, : b - a, : b - a]
             out[a:b] = (_softmax(scores) @ v).transpose(1, 0, 2).reshape(b - a, -1)
         return (out.astype(query.dtype),)
+
+
+class RotaryEmbedding(_Microsoft):
+    def _run(self, x, places, cosine, sine, interleaved=None, **_unset):
+        assert places.shape == x.shape[:2]
+        assert len(cosine) > places.max()
+        assert not interleaved
+        heads = x.astype("f4").reshape(*x.shape[:2], -1, 2, cosine.shape[1])
+        first, second = heads[..., 0, :], heads[..., 1, :]
+        c, s = (table.astype("f4")[places][:, :, None] for table in (cosine, sine))
+        rotated = np.stack([first * c - second * s, second * c + first * s], axis=3)
+        return (rotated.reshape(x.shape).astype(x.dtype),)
 
 
 class SkipLayerNormalization(_Microsoft):
@@ -94,6 +107,6 @@ class BiasGelu(_Microsoft):
 
 
 def evaluator(path) -> ReferenceEvaluator:
-    operators = [MatMul, GatherElements, PackedMultiHeadAttention]
+    operators = [MatMul, GatherElements, PackedMultiHeadAttention, RotaryEmbedding]
     operators += [SkipLayerNormalization, EmbedLayerNormalization, BiasGelu]
     return ReferenceEvaluator(str(path), new_ops=operators)

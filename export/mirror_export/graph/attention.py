@@ -19,11 +19,20 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.activations import NewGELUActivation
+from transformers.masking_utils import bidirectional_mask_function
+from transformers.models.modernbert.modeling_modernbert import (
+    ModernBertAttention,
+    ModernBertRotaryEmbedding,
+)
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from mirror_train.model.families import family_of
 
 _NAME = "mirror_rt_onnxruntime"
+_rotary_tables = ModernBertRotaryEmbedding.forward
+# What is added to the scores of keys outside of a local window, as by onnxruntime's own masks:
+# unlike the most negative number, it is in the range of float16.
+_FAR = -10_000.0
 
 
 @contextlib.contextmanager
@@ -32,12 +41,17 @@ def fused_attention(model: Any) -> Iterator[None]:
 
     Inside this context the model cannot be run: the operators have a shape, but no PyTorch code.
     """
-    with _replaced(NewGELUActivation, _tanh_gelu), _replaced(MPNetSelfAttention, _mpnet_attention):
+    with (
+        _replaced(NewGELUActivation, _tanh_gelu),
+        _replaced(MPNetSelfAttention, _mpnet_attention),
+        _replaced(ModernBertRotaryEmbedding, _modernbert_tables),
+        _replaced(ModernBertAttention, _modernbert_attention),
+    ):
         if not family_of(model).attention_interface:
             yield
             return
         AttentionInterface.register(_NAME, _interface_attention)
-        AttentionMaskInterface.register(_NAME, _padding_mask)
+        AttentionMaskInterface.register(_NAME, _mask)
         own = model.config._attn_implementation
         model.set_attn_implementation(_NAME)
         try:
@@ -64,14 +78,29 @@ def _attend(
     The mask [B, L] is 0 or False for padding; the bias [B, H, L, L] is added to the scaled scores.
     """
     batch, heads, length, size = query.shape
-    joined = [x.transpose(1, 2).reshape(batch, length, heads * size) for x in (query, key, value)]
+    query, key, value = (
+        x.transpose(1, 2).reshape(batch, length, heads * size) for x in (query, key, value)
+    )
+    return _attend_joined(query, key, value, mask, heads, scale, bias)
+
+
+def _attend_joined(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    heads: int,
+    scale: float,
+    bias: Tensor | None,
+) -> Tensor:
+    """Do the same for queries, keys and values [B, L, H * d]; the bias may be [1, 1, L, L]."""
     extra = () if bias is None else (bias,)
     return torch.onnx.ops.symbolic(
         "com.microsoft::MultiHeadAttention",
-        (*joined, None, mask.to(torch.int32), *extra),
+        (query, key, value, None, mask.to(torch.int32), *extra),
         {"num_heads": heads, "scale": scale},
         dtype=query.dtype,
-        shape=(batch, length, heads * size),
+        shape=query.shape,
         version=1,
     )
 
@@ -92,9 +121,57 @@ def _interface_attention(
     return attended.view(batch, length, heads, size), None
 
 
-def _padding_mask(*_: Any, attention_mask: Tensor, **__: Any) -> Tensor:
-    """Return the mask unchanged, bool [B, L], instead of expanding it to [B, 1, L, L]."""
-    return attention_mask
+def _mask(
+    *_: Any, attention_mask: Tensor, mask_function: Any, q_length: int, config: Any, **__: Any
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Return the mask unchanged, bool [B, L], instead of expanding it to [B, 1, L, L].
+
+    With it goes for local attention, which ModernBERT alone has here, a bias [1, 1, L, L] of the
+    scores.
+    """
+    if mask_function is bidirectional_mask_function:
+        return attention_mask
+    place = torch.arange(q_length)
+    far = (place[:, None] - place).abs() > config.sliding_window
+    return attention_mask, (far.to(torch.float32) * _FAR)[None, None]
+
+
+def _modernbert_tables(
+    self: Any, x: Tensor, position_ids: Tensor, layer_type: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Stand in for ModernBertRotaryEmbedding.forward, for onnxruntime's RotaryEmbedding.
+
+    Return the positions [B, L], and cosines and sines [L, d / 2] by position.
+    """
+    cosine, sine = _rotary_tables(self, x, position_ids, layer_type)
+    half = cosine.shape[-1] // 2
+    return position_ids.expand(x.shape[0], -1), cosine[0, :, :half], sine[0, :, :half]
+
+
+def _modernbert_attention(
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, ...],
+    attention_mask: Tensor | tuple[Tensor, Tensor],
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Stand in for ModernBertAttention.forward, which rotates queries and keys by position."""
+    mask, bias = attention_mask if isinstance(attention_mask, tuple) else (attention_mask, None)
+    query, key, value = self.Wqkv(hidden_states).chunk(3, dim=-1)
+    query, key = (
+        torch.onnx.ops.symbolic(
+            "com.microsoft::RotaryEmbedding",
+            (x, *position_embeddings),
+            {"interleaved": 0},
+            dtype=x.dtype,
+            shape=x.shape,
+            version=1,
+        )
+        for x in (query, key)
+    )
+    size = self.head_dim
+    attended = _attend_joined(query, key, value, mask, query.shape[-1] // size, size**-0.5, bias)
+    return self.Wo(attended), None
 
 
 def _mpnet_attention(

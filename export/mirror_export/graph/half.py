@@ -29,7 +29,7 @@ from mirror_export.graph.probe import Probe
 _SINGLE, _HALF, _BRAIN = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 _FLOATS = (_SINGLE, _HALF, _BRAIN)
 
-_COMPUTES = {"MatMul", "Attention", "MultiHeadAttention"}
+_COMPUTES = {"MatMul", "Attention", "MultiHeadAttention", "RotaryEmbedding"}
 _COMPUTES |= {"BiasGelu", "FastGelu", "Gelu"}
 # Operators that only move numbers keep the precision of their input.
 _MOVES = {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Expand", "Tile"}

@@ -11,15 +11,19 @@ import onnx_ir as ir
 
 from mirror_export.graph.graph_edit import constant
 
+# The number of the input that is the mask.
+_MASKS = {"Attention": 3, "MultiHeadAttention": 4}
+
 
 def use_key_lengths(model: ir.Model) -> None:
-    """Replace every mask int32 [batch, length] of an Attention by its sum over the tokens.
+    """Replace every mask int32 [batch, length] of an attention by its sum over the tokens.
 
     Both say the same of texts that are padded on the right.
     """
     lengths: dict[ir.Value, ir.Value] = {}
-    for node in [node for node in model.graph if node.op_type == "Attention"]:
-        mask = node.inputs[3]
+    for node in [node for node in model.graph if node.op_type in _MASKS]:
+        place = _MASKS[node.op_type]
+        mask = node.inputs[place]
         assert mask is not None  # mirror_export.graph.attention always gives one
         if mask not in lengths:
             tape = ir.tape.Tape()
@@ -28,4 +32,4 @@ def use_key_lengths(model: ir.Model) -> None:
             total.dtype, total.shape = ir.DataType.INT32, ir.Shape((mask.shape or [None])[:1])
             model.graph.insert_before(node, tape.nodes)
             lengths[mask] = total
-        node.replace_input_with(3, lengths[mask])
+        node.replace_input_with(place, lengths[mask])

@@ -15,16 +15,21 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from mirror_export.graph.graph_edit import ORT, attention_parts, constant, replace
+from mirror_export.graph.rotary import first_product, pack_heads, rotate_joined
 from mirror_rt.errors import ModelError
 from mirror_rt.tokens.joining import JoinedTokens
 
+# The operators of attention that a traced graph may hold: the second is ModernBERT's.
+ATTENTIONS = ("Attention", "MultiHeadAttention")
 _NORMS = ("SkipLayerNormalization", "LayerNormalization")
 _TOKENS = ir.SymbolicDim("tokens")
 
 
 def can_pack(model: ir.Model) -> bool:
-    """Tell whether all attention in the graph is the operator that has a padding-free form."""
+    """Tell whether all attention in the graph is an operator that has a padding-free form."""
     operators = {node.op_type for node in model.graph}
+    if "RotaryEmbedding" in operators:
+        return not operators & {"Attention", "Softmax"}
     return "Attention" in operators and not operators & {"MultiHeadAttention", "Softmax"}
 
 
@@ -34,12 +39,15 @@ def pack(model: ir.Model) -> None:
     The graph may be in float32 or in float16.
     """
     graph = model.graph
-    attentions = [node for node in graph if node.op_type == "Attention"]
+    attentions = [node for node in graph if node.op_type in ATTENTIONS]
+    whole = attentions[0].op_type == "Attention"  # with the projections inside
     last = [node for node in graph if node.op_type in _NORMS and _rank(node.outputs[0]) == 3][-1]
     indices, positions, offsets, starts = _add_inputs(graph)
-    _join_tokens(graph, attentions[0], indices)
+    _join_tokens(graph, attentions[0] if whole else first_product(graph), indices)
     for node in attentions:
-        _pack_attention(graph, node, offsets, starts)
+        (_pack_attention if whole else pack_heads)(graph, node, offsets, starts)
+    if not whole:
+        rotate_joined(graph, indices)
     _restore_padding(graph, last.outputs[0], positions)
     for node in graph:
         for value in node.outputs:
@@ -55,7 +63,7 @@ def check_packed(model: ir.Model, layers: int) -> None:
         ModelError: their numbers are not those of a model with so many layers.
     """
     found = Counter(node.op_type for node in model.graph)
-    expected = {"PackedMultiHeadAttention": layers, "Attention": 0}
+    expected = {"PackedMultiHeadAttention": layers} | dict.fromkeys(ATTENTIONS, 0)
     if wrong := [name for name, count in expected.items() if found[name] != count]:
         raise ModelError(
             "the padding-free graph holds "
@@ -82,7 +90,7 @@ def _add_inputs(graph: ir.Graph) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value
 
 
 def _join_tokens(graph: ir.Graph, first: ir.Node, indices: ir.Value) -> None:
-    """Join the tokens before attention `first`, for all readers of its hidden states."""
+    """Join the tokens before node `first`, for all readers of its hidden states."""
     hidden = first.inputs[0]
     while hidden is not None and (cast := hidden.producer()) and cast.op_type == "Cast":
         hidden = cast.inputs[0]  # the residual reads the same numbers in float32

@@ -1,1 +1,1 @@
-"""The engine in csrc/engine: runs encoders of the BERT family without onnxruntime or padding."""
+"""The engine in csrc/engine: runs the BERT family and ModernBERT without onnxruntime or padding."""

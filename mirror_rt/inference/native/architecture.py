@@ -7,170 +7,144 @@ The exporter writes every such encoder as the same chain of fused operators:
      SkipLayerNormalization)*
 
 so the chain says both what to compute and which weights to take. Whatever deviates from it, in an
-input, an attribute or what follows, is refused, and onnxruntime can still run it.
+input, an attribute or what follows, is refused, and onnxruntime can still run it. ModernBERT's is
+in mirror_rt/inference/native/modern.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mirror_rt.errors import BundleError
-from mirror_rt.inference.native.onnx_graph import Graph, Node
+from mirror_rt.inference.native.onnx_graph import (
+    Floats,
+    Graph,
+    Node,
+    Pair,
+    expect,
+    floats,
+    made,
+    pair,
+)
 
-Floats = npt.NDArray[np.float32]
-Pair = tuple[Floats, Floats]
-
-_HIDDEN, _POOLED = "last_hidden_state", "pooled_embedding"
+HIDDEN, _POOLED = "last_hidden_state", "pooled_embedding"
+Arguments = dict[str, Any]
+# What makes the value that enters the first layer; Add is that of a projection.
+_BEFORE = ("EmbedLayerNormalization", "Add")
 # The distance in tokens from which on MPNet has one bucket, as in transformers.
 _MPNET_DISTANCE = 128
 
 
-class UnsupportedGraphError(BundleError):
-    """The graph is not one that the native engine can run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Embeddings:
-    """The embeddings of an encoder.
-
-    Attributes:
-        words: float32 [vocabulary, E], mapped.
-        positions: float32 [n, E], with the vector of token type 0 added.
-        norm: weight and bias of the layer normalisation, each float32 [E].
-        epsilon: of every layer normalisation.
-        projection: weight [E, H] and bias [H] of the layer that widens them; None for none.
-        skipped_id: token id that takes no position of its own, which RoBERTa has; -1 for none.
-        skipped: vector of its position, float32 [E]; None for none.
-    """
-
-    words: Floats
-    positions: Floats
-    norm: Pair
-    epsilon: float
-    projection: Pair | None
-    skipped_id: int
-    skipped: Floats | None
-
-
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer; matrices are [inputs, outputs], each with its bias.
+    """A layer of an encoder.
 
     Attributes:
         name: of some of its weights; layers of the same name share their weights.
-        heads: number of heads.
-        scale: factor of the scores of attention.
-        relative: bias of the scores, [buckets, heads], by distance; None for none.
-        activation: `gelu` or `gelu_tanh`.
-        weights: arguments of `NativeEncoder.add_layer`.
+        common: arguments of `NativeEncoder` that are the same for all layers.
+        weights: arguments of `add_layer`, matrices [inputs, outputs] and norms with their biases.
+        relative: name of the bias of the scores, [buckets, heads], by distance; "" for none.
+        window: how far a token attends; 0 for everywhere.
+        frequencies: name of those by which positions rotate, float32 [d / 2]; "" for none.
     """
 
     name: str
-    heads: int
-    scale: float
-    relative: Floats | None
-    activation: str
+    common: Arguments
     weights: dict[str, Pair]
+    relative: str = ""
+    window: int = 0
+    frequencies: str = ""
 
 
-def find_embeddings(graph: Graph) -> tuple[Embeddings, str]:
-    """Return the embeddings, and the name of the value that enters the first layer."""
-    nodes = [node for node in graph.nodes if node.op_type == "EmbedLayerNormalization"]
-    if len(nodes) != 1:
-        raise UnsupportedGraphError(f"{graph.path} has no fused embeddings")
-    node = nodes[0]
-    words, positions = (_floats(graph, node.input(i)) for i in (2, 3))
-    if node.input(7):
-        raise UnsupportedGraphError(f"{graph.path}: its embeddings take a mask")
+def read_bert(graph: Graph) -> tuple[Arguments, list[Layer]]:
+    """Return the embeddings, as `NativeEncoder` takes them, and the layers, of the BERT family."""
+    layers: list[Layer] = []
+    name = HIDDEN
+    while made(graph, name, "SkipLayerNormalization", *_BEFORE).op_type not in _BEFORE:
+        layer, name = _read_layer(graph, name)
+        layers.append(layer)
+        expect(graph, len(layers) <= len(graph.nodes), "a circle of layers")
+    return _read_embeddings(graph, name), layers[::-1]
+
+
+def _read_layer(graph: Graph, name: str) -> tuple[Layer, str]:
+    """Return the layer that makes `name`, and the name of what enters it."""
+    last = made(graph, name, "SkipLayerNormalization")
+    out = made(graph, last.input(0), "MatMul")
+    activation = made(graph, out.input(0), "BiasGelu", "FastGelu")
+    inner = made(graph, activation.input(0), "MatMul")
+    norm = made(graph, inner.input(0), "SkipLayerNormalization")
+    project = made(graph, norm.input(0), "MatMul")
+    attention = made(graph, project.input(0), "Attention")
+    residuals = (last.input(1), norm.input(1))
+    expect(graph, residuals == (inner.input(0), attention.input(0)), "residuals")
+    plain = attention.attributes.keys() <= {"num_heads", "scale"}
+    plain = plain and not (attention.input(4) or attention.input(6))
+    expect(graph, plain, f"attention ({sorted(attention.attributes)})")
+    weights = {
+        "query_key_value": pair(graph, attention.input(1), attention.input(2)),
+        "attention_out": pair(graph, project.input(1), norm.input(4)),
+        "attention_norm": pair(graph, norm.input(2), norm.input(3)),
+        "inner": pair(graph, inner.input(1), activation.input(1)),
+        "out": pair(graph, out.input(1), last.input(4)),
+        "out_norm": pair(graph, last.input(2), last.input(3)),
+    }
+    kind = "gelu" if activation.op_type == "BiasGelu" else "gelu_tanh"
+    width = weights["inner"][0].shape[-1]
+    common = common_of(graph, attention, weights, activation=kind, inner=width)
+    relative = _relative(graph, attention.input(5), common["heads"])
+    label = " ".join((attention.input(1), out.input(1), last.input(2)))
+    return Layer(label, common, weights, relative), attention.input(0)
+
+
+def _read_embeddings(graph: Graph, name: str) -> Arguments:
+    """Return the embeddings that make `name`."""
+    node, projection = made(graph, name, *_BEFORE), None
+    if node.op_type == "Add":
+        bias, dense = sorted(node.inputs, key=graph.holds, reverse=True)
+        product = made(graph, dense, "MatMul")
+        projection = pair(graph, product.input(1), bias)
+        node = made(graph, product.input(0), "EmbedLayerNormalization")
+    words, positions = (floats(graph, node.input(i)) for i in (2, 3))
+    expect(graph, not node.input(7), "embeddings with a mask")
     if node.input(4):
-        positions = positions + _floats(graph, node.input(4))[:1]
+        positions = positions + floats(graph, node.input(4))[:1]
     skipped_id, first = _positions(graph, node.input(8))
-    name, projection = node.outputs[0], None
-    if followers := _followers(graph, name, "MatMul"):
-        add = _only(graph, followers[0].outputs[0])
-        if add.op_type != "Add":
-            raise UnsupportedGraphError(f"{graph.path}: {add.op_type} follows the embeddings")
-        projection = _pair(graph, followers[0].input(1), _other(add, followers[0].outputs[0]))
-        name = add.outputs[0]
-    return (
-        Embeddings(
-            words,
-            np.ascontiguousarray(positions[first:]),
-            _pair(graph, node.input(5), node.input(6)),
-            _number(node, "epsilon", 1e-12),
-            projection,
-            skipped_id,
-            None if skipped_id < 0 else positions[first - 1].copy(),
-        ),
-        name,
-    )
+    return {
+        "words": words,
+        "positions": np.ascontiguousarray(positions[first:]),
+        "norm": pair(graph, node.input(5), node.input(6)),
+        "epsilon": node.attributes.get("epsilon", 1e-12),
+        "projection": projection,
+        "skipped_id": skipped_id,
+        "skipped": None if skipped_id < 0 else positions[first - 1].copy(),
+    }
 
 
-def find_layers(graph: Graph, name: str) -> Iterator[Layer]:
-    """Yield the layers from the value `name` to the token vectors."""
-    seen = {""}
-    while name != _HIDDEN:
-        if name in seen:
-            raise UnsupportedGraphError(f"{graph.path}: its layers form a circle")
-        seen.add(name)
-        attention = _one(_followers(graph, name, "Attention"), graph, name)
-        unknown = set(attention.attributes) - {"num_heads", "scale"}
-        if unknown or attention.input(4) or attention.input(6):
-            raise UnsupportedGraphError(
-                f"{graph.path}: its attention has {sorted(unknown) or 'more inputs'}"
-            )
-        project = _step(graph, attention.outputs[0], "MatMul")
-        norm = _step(graph, project.outputs[0], "SkipLayerNormalization", skip=name)
-        inner = _step(graph, norm.outputs[0], "MatMul", among=2)
-        activation = _step(graph, inner.outputs[0], "BiasGelu", "FastGelu")
-        out = _step(graph, activation.outputs[0], "MatMul")
-        last = _step(graph, out.outputs[0], "SkipLayerNormalization", skip=norm.outputs[0])
-        qkv = _pair(graph, attention.input(1), attention.input(2))
-        heads = int(_number(attention, "num_heads", 0))
-        if heads < 1 or qkv[0].ndim != 2 or qkv[0].shape[0] % heads:
-            raise UnsupportedGraphError(f"{graph.path}: {heads} heads of attention")
-        scale = _number(attention, "scale", (qkv[0].shape[0] // heads) ** -0.5)
-        yield Layer(
-            " ".join((attention.input(1), out.input(1), last.input(2))),
-            heads,
-            scale,
-            _relative(graph, attention.input(5), heads),
-            "gelu" if activation.op_type == "BiasGelu" else "gelu_tanh",
-            {
-                "query_key_value": qkv,
-                "attention_out": _pair(graph, project.input(1), norm.input(4)),
-                "attention_norm": _pair(graph, norm.input(2), norm.input(3)),
-                "inner": _pair(graph, inner.input(1), activation.input(1)),
-                "out": _pair(graph, out.input(1), last.input(4)),
-                "out_norm": _pair(graph, last.input(2), last.input(3)),
-            },
-        )
-        name = last.outputs[0]
+def common_of(
+    graph: Graph, attention: Node, weights: dict[str, Pair], *, activation: str, inner: int
+) -> Arguments:
+    """Return the arguments that a layer with this attention has in common with all others."""
+    heads, hidden = attention.attributes.get("num_heads", 0), len(weights["attention_out"][0])
+    expect(graph, heads > 0 and hidden % heads == 0, f"attention ({heads} heads)")
+    scale = attention.attributes.get("scale", (hidden // max(heads, 1)) ** -0.5)
+    return {"heads": heads, "inner": inner, "scale": scale, "activation": activation}
 
 
 def find_pooling(graph: Graph) -> str:
     """Return how the graph pools token vectors: `mean` or `cls`."""
-    node = graph.producers.get(_POOLED)
-    if node is not None and node.op_type == "Gather" and node.input(0) == _HIDDEN:
-        index = graph.weight(node.input(1)) if graph.holds(node.input(1)) else None
-        if index is not None and index.tolist() == 0:
-            return "cls"
-    if node is not None and node.op_type == "Div":
-        total = graph.producers.get(node.input(0))
-        product = graph.producers.get(total.input(0)) if total else None
-        if product is not None and product.op_type == "Mul" and _HIDDEN in product.inputs:
-            mask = graph.producers.get(_other(product, _HIDDEN))
-            unsqueezed = graph.producers.get(mask.input(0)) if mask else None
-            if unsqueezed is not None and unsqueezed.inputs[:1] == ["attention_mask"]:
-                return "mean"
-    raise UnsupportedGraphError(
-        f"{graph.path}: its pooling is neither the mean of all tokens nor the first"
-    )
+    node = made(graph, _POOLED, "Gather", "Div")
+    if node.op_type == "Gather":
+        index = graph.weight(node.input(1)).tolist()
+        expect(graph, (node.input(0), index) == (HIDDEN, 0), "pooling")
+        return "cls"
+    product = made(graph, made(graph, node.input(0), "ReduceSum").input(0), "Mul")
+    mask = made(graph, made(graph, product.input(1), "Cast").input(0), "Unsqueeze")
+    factors = (product.input(0), mask.input(0))
+    expect(graph, factors == (HIDDEN, "attention_mask"), "pooling")
+    return "mean"
 
 
 def distances(relative: Floats, positions: int) -> Floats:
@@ -190,89 +164,26 @@ def distances(relative: Floats, positions: int) -> Floats:
 
 def _positions(graph: Graph, name: str) -> tuple[int, int]:
     """Return the token id without a position, or -1, and the position of a text's first token."""
-    node: Node | None = _through(graph, name, "Cast")
-    if node is not None and node.op_type == "Slice" and graph.holds(node.input(0)):
-        numbers = graph.weight(node.input(0)).ravel()
-        start = graph.weight(node.input(1)).ravel()
-        if np.array_equal(numbers, np.arange(len(numbers))) and not start.any():
-            return -1, 0
-    if node is not None and node.op_type == "Add" and graph.holds(node.input(1)):
-        others = {other.op_type: other for other in graph.nodes}
-        padding, equal = int(graph.weight(node.input(1))), others.get("Equal")
-        ids = equal is not None and equal.input(0) == "input_ids" and "CumSum" in others
-        if equal is not None and ids and int(graph.weight(equal.input(1))) == padding >= 0:
-            return padding, padding + 1
-    raise UnsupportedGraphError(f"{graph.path}: it numbers positions in a way of its own")
+    node = made(graph, name, "Slice", "Add", behind=("Cast",))
+    if node.op_type == "Slice":
+        expect(graph, graph.holds(node.input(0)), "a numbering of positions")
+        numbers, start = (graph.weight(node.input(i)).ravel() for i in (0, 1))
+        plain = np.array_equal(numbers, np.arange(len(numbers))) and not start.any()
+        expect(graph, plain, "a numbering of positions")
+        return -1, 0
+    others = {other.op_type: other for other in graph.nodes}
+    known = graph.holds(node.input(1)) and {"Equal", "CumSum"} <= others.keys()
+    expect(graph, known and others["Equal"].input(0) == "input_ids", "a numbering of positions")
+    padding, skipped = (int(graph.weight(x.input(1))) for x in (node, others["Equal"]))
+    expect(graph, padding == skipped >= 0, "a numbering of positions")
+    return padding, padding + 1
 
 
-def _relative(graph: Graph, name: str, heads: int) -> Floats | None:
-    """Return the bias that is added to scores of attention, by bucket of distance."""
+def _relative(graph: Graph, name: str, heads: int) -> str:
+    """Return the name of the bias that is added to scores of attention, by bucket of distance."""
     if not name:
-        return None
-    node = _through(graph, name, "Expand", "Unsqueeze", "Transpose")
-    if node is not None and node.op_type == "Gather" and graph.holds(node.input(0)):
-        relative = _floats(graph, node.input(0))
-        if relative.ndim == 2 and relative.shape[1] == heads and len(relative) >= 4:
-            return relative
-    raise UnsupportedGraphError(
-        f"{graph.path}: its attention has a bias of another kind than MPNet's"
-    )
-
-
-def _through(graph: Graph, name: str, *op_types: str) -> Node | None:
-    """Return the node that makes `name`, behind nodes of the types given."""
-    node = graph.producers.get(name)
-    for _ in graph.nodes:  # there may be a circle
-        if node is None or node.op_type not in op_types:
-            return node
-        node = graph.producers.get(node.input(0))
-    return None
-
-
-def _followers(graph: Graph, name: str, op_type: str) -> list[Node]:
-    return [node for node in graph.nodes if node.op_type == op_type and node.input(0) == name]
-
-
-def _only(graph: Graph, name: str) -> Node:
-    return _one([node for node in graph.nodes if name in node.inputs], graph, name)
-
-
-def _one(nodes: list[Node], graph: Graph, name: str) -> Node:
-    if len(nodes) != 1:
-        raise UnsupportedGraphError(f"{graph.path}: {len(nodes)} known operators follow {name}")
-    return nodes[0]
-
-
-def _step(graph: Graph, name: str, *op_types: str, skip: str = "", among: int = 1) -> Node:
-    """Return the operator that takes `name`, of a type given; `skip` is what it adds.
-
-    Among the users of `name` there may be one more, which adds it further down.
-    """
-    users = [node for node in graph.nodes if name in node.inputs]
-    found = [node for node in users if node.op_type in op_types and node.input(0) == name]
-    if len(users) != among or len(found) != 1 or (skip and found[0].input(1) != skip):
-        raise UnsupportedGraphError(f"{graph.path}: not {' or '.join(op_types)} follows {name}")
-    return found[0]
-
-
-def _other(node: Node, name: str) -> str:
-    return next((other for other in node.inputs if other != name), "")
-
-
-def _floats(graph: Graph, name: str) -> Floats:
-    array = graph.weight(name)
-    if array.dtype != np.float32:
-        raise UnsupportedGraphError(
-            f"{graph.path}: weight {name} is {array.dtype}, expected float32"
-        )
-    return array
-
-
-def _pair(graph: Graph, weight: str, bias: str) -> Pair:
-    found = _floats(graph, weight)
-    return found, _floats(graph, bias) if bias else np.zeros(found.shape[-1], np.float32)
-
-
-def _number(node: Node, name: str, default: float) -> Any:
-    value = node.attributes.get(name)
-    return default if value is None else value
+        return ""
+    table = made(graph, name, "Gather", behind=("Expand", "Unsqueeze", "Transpose")).input(0)
+    shape = floats(graph, table).shape
+    expect(graph, len(shape) == 2 and shape[1] == heads and shape[0] >= 4, "a bias of attention")
+    return table

@@ -19,7 +19,13 @@ import numpy.typing as npt
 
 from mirror_rt.errors import BundleError
 
+Floats = npt.NDArray[np.float32]
+Pair = tuple[Floats, Floats]
 _TYPES: dict[int, type[np.generic]] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_}
+
+
+class UnsupportedGraphError(BundleError):
+    """The graph is not one that the native engine can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class Node:
     op_type: str
     inputs: list[str]
     outputs: list[str]
-    attributes: dict[str, float | int | None]
+    attributes: dict[str, Any]
 
     def input(self, number: int) -> str:
         """Return the name of an input; "" if it is left out."""
@@ -131,6 +137,40 @@ class Graph:
                     self._tensors[name] = tensor
 
 
+def made(graph: Graph, name: str, *op_types: str, behind: tuple[str, ...] = ()) -> Node:
+    """Return the operator of a type given that makes `name`, behind those of types `behind`."""
+    node = graph.producers.get(name)
+    for _ in graph.nodes:  # there may be a circle
+        if node is None or node.op_type not in behind:
+            break
+        node = graph.producers.get(node.input(0))
+    if node is None or node.op_type not in op_types:
+        found = f"{'nothing' if node is None else node.op_type} makes {name!r}"
+        raise UnsupportedGraphError(f"{graph.path}: {found}, expected {' or '.join(op_types)}")
+    return node
+
+
+def expect(graph: Graph, condition: bool, what: str) -> None:
+    """Refuse a graph with `what` of another form, unless the condition holds."""
+    if not condition:
+        raise UnsupportedGraphError(
+            f"{graph.path}: {what} of another form than the engine computes"
+        )
+
+
+def floats(graph: Graph, name: str) -> Floats:
+    """Return a weight, which must be float32."""
+    array = graph.weight(name)
+    expect(graph, array.dtype == np.float32, f"weight {name} ({array.dtype})")
+    return array
+
+
+def pair(graph: Graph, weight: str, bias: str = "") -> Pair:
+    """Return a weight and its bias, which is zero without a name."""
+    found = floats(graph, weight)
+    return found, floats(graph, bias) if bias else np.zeros(found.shape[-1], np.float32)
+
+
 class _DamagedError(ValueError):
     """Raised where a message ends too early or has a wrong type."""
 
@@ -191,9 +231,9 @@ def _node(message: memoryview) -> Node:
             op_type = _text(value)
         elif number == 5:
             parts = dict(_fields(_bytes(value)))
-            found = parts.get(2, parts.get(3))
+            found = parts.get(2, parts.get(3, parts.get(4)))
             node.attributes[_text(parts.get(1, 0))] = (
-                found if isinstance(found, int | float) else None
+                str(found, "utf-8") if isinstance(found, memoryview) else found
             )
     return Node(op_type, node.inputs, node.outputs, node.attributes)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,9 @@ from mirror_rt import _core
 from mirror_rt.bundle.manifest import Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ClosedError, ConfigError
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.native.architecture import (
-    Layer,
-    UnsupportedGraphError,
-    distances,
-    find_embeddings,
-    find_layers,
-    find_pooling,
-)
-from mirror_rt.inference.native.onnx_graph import Graph
+from mirror_rt.inference.native.architecture import distances, find_pooling, read_bert
+from mirror_rt.inference.native.modern import is_modern, read_modern, rotary_table
+from mirror_rt.inference.native.onnx_graph import Graph, UnsupportedGraphError, floats
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.padding import PaddedBatch
@@ -39,13 +32,14 @@ class NativeRunner:
     Args:
         path: an ONNX file of the bundle, in float32.
         precision: of the matrix products: `fp32`, `bf16` or `int8`.
+        longest: most tokens of a text, where the graph does not say it.
         options: say how many threads to use, and whether they spin.
 
     Raises:
         BundleError: the graph is not one that the engine can run.
     """
 
-    def __init__(self, path: Path, precision: str, options: LoadOptions) -> None:
+    def __init__(self, path: Path, precision: str, longest: int, options: LoadOptions) -> None:
         self.graph = path
         self.providers: list[str] = [NATIVE]
         self.outputs = ["sentence_embedding", "pooled_embedding", "last_hidden_state"]
@@ -54,7 +48,7 @@ class NativeRunner:
         self._spins = _SPINS[options.resolved_spinning]
         self._encoder: _core.NativeEncoder | None
         try:
-            self._encoder, self._pooling = _build(Graph(path), precision)
+            self._encoder, self._pooling = _build(Graph(path), precision, longest)
         except (UnsupportedGraphError, ValueError, TypeError, OverflowError) as error:
             raise BundleError(f"{error}; {_HINT}") from error
 
@@ -127,7 +121,7 @@ def open_native(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple
     variant = _variant(folder, manifest, options.variant)
     if options.verify:
         manifest.verify(folder, manifest.files_for([variant]))
-    runner = NativeRunner(folder / variant.file, variant.precision, options)
+    runner = NativeRunner(folder / variant.file, variant.precision, manifest.max_length, options)
     if manifest.pad_to is not None or manifest.dimension != runner.dimension:
         raise BundleError(f"{folder} pads or shortens its vectors; {_HINT}")
     return runner, variant
@@ -148,43 +142,30 @@ def _variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
     raise BundleError(f"{folder} has no fp32 graph for the CPU; {_HINT}")
 
 
-def _bias(layer: Layer) -> npt.NDArray[np.float32]:
-    return np.empty(0, np.float32) if layer.relative is None else layer.relative
-
-
-def _build(graph: Graph, precision: str) -> tuple[_core.NativeEncoder, str]:
+def _build(graph: Graph, precision: str, longest: int) -> tuple[_core.NativeEncoder, str]:
     """Pack the weights layer by layer; return the encoder and its pooling."""
-    embeddings, name = find_embeddings(graph)
-    layers = find_layers(graph, name)
-    first = next(layers, None)
-    if first is None:
+    embeddings, layers = read_modern(graph, longest) if is_modern(graph) else read_bert(graph)
+    if not layers:
         raise UnsupportedGraphError(f"{graph.path} has no layers")
+    first, positions = layers[0], len(embeddings["positions"])
     relative = first.relative
     encoder = _core.NativeEncoder(
         precision=precision,
-        heads=first.heads,
-        inner=first.weights["inner"][0].shape[-1],
-        scale=first.scale,
-        epsilon=embeddings.epsilon,
-        activation=first.activation,
-        words=embeddings.words,
-        positions=embeddings.positions,
-        norm=embeddings.norm,
-        projection=embeddings.projection,
-        relative=None if relative is None else distances(relative, len(embeddings.positions)),
-        skipped_id=embeddings.skipped_id,
-        skipped=embeddings.skipped,
+        relative=distances(floats(graph, relative), positions) if relative else None,
+        **embeddings,
+        **first.common,
     )
-    known = (first.heads, first.scale, first.activation)
     packed: dict[str, int] = {}
-    for number, layer in enumerate(chain([first], layers)):
-        same_bias = np.array_equal(_bias(first), _bias(layer))
-        if (layer.heads, layer.scale, layer.activation) != known or not same_bias:
+    tables: dict[str, npt.NDArray[np.float32] | None] = {"": None}
+    for number, layer in enumerate(layers):
+        if (layer.common, layer.relative) != (first.common, first.relative):
             raise UnsupportedGraphError(f"{graph.path}: its layers differ in more than weights")
         if layer.name in packed:
             encoder.repeat_layer(packed[layer.name])
             continue
         packed[layer.name] = number
-        encoder.add_layer(**layer.weights)
+        if (known := layer.frequencies) not in tables:
+            tables[known] = rotary_table(floats(graph, known), positions)
+        encoder.add_layer(**layer.weights, window=layer.window, rotary=tables[known])
         graph.release()
     return encoder, find_pooling(graph)

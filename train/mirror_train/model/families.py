@@ -21,7 +21,8 @@ class Family:
         token_types: whether the model embeds token_type_ids, so that its graph takes them where the
             tokenizer gives them.
         attention_interface: whether its attention is plain softmax(QK)V behind transformers'
-            attention interface, with no mask but the padding mask.
+            attention interface, with no mask but the padding mask, and local windows where
+            mirror_export.graph.attention knows them.
         fused: the number of each fused operator per layer; 0 for one in the whole graph.
         pooler: whether the model has a head after the hidden states that can be removed.
         attention_output: end of the module name of the attention's output projection, whose input
@@ -61,8 +62,12 @@ FAMILIES = {
     "mpnet": Family(fused=_WHOLE, pooler=True, attention_output="attn.o"),
     # Disentangled attention has no fused operator.
     "deberta-v2": Family(token_types=True, fused=_FEED_FORWARD, attention_output=_OUTPUT),
-    # Pre-layer norms, gated GELU, rotary positions and local windows: no fused operator matches.
-    "modernbert": Family(attention_output="attn.Wo"),
+    # Its norms come before the layers and its GELU is gated, for which there is no fused operator.
+    "modernbert": Family(
+        attention_interface=True,
+        fused={"MultiHeadAttention": 1, "RotaryEmbedding": 2},
+        attention_output="attn.Wo",
+    ),
 }
 
 # For any other model of AutoModel: its attention is exported as it is, and its head is kept.
