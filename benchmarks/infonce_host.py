@@ -58,6 +58,7 @@ def stub():
     return SimpleNamespace(
         TILE=128,
         ROWS_PER_BLOCK=8,
+        COLUMN_PARTS=2,
         Batch=Batch,
         Dtype=SimpleNamespace(bfloat16=2),
         **dict.fromkeys((*steps_of_it, *types), nothing),

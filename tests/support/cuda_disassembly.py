@@ -4,8 +4,8 @@
 
 OBJECT is an object file of nvcc. For every kernel on tiles this prints, for each architecture: the
 tensor instructions, all instructions and the copies of a stage of the main loop, for a warp; what
-follows the loops (the epilogue); and whether a loop uses local memory. The exit status is 1 if a
-kernel exceeds its limits. It needs cuobjdump and nvdisasm on the path, which the CUDA toolkit has,
+follows the loops (the epilogue); and whether a loop uses local memory. What exceeds its limits goes
+to the standard error, and the exit status is 1. It needs cuobjdump and nvdisasm on the path, which the CUDA toolkit has,
 and the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 """
 
@@ -23,14 +23,15 @@ _CODE = re.compile(r"code for (sm_\w+)")
 _FUNCTION = re.compile(r"Function : (\w+)")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][A-Z0-9_.]*)([^;]*);")
 _TARGET = re.compile(r"0x([0-9a-f]+)")
-_NAME = re.compile(r"mirror_train\d+(\w+?_tiles)I(.*)E")
+_NAME = re.compile(r"mirror_train\d+(tma_)?(\w+?_tiles)I(.*)E")
 
-# Scores of a tile that a thread has: so many exponentials take one an element.
+# Scores of a 128 x 128 tile that a thread has: so many exponentials take one an element.
 _ELEMENTS = 64
 # Exchanges for the sums of the rows and columns of a warp.
 _EXCHANGES = 30
 # The most instructions of a stage for a warp, of rows in one part and in two.
-STAGE_LIMITS = {"wgmma": (100, 180), "mma": (130, 210)}
+STAGE_LIMITS = {"wgmma": (100, 180), "mma": (130, 210), "tma": (100, 180)}
+_PRODUCTS = 4  # those of a stage of the tma core
 
 
 class Instruction(NamedTuple):
@@ -46,6 +47,7 @@ class Kernel:
     """A kernel on tiles, for one architecture."""
 
     architecture: str
+    fed_by_tma: bool
     name: str
     parameters: str
     code: list[Instruction] = field(default_factory=list)
@@ -59,7 +61,14 @@ class Kernel:
     @property
     def core(self) -> str:
         """The name of the core."""
+        if self.fed_by_tma:
+            return "tma"
         return "wgmma" if "WgmmaCore" in self.parameters else "mma"
+
+    @property
+    def tiles(self) -> int:
+        """The number of 128 x 128 tiles that a block has at once."""
+        return 2 if self.core == "tma" and self.parts == 1 and "Li1E" not in self.parameters else 1
 
     @property
     def parts(self) -> int:
@@ -108,8 +117,10 @@ def count(code: list[Instruction], prefix: str) -> int:
     return sum(i.opcode.startswith(prefix) for i in code)
 
 
-def stages_of(loop: list[Instruction]) -> int:
+def stages_of(kernel: Kernel, loop: list[Instruction]) -> int:
     """Return how many stages a loop has: the compiler unrolls it, and each has one barrier."""
+    if kernel.core == "tma":
+        return max(1, count(loop, "HGMMA") // _PRODUCTS)
     return max(1, count(loop, "BAR"))
 
 
@@ -123,7 +134,7 @@ def read_kernels(disassembly: str) -> Iterator[Kernel]:
             if kernel is not None:
                 yield kernel
             name = _NAME.search(found[1])
-            kernel = Kernel(architecture, name[1], name[2]) if name else None
+            kernel = Kernel(architecture, bool(name[1]), name[2], name[3]) if name else None
         elif kernel is not None and (found := _INSTRUCTION.search(line)):
             kernel.code.append(Instruction(int(found[1], 16), found[2], found[3]))
     if kernel is not None:
@@ -136,20 +147,22 @@ def faults(kernel: Kernel) -> Iterator[str]:
     expected = 2 if kernel.name == "accumulate_tiles" else 1
     if len(loops) != expected:
         yield f"{len(loops)} main loops, not {expected}"
-    if kernel.core == "wgmma" and not all(count(loop, "HGMMA") for loop in loops):
+    if kernel.core != "mma" and not all(count(loop, "HGMMA") for loop in loops):
         yield "a main loop without HGMMA"
     most = STAGE_LIMITS[kernel.core][kernel.parts - 1]
-    if any(len(loop) / stages_of(loop) > most for loop in loops):
+    if any(len(loop) / stages_of(kernel, loop) > most for loop in loops):
         yield f"more than {most} instructions a stage"
     if any(count(loop, "LDL") + count(loop, "STL") for loop in kernel.loops()):
         yield "local memory in a loop"
     after = kernel.epilogue()
     exponentials = sum(n for opcode, n in after.items() if opcode.startswith("MUFU.EX2"))
-    if exponentials > _ELEMENTS and kernel.bounded:
-        yield f"{exponentials} exponentials for {_ELEMENTS} elements"
+    elements = _ELEMENTS * kernel.tiles
+    if exponentials > elements and kernel.bounded:
+        yield f"{exponentials} exponentials for {elements} elements"
     exchanges = sum(n for opcode, n in after.items() if opcode.startswith("SHFL"))
-    if exchanges > _EXCHANGES and kernel.bounded:
-        yield f"{exchanges} exchanges between lanes, and {_EXCHANGES} are enough"
+    enough = _EXCHANGES * kernel.tiles
+    if exchanges > enough and kernel.bounded:
+        yield f"{exchanges} exchanges between lanes, and {enough} are enough"
 
 
 def describe(kernel: Kernel) -> str:
@@ -158,7 +171,7 @@ def describe(kernel: Kernel) -> str:
         f"{len(loop) / n:.0f} ({count(loop, 'HGMMA') / n:.0f} HGMMA, {count(loop, 'HMMA') / n:.0f} "
         f"HMMA, {count(loop, 'LDGSTS') / n:.0f} copies)"
         for loop in kernel.main_loops()
-        if (n := stages_of(loop))
+        if (n := stages_of(kernel, loop))
     ]
     after = kernel.epilogue()
     kinds = ("MUFU.EX2", "SHFL", "FMNMX", "FADD", "FMUL", "FFMA", "FSEL", "MUFU")
@@ -177,7 +190,7 @@ def main() -> None:
             sys.stdout.write(f"{describe(kernel)}\n")
             for fault in faults(kernel):
                 failed = True
-                sys.stdout.write(f"  {fault}\n")
+                sys.stderr.write(f"{kernel.architecture} {kernel.label}: {fault}\n")
     raise SystemExit(failed)
 
 

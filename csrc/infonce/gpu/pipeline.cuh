@@ -10,6 +10,17 @@ namespace mirror_train {
 constexpr int kThreads = 256;
 constexpr int kChunk = 8;  // 16-bit elements of a 16-byte copy
 
+/// The threads of a block, all of which work on one tile.
+struct BlockTeam {
+  static constexpr int kSize = kThreads;
+  static constexpr int kRows = kTile;  // rows of the tile that are theirs
+
+  static __device__ int number() { return 0; }
+  static __device__ int rank() { return static_cast<int>(threadIdx.x); }
+  static __device__ int first_row() { return 0; }
+  static __device__ void sync() { __syncthreads(); }
+};
+
 // How many blocks a multiprocessor shall hold: two hide each other's loads. Split operands need
 // more registers than two blocks leave, and before sm_80 shared memory holds only one block.
 constexpr int min_blocks(bool split) { return split || !MIRROR_ASYNC_COPY ? 1 : 2; }

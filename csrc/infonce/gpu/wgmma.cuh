@@ -2,6 +2,7 @@
 #pragma once
 
 #include "infonce/gpu/pipeline.cuh"
+#include "infonce/gpu/ptx_sm90.cuh"
 
 namespace mirror_train {
 
@@ -76,7 +77,8 @@ struct WgmmaCore {
     const int row = warp_of_thread() / 4 * 64;
     const std::uint64_t left = WgmmaLayout<kLeft>::descriptor(stage.left, row);
     const std::uint64_t right = WgmmaLayout<kRight>::descriptor(stage.right, 0);
-    wgmma_begin(sum.fragments);
+    pin_registers(sum.fragments);
+    wgmma_fence();
 #pragma unroll
     for (int depth = 0; depth < Ring::kDepth; depth += 16) {
       wgmma<kLeft == Major::kTile, kRight == Major::kTile>(
@@ -85,7 +87,8 @@ struct WgmmaCore {
     }
     wgmma_commit();
     meanwhile();
-    wgmma_end(sum.fragments);
+    wgmma_wait<0>();
+    pin_registers(sum.fragments);
   }
 };
 

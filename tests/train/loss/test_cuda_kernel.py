@@ -47,7 +47,7 @@ def kernel(emulation, guarded):
     return CudaKernel(emulation)
 
 
-@pytest.fixture(params=["mma", "wgmma"])
+@pytest.fixture(params=["mma", "wgmma", "tma"])
 def core(request, monkeypatch):
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", request.param)
 
@@ -328,7 +328,9 @@ def test_rows_without_negatives(kernel, evaluate):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize(("architecture", "core"), [(750, "mma"), (900, "mma"), (900, "wgmma")])
+@pytest.mark.parametrize(
+    ("architecture", "core"), [(750, "mma"), (900, "mma"), (900, "wgmma"), (900, "tma")]
+)
 def test_same_bits_every_time(build, guarded, evaluate, monkeypatch, architecture, core, dtype):
     """Also when the threads of a block run in another order: no barrier is missing."""
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", core)
@@ -349,7 +351,7 @@ def test_same_bits_every_time(build, guarded, evaluate, monkeypatch, architectur
 
 def test_a_core_that_cannot_run_is_an_error(build, monkeypatch):
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", "wmma")
-    for architecture, message in [(900, "must be mma or wgmma, got wmma"), (750, "built without")]:
+    for architecture, message in [(900, "must be mma, wgmma or tma, got wmma"), (750, "built without")]:
         kernel = CudaKernel(build(architecture))
         unit = kernel.normalize([rows(9, 16)])
         with pytest.raises(RuntimeError, match=message):
