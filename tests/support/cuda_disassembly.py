@@ -30,8 +30,14 @@ _ELEMENTS = 64
 # Exchanges for the sums of the rows and columns of a warp.
 _EXCHANGES = 30
 # The most instructions of a stage for a warp, of rows in one part and in two.
-STAGE_LIMITS = {"wgmma": (100, 180), "mma": (130, 210), "tma": (100, 180)}
+STAGE_LIMITS = {"wgmma": (100, 180), "mma": (130, 210), "tma": (90, 160)}
 _PRODUCTS = 4  # those of a stage of the tma core
+_NEEDED = {
+    "tma": {
+        "UTMALDG": "nothing is loaded by the tensor memory accelerator",
+        "USETMAXREG": "the registers stay with the producer",
+    }
+}
 
 
 class Instruction(NamedTuple):
@@ -91,18 +97,29 @@ class Kernel:
         return found
 
     def main_loops(self) -> list[list[Instruction]]:
-        """Return the loops with products that have no such loop within."""
+        """Return the loops with products that have no such loop within.
+
+        A branch back into a loop from behind it is none: it leads from waiting to what is awaited.
+        """
         loops = [loop for loop in self.loops() if any(is_product(i) for i in loop)]
         return [
             loop
             for loop in loops
-            if not any(other is not loop and within(other, loop) for other in loops)
+            if not any(
+                other is not loop and (within(other, loop) or enters(loop, other))
+                for other in loops
+            )
         ]
 
     def epilogue(self) -> Counter[str]:
-        """Return how often each opcode comes after the last product."""
+        """Return how often each opcode comes after the last product.
+
+        Without what is there for lanes that have parted, behind all else: they never do.
+        """
         last = max((i.address for loop in self.main_loops() for i in loop), default=0)
-        return Counter(i.opcode for i in self.code if i.address > last)
+        after = [i for i in self.code if i.address > last]
+        parted = (n for n, i in enumerate(after) if i.opcode == "WARPSYNC.COLLECTIVE")
+        return Counter(i.opcode for i in after[: next(parted, None)])
 
 
 def is_product(instruction: Instruction) -> bool:
@@ -111,6 +128,11 @@ def is_product(instruction: Instruction) -> bool:
 
 def within(inner: list[Instruction], outer: list[Instruction]) -> bool:
     return outer[0].address <= inner[0].address and inner[-1].address <= outer[-1].address
+
+
+def enters(later: list[Instruction], loop: list[Instruction]) -> bool:
+    """Return whether `later` begins within `loop` and ends behind it."""
+    return loop[0].address < later[0].address <= loop[-1].address < later[-1].address
 
 
 def count(code: list[Instruction], prefix: str) -> int:
@@ -149,6 +171,9 @@ def faults(kernel: Kernel) -> Iterator[str]:
         yield f"{len(loops)} main loops, not {expected}"
     if kernel.core != "mma" and not all(count(loop, "HGMMA") for loop in loops):
         yield "a main loop without HGMMA"
+    for opcode, what in _NEEDED.get(kernel.core, {}).items():
+        if not count(kernel.code, opcode):
+            yield f"no {opcode}: {what}"
     most = STAGE_LIMITS[kernel.core][kernel.parts - 1]
     if any(len(loop) / stages_of(kernel, loop) > most for loop in loops):
         yield f"more than {most} instructions a stage"
