@@ -24,7 +24,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 5e-3}
 
 @pytest.fixture
 def guarded(monkeypatch):
-    """What torch.empty gives is NaN, and nothing may write beside it."""
+    """What torch.empty and empty_like give is NaN, and nothing may write beside it."""
     empty, buffers = torch.empty, []
 
     def allocate(*shape, dtype=torch.float32, device=None):
@@ -35,6 +35,7 @@ def guarded(monkeypatch):
         return buffer[GUARD : GUARD + size].view(dtype).view(shape)
 
     monkeypatch.setattr(torch, "empty", allocate)
+    monkeypatch.setattr(torch, "empty_like", lambda z: allocate(z.shape, dtype=z.dtype))
     yield
     monkeypatch.undo()
     for buffer in buffers:
