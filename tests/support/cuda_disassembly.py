@@ -5,8 +5,8 @@
 OBJECT is an object file of nvcc. For every kernel on tiles this prints, for each architecture: the
 tensor instructions, all instructions and the copies of a stage of the main loop, for a warp; what
 follows the loops (the epilogue); and whether a loop uses local memory. What exceeds its limits goes
-to the standard error, and the exit status is 1. It needs cuobjdump and nvdisasm on the path, which the CUDA toolkit has,
-and the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+to the standard error, and the exit status is 1. It needs cuobjdump and nvdisasm on the path, which
+the CUDA toolkit has, and the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][A-Z0
 _TARGET = re.compile(r"0x([0-9a-f]+)")
 _NAME = re.compile(r"mirror_train\d+(tma_)?(\w+?_tiles)I(.*)E")
 
-# Scores of a 128 x 128 tile that a thread has: so many exponentials take one an element.
+# Scores of a 128 x 128 tile that one of 256 threads has: so many exponentials take one an element.
 _ELEMENTS = 64
-# Exchanges for the sums of the rows and columns of a warp.
+# Exchanges for the sums of the rows and columns of so many scores of a thread.
 _EXCHANGES = 30
 # The most instructions of a stage for a warp, of rows in one part and in two.
-STAGE_LIMITS = {"wgmma": (100, 180), "mma": (130, 210), "tma": (90, 160)}
+STAGE_LIMITS = {
+    "wgmma": (100, 180), "mma": (130, 210), "mma 64 x 64": (160, 0), "tma": (90, 160)
+}  # fmt: skip
 _PRODUCTS = 4  # those of a stage of the tma core
 _NEEDED = {
     "tma": {
@@ -69,12 +71,22 @@ class Kernel:
         """The name of the core."""
         if self.fed_by_tma:
             return "tma"
+        if "MmaCoreILi2E" in self.parameters:
+            return "mma 64 x 64"
         return "wgmma" if "WgmmaCore" in self.parameters else "mma"
 
     @property
-    def tiles(self) -> int:
-        """The number of 128 x 128 tiles that a block has at once."""
-        return 2 if self.core == "tma" and self.parts == 1 and "Li1E" not in self.parameters else 1
+    def shares(self) -> int:
+        """How many times _ELEMENTS scores a thread has."""
+        two_tiles = self.core == "tma" and self.parts == 1 and "Li1E" not in self.parameters
+        return 2 if two_tiles or self.core == "mma 64 x 64" else 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the kernel is not for this architecture; see MmaCore::kUsed."""
+        on_turing = self.architecture == "sm_75"
+        narrow = self.core == "mma" and self.parts == 1
+        return (narrow and not on_turing) or (self.core == "mma 64 x 64" and on_turing)
 
     @property
     def parts(self) -> int:
@@ -166,10 +178,14 @@ def read_kernels(disassembly: str) -> Iterator[Kernel]:
 def faults(kernel: Kernel) -> Iterator[str]:
     """Yield what is wrong with the code of a kernel."""
     loops = kernel.main_loops()
+    if kernel.is_empty:
+        if loops:
+            yield "code that nothing calls"
+        return
     expected = 2 if kernel.name == "accumulate_tiles" else 1
     if len(loops) != expected:
         yield f"{len(loops)} main loops, not {expected}"
-    if kernel.core != "mma" and not all(count(loop, "HGMMA") for loop in loops):
+    if kernel.core in ("wgmma", "tma") and not all(count(loop, "HGMMA") for loop in loops):
         yield "a main loop without HGMMA"
     for opcode, what in _NEEDED.get(kernel.core, {}).items():
         if not count(kernel.code, opcode):
@@ -181,11 +197,11 @@ def faults(kernel: Kernel) -> Iterator[str]:
         yield "local memory in a loop"
     after = kernel.epilogue()
     exponentials = sum(n for opcode, n in after.items() if opcode.startswith("MUFU.EX2"))
-    elements = _ELEMENTS * kernel.tiles
+    elements = _ELEMENTS * kernel.shares
     if exponentials > elements and kernel.bounded:
         yield f"{exponentials} exponentials for {elements} elements"
     exchanges = sum(n for opcode, n in after.items() if opcode.startswith("SHFL"))
-    enough = _EXCHANGES * kernel.tiles
+    enough = _EXCHANGES * kernel.shares
     if exchanges > enough and kernel.bounded:
         yield f"{exchanges} exchanges between lanes, and {enough} are enough"
 
@@ -212,7 +228,8 @@ def main() -> None:
         command = ["cuobjdump", "-sass", path]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         for kernel in read_kernels(done.stdout):
-            sys.stdout.write(f"{describe(kernel)}\n")
+            if not kernel.is_empty:
+                sys.stdout.write(f"{describe(kernel)}\n")
             for fault in faults(kernel):
                 failed = True
                 sys.stderr.write(f"{kernel.architecture} {kernel.label}: {fault}\n")

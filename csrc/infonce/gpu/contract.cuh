@@ -24,7 +24,7 @@ struct ContractParams {
 /// A tile of weights on its way to memory, and what they are computed from besides the scores.
 struct WeightsTile {
   std::uint16_t weights[kTile * kTile];
-  float rows[kTile], columns[kTile];
+  float lines[2 * kTile];  // of the rows, and then of the columns
 };
 
 template <typename Core>
@@ -162,21 +162,29 @@ __device__ void store_weights(Accumulator& values, const ContractParams& p, cons
 }
 
 template <typename Core, bool kSplit, typename Weight>
-__global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void weights_tiles(ContractParams p) {
+__global__ __launch_bounds__(Core::kThreads,
+                             min_blocks(kSplit)) void weights_tiles(ContractParams p) {
+  if constexpr (!Core::template kUsed<kSplit>) return;
   auto& shared = shared_memory<WeightsStorage<Core>>();
   const Tile tile = tile_of(p.wave, static_cast<int>(blockIdx.x));
   if (tile.skipped) return;
-  // A thread loads the line of a row or of a column, behind the products.
-  const int i = static_cast<int>(threadIdx.x) % kTile;
-  const bool of_row = threadIdx.x < kTile;
-  const float own_line = of_row ? row_line<Weight>(p, tile.row + i)
-                                : column_line<Weight>(p, tile.column + i);
+  // A thread loads one or two of the lines of the rows and then the columns, behind the products.
+  constexpr int kLines = 2 * kTile / Core::kThreads;
+  const int first = static_cast<int>(threadIdx.x);
+  float own_lines[kLines];
+#pragma unroll
+  for (int n = 0; n < kLines; ++n) {
+    const int i = first + n * Core::kThreads;
+    own_lines[n] = i < kTile ? row_line<Weight>(p, tile.row + i)
+                             : column_line<Weight>(p, tile.column + i - kTile);
+  }
   typename Core::Accumulator values;
   compute_scores<Core, kSplit>(values, p.scores, tile, shared.ring);
-  (of_row ? shared.tile.rows : shared.tile.columns)[i] = own_line;
+#pragma unroll
+  for (int n = 0; n < kLines; ++n) shared.tile.lines[first + n * Core::kThreads] = own_lines[n];
   __syncthreads();
-  store_weights<BlockTeam, Weight, kSplit>(values, p, tile, shared.tile.rows, shared.tile.columns,
-                                           shared.tile.weights);
+  store_weights<BlockTeam<Core::kThreads>, Weight, kSplit>(
+      values, p, tile, shared.tile.lines, shared.tile.lines + kTile, shared.tile.weights);
 }
 
 /// Returns the panel of weights from element [row, column] as an operand.
@@ -229,7 +237,9 @@ __device__ void add_range(typename Core::Accumulator& sums, const Operand& weigh
 /// Blocks that run at the same time mostly differ in the dimensions only, and so share their part
 /// of W in the L2 cache.
 template <typename Core, bool kSplit>
-__global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void accumulate_tiles(ContractParams p) {
+__global__ __launch_bounds__(Core::kThreads,
+                             min_blocks(kSplit)) void accumulate_tiles(ContractParams p) {
+  if constexpr (!Core::template kUsed<kSplit>) return;
   auto& ring = shared_memory<typename Core::Ring>();
   const Share share = share_of(p.wave, static_cast<int>(blockIdx.y));
   const std::int64_t dimension = static_cast<std::int64_t>(blockIdx.x) * kTile;

@@ -15,7 +15,9 @@ struct TileKernels {
   int column_parts;  // see LogsumexpParams
 };
 
-inline dim3 tile_blocks(const Wave& wave) { return dim3(static_cast<unsigned>(groups_of<1>(wave))); }
+inline dim3 tile_blocks(const Wave& wave) {
+  return dim3(static_cast<unsigned>(groups_of<1>(wave)));
+}
 
 /// Returns the number of output tiles of `accumulate`.
 inline int outputs_of(const ContractParams& p) {
@@ -24,13 +26,13 @@ inline int outputs_of(const ContractParams& p) {
 
 template <typename Core, bool kSplit, typename Sum>
 void launch_logsumexp(const LogsumexpParams& p, void* stream) {
-  launch("logsumexp_tiles", logsumexp_tiles<Core, kSplit, Sum>, tile_blocks(p.wave), kThreads,
+  launch("logsumexp_tiles", logsumexp_tiles<Core, kSplit, Sum>, tile_blocks(p.wave), Core::kThreads,
          sizeof(LogsumexpStorage<Core, Sum>), stream, p);
 }
 
 template <typename Core, bool kSplit, typename Weight>
 void launch_weights(const ContractParams& p, void* stream) {
-  launch("weights_tiles", weights_tiles<Core, kSplit, Weight>, tile_blocks(p.wave), kThreads,
+  launch("weights_tiles", weights_tiles<Core, kSplit, Weight>, tile_blocks(p.wave), Core::kThreads,
          sizeof(WeightsStorage<Core>), stream, p);
 }
 
@@ -38,7 +40,7 @@ template <typename Core, bool kSplit>
 void launch_accumulate(const ContractParams& p, void* stream) {
   const dim3 grid(static_cast<unsigned>(p.scores.rows.stride / kTile),
                   static_cast<unsigned>(outputs_of(p)));
-  launch("accumulate_tiles", accumulate_tiles<Core, kSplit>, grid, kThreads,
+  launch("accumulate_tiles", accumulate_tiles<Core, kSplit>, grid, Core::kThreads,
          sizeof(typename Core::Ring), stream, p);
 }
 
@@ -48,15 +50,11 @@ TileKernels kernels_of() {
           launch_accumulate<Core, kSplit>, 1};
 }
 
-/// Returns the kernels for split rows or not, and for bounded scores or any.
-template <typename Core>
-TileKernels tile_kernels(bool split, bool bounded) {
-  if (split) {
-    return bounded ? kernels_of<Core, true, BoundedSum, BoundedWeight>()
-                   : kernels_of<Core, true, OnlineSum, AnyWeight>();
-  }
-  return bounded ? kernels_of<Core, false, BoundedSum, BoundedWeight>()
-                 : kernels_of<Core, false, OnlineSum, AnyWeight>();
+/// Returns the kernels for bounded scores or any, of split rows or not.
+template <typename Core, bool kSplit>
+TileKernels tile_kernels(bool bounded) {
+  return bounded ? kernels_of<Core, kSplit, BoundedSum, BoundedWeight>()
+                 : kernels_of<Core, kSplit, OnlineSum, AnyWeight>();
 }
 
 /// The kernels of WgmmaCore, and those fed by the tensor memory accelerator, in a file of their own

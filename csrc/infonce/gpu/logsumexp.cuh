@@ -172,8 +172,8 @@ __device__ typename Sum::Partial merge_warps(const typename Sum::Partial (*parti
   return total;
 }
 
-/// Writes the partials of a team's rows and columns, merged over its warps. The team has Team::kRows
-/// rows and all columns of the tile.
+/// Writes the partials of a team's rows and columns, merged over its warps. The team has
+/// Team::kRows rows and all columns of the tile.
 template <typename Sum, typename Team, typename Accumulator, typename Shared>
 __device__ void write_partials(const Shared& shared, const LogsumexpParams& p, const Tile& tile) {
   using Partial = typename Sum::Partial;
@@ -196,7 +196,9 @@ __device__ void write_partials(const Shared& shared, const LogsumexpParams& p, c
 }
 
 template <typename Core, bool kSplit, typename Sum>
-__global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void logsumexp_tiles(LogsumexpParams p) {
+__global__ __launch_bounds__(Core::kThreads,
+                             min_blocks(kSplit)) void logsumexp_tiles(LogsumexpParams p) {
+  if constexpr (!Core::template kUsed<kSplit>) return;
   auto& shared = shared_memory<LogsumexpStorage<Core, Sum>>();
   const Tile tile = tile_of(p.wave, static_cast<int>(blockIdx.x));
   if (tile.skipped) return;
@@ -204,7 +206,8 @@ __global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void logsumexp_tiles(
   compute_scores<Core, kSplit>(scores, p.scores, tile, shared.ring);
   Sum::template reduce<kSplit>(scores, p.scores, p.wave.symmetric, shared.partials);
   __syncthreads();
-  write_partials<Sum, BlockTeam, typename Core::Accumulator>(shared.partials, p, tile);
+  write_partials<Sum, BlockTeam<Core::kThreads>, typename Core::Accumulator>(shared.partials, p,
+                                                                             tile);
 }
 
 }  // namespace mirror_train

@@ -126,7 +126,11 @@ TileKernels choose_kernels(bool split, bool bounded) {
   const char* named = std::getenv(kVariable);
   const bool by_name = named != nullptr && *named != '\0';
   const Core core = by_name ? core_named(named, kVariable) : default_core();
-  if (core == kMma) return tile_kernels<MmaCore>(split, bounded);
+  if (core == kMma) {
+    if (split) return tile_kernels<MmaCore<4>, true>(bounded);
+    return compute_capability() < 80 ? tile_kernels<MmaCore<4>, false>(bounded)
+                                     : tile_kernels<MmaCore<2>, false>(bounded);
+  }
   const std::string obstacle = sm90_obstacle();
   if (!obstacle.empty()) {
     throw std::runtime_error(std::string(kVariable) + "=" + kCoreNames[core] + ": " + obstacle);

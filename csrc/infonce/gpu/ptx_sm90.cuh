@@ -89,40 +89,33 @@ __device__ void wgmma_wide(float (&low)[64], float (&high)[64], std::uint64_t le
       "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
+      "%127}, "
       "%128, %129, p, 1, 1, %130, %131; }\n"
-      : "+f"(low[0]), "+f"(low[1]), "+f"(low[2]), "+f"(low[3]),
-        "+f"(low[4]), "+f"(low[5]), "+f"(low[6]), "+f"(low[7]),
-        "+f"(low[8]), "+f"(low[9]), "+f"(low[10]), "+f"(low[11]),
-        "+f"(low[12]), "+f"(low[13]), "+f"(low[14]), "+f"(low[15]),
-        "+f"(low[16]), "+f"(low[17]), "+f"(low[18]), "+f"(low[19]),
-        "+f"(low[20]), "+f"(low[21]), "+f"(low[22]), "+f"(low[23]),
-        "+f"(low[24]), "+f"(low[25]), "+f"(low[26]), "+f"(low[27]),
-        "+f"(low[28]), "+f"(low[29]), "+f"(low[30]), "+f"(low[31]),
-        "+f"(low[32]), "+f"(low[33]), "+f"(low[34]), "+f"(low[35]),
-        "+f"(low[36]), "+f"(low[37]), "+f"(low[38]), "+f"(low[39]),
-        "+f"(low[40]), "+f"(low[41]), "+f"(low[42]), "+f"(low[43]),
-        "+f"(low[44]), "+f"(low[45]), "+f"(low[46]), "+f"(low[47]),
-        "+f"(low[48]), "+f"(low[49]), "+f"(low[50]), "+f"(low[51]),
-        "+f"(low[52]), "+f"(low[53]), "+f"(low[54]), "+f"(low[55]),
-        "+f"(low[56]), "+f"(low[57]), "+f"(low[58]), "+f"(low[59]),
-        "+f"(low[60]), "+f"(low[61]), "+f"(low[62]), "+f"(low[63]),
-        "+f"(high[0]), "+f"(high[1]), "+f"(high[2]), "+f"(high[3]),
-        "+f"(high[4]), "+f"(high[5]), "+f"(high[6]), "+f"(high[7]),
-        "+f"(high[8]), "+f"(high[9]), "+f"(high[10]), "+f"(high[11]),
-        "+f"(high[12]), "+f"(high[13]), "+f"(high[14]), "+f"(high[15]),
-        "+f"(high[16]), "+f"(high[17]), "+f"(high[18]), "+f"(high[19]),
-        "+f"(high[20]), "+f"(high[21]), "+f"(high[22]), "+f"(high[23]),
-        "+f"(high[24]), "+f"(high[25]), "+f"(high[26]), "+f"(high[27]),
-        "+f"(high[28]), "+f"(high[29]), "+f"(high[30]), "+f"(high[31]),
-        "+f"(high[32]), "+f"(high[33]), "+f"(high[34]), "+f"(high[35]),
-        "+f"(high[36]), "+f"(high[37]), "+f"(high[38]), "+f"(high[39]),
-        "+f"(high[40]), "+f"(high[41]), "+f"(high[42]), "+f"(high[43]),
-        "+f"(high[44]), "+f"(high[45]), "+f"(high[46]), "+f"(high[47]),
-        "+f"(high[48]), "+f"(high[49]), "+f"(high[50]), "+f"(high[51]),
-        "+f"(high[52]), "+f"(high[53]), "+f"(high[54]), "+f"(high[55]),
-        "+f"(high[56]), "+f"(high[57]), "+f"(high[58]), "+f"(high[59]),
-        "+f"(high[60]), "+f"(high[61]), "+f"(high[62]), "+f"(high[63])
+      : "+f"(low[0]), "+f"(low[1]), "+f"(low[2]), "+f"(low[3]), "+f"(low[4]), "+f"(low[5]),
+        "+f"(low[6]), "+f"(low[7]), "+f"(low[8]), "+f"(low[9]), "+f"(low[10]), "+f"(low[11]),
+        "+f"(low[12]), "+f"(low[13]), "+f"(low[14]), "+f"(low[15]), "+f"(low[16]), "+f"(low[17]),
+        "+f"(low[18]), "+f"(low[19]), "+f"(low[20]), "+f"(low[21]), "+f"(low[22]), "+f"(low[23]),
+        "+f"(low[24]), "+f"(low[25]), "+f"(low[26]), "+f"(low[27]), "+f"(low[28]), "+f"(low[29]),
+        "+f"(low[30]), "+f"(low[31]), "+f"(low[32]), "+f"(low[33]), "+f"(low[34]), "+f"(low[35]),
+        "+f"(low[36]), "+f"(low[37]), "+f"(low[38]), "+f"(low[39]), "+f"(low[40]), "+f"(low[41]),
+        "+f"(low[42]), "+f"(low[43]), "+f"(low[44]), "+f"(low[45]), "+f"(low[46]), "+f"(low[47]),
+        "+f"(low[48]), "+f"(low[49]), "+f"(low[50]), "+f"(low[51]), "+f"(low[52]), "+f"(low[53]),
+        "+f"(low[54]), "+f"(low[55]), "+f"(low[56]), "+f"(low[57]), "+f"(low[58]), "+f"(low[59]),
+        "+f"(low[60]), "+f"(low[61]), "+f"(low[62]), "+f"(low[63]), "+f"(high[0]), "+f"(high[1]),
+        "+f"(high[2]), "+f"(high[3]), "+f"(high[4]), "+f"(high[5]), "+f"(high[6]), "+f"(high[7]),
+        "+f"(high[8]), "+f"(high[9]), "+f"(high[10]), "+f"(high[11]), "+f"(high[12]),
+        "+f"(high[13]), "+f"(high[14]), "+f"(high[15]), "+f"(high[16]), "+f"(high[17]),
+        "+f"(high[18]), "+f"(high[19]), "+f"(high[20]), "+f"(high[21]), "+f"(high[22]),
+        "+f"(high[23]), "+f"(high[24]), "+f"(high[25]), "+f"(high[26]), "+f"(high[27]),
+        "+f"(high[28]), "+f"(high[29]), "+f"(high[30]), "+f"(high[31]), "+f"(high[32]),
+        "+f"(high[33]), "+f"(high[34]), "+f"(high[35]), "+f"(high[36]), "+f"(high[37]),
+        "+f"(high[38]), "+f"(high[39]), "+f"(high[40]), "+f"(high[41]), "+f"(high[42]),
+        "+f"(high[43]), "+f"(high[44]), "+f"(high[45]), "+f"(high[46]), "+f"(high[47]),
+        "+f"(high[48]), "+f"(high[49]), "+f"(high[50]), "+f"(high[51]), "+f"(high[52]),
+        "+f"(high[53]), "+f"(high[54]), "+f"(high[55]), "+f"(high[56]), "+f"(high[57]),
+        "+f"(high[58]), "+f"(high[59]), "+f"(high[60]), "+f"(high[61]), "+f"(high[62]),
+        "+f"(high[63])
       : "l"(left), "l"(right), "n"(kLeftTransposed ? 1 : 0), "n"(kRightTransposed ? 1 : 0), "r"(1));
 }
 
@@ -148,10 +141,10 @@ __device__ inline void arrive(Barrier& barrier) {
 
 /// Announces the bytes of copies that will complete on the barrier, and arrives.
 __device__ inline void expect_bytes(Barrier& barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(
-                   shared_address(&barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
 /// Waits until the phase with this parity is complete. Of a new barrier the phase under way has
@@ -187,8 +180,9 @@ inline TensorMap make_tensor_map(const std::uint16_t* data, std::int64_t lines,
                                                 cudaEnableDefault, &result),
                "cudaGetDriverEntryPointByVersion");
 #else
-    check_cuda(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result),
-               "cudaGetDriverEntryPoint");
+    check_cuda(
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result),
+        "cudaGetDriverEntryPoint");
 #endif
     if (found == nullptr) throw std::runtime_error("the driver has no cuTensorMapEncodeTiled");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);

@@ -132,8 +132,7 @@ struct TmaAccumulator {
 template <Major kLeft, Major kRight, int kHalves>
 __device__ void start_products(TmaAccumulator<kHalves>& sum,
                                const typename TmaRing<kHalves>::Stage& stage) {
-  const std::uint64_t left =
-      WgmmaLayout<kLeft>::descriptor(stage.left, WarpgroupTeam::first_row());
+  const std::uint64_t left = WgmmaLayout<kLeft>::descriptor(stage.left, WarpgroupTeam::first_row());
   const std::uint64_t right = WgmmaLayout<kRight>::descriptor(stage.right, 0);
   constexpr bool kLeftTransposed = kLeft == Major::kTile, kRightTransposed = kRight == Major::kTile;
   wgmma_fence();

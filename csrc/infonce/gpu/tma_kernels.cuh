@@ -46,8 +46,7 @@ __device__ void for_each_half(TmaAccumulator<kHalves>& values, const Wave& wave,
 /// Returns the unit rows from element [line, column] as an operand.
 __device__ inline TmaOperand unit_operand(const TensorMap& map, const Rows& rows, std::int64_t line,
                                           std::int64_t column) {
-  return {&map, static_cast<int>(line), static_cast<int>(column), 0,
-          static_cast<int>(rows.stride)};
+  return {&map, static_cast<int>(line), static_cast<int>(column), 0, static_cast<int>(rows.stride)};
 }
 
 __device__ inline int stages_of(std::int64_t depth) {
@@ -138,8 +137,8 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
     WarpgroupTeam::sync();
     for_each_half(values, p.wave, group, [&](WgmmaAccumulator& half, const Tile& tile, int h) {
       mask(half, p.scores, tile);
-      store_weights<WarpgroupTeam, Weight, kSplit>(half, p, tile, shared.row_lines,
-                                                   column_lines[h], shared.weights);
+      store_weights<WarpgroupTeam, Weight, kSplit>(half, p, tile, shared.row_lines, column_lines[h],
+                                                   shared.weights);
     });
   };
   split_roles([&] { for_each_group<kHalves>(p.wave, t.count, load); },
@@ -170,8 +169,7 @@ __device__ void for_each_product(const TmaParams<ContractParams>& t, const Share
 /// Calls body(share, dimension) with every group of output tiles that this block computes.
 template <int kHalves, typename Body>
 __device__ void for_each_output(const TmaParams<ContractParams>& t, const Body& body) {
-  const int across =
-      (static_cast<int>(t.p.scores.rows.stride) / kTile + kHalves - 1) / kHalves;
+  const int across = (static_cast<int>(t.p.scores.rows.stride) / kTile + kHalves - 1) / kHalves;
   for (int index = static_cast<int>(blockIdx.x); index < t.count;
        index += static_cast<int>(gridDim.x)) {
     body(share_of(t.p.wave, index / across), index % across * kHalves * kTile);
@@ -194,12 +192,11 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_accumulate_tiles(
   };
   const auto compute = [&](const Share& share, int dimension) {
     TmaAccumulator<kHalves> sums;
-    for_each_product<kHalves>(
-        t, share, dimension,
-        [&](auto major, const TmaOperand&, const TmaOperand&, int stages) {
-          consume<decltype(major)::value, Major::kTile, kSplit>(sums, stages, 1 / kLowWeightScale,
-                                                                ring, place);
-        });
+    for_each_product<kHalves>(t, share, dimension,
+                              [&](auto major, const TmaOperand&, const TmaOperand&, int stages) {
+                                consume<decltype(major)::value, Major::kTile, kSplit>(
+                                    sums, stages, 1 / kLowWeightScale, ring, place);
+                              });
     const std::int64_t stride = p.scores.rows.stride;
     float* out = (share.of_columns ? p.column_sums : p.row_sums) + share.tile * kTile * stride;
 #pragma unroll
@@ -254,8 +251,8 @@ void launch_tma_sums(const ContractParams& p, int tiles, void* stream) {
   auto t = tma_params(p, tiles / kHalves * outputs_of(p));
   const std::int64_t lines = p.panel_low / p.panel_pitch * (kSplit ? 2 : 1);
   t.panel = make_tensor_map(p.panel, lines, p.panel_pitch);
-  launch_tma("accumulate_tiles", tma_accumulate_tiles<kHalves, kSplit>, sizeof(TmaRing<kHalves>),
-             t, stream);
+  launch_tma("accumulate_tiles", tma_accumulate_tiles<kHalves, kSplit>, sizeof(TmaRing<kHalves>), t,
+             stream);
 }
 
 /// Groups of two tiles are computed where the dimensions are a multiple of both.

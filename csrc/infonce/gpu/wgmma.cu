@@ -6,7 +6,7 @@
 namespace mirror_train {
 
 TileKernels wgmma_kernels(bool split, bool bounded) {
-  return tile_kernels<WgmmaCore>(split, bounded);
+  return split ? tile_kernels<WgmmaCore, true>(bounded) : tile_kernels<WgmmaCore, false>(bounded);
 }
 
 TileKernels tma_kernels(bool split, bool bounded) {

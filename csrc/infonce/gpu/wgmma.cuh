@@ -63,8 +63,11 @@ struct WgmmaLayout {
 
 /// The interface of a core to the kernels and their main loop.
 struct WgmmaCore {
+  static constexpr int kThreads = 256;
+  template <bool>
+  static constexpr bool kUsed = true;
   using Accumulator = WgmmaAccumulator;
-  using Ring = RingOf<WgmmaLayout<Major::kDepth>::kDepth, 3, WgmmaLayout>;
+  using Ring = RingOf<kThreads, WgmmaLayout<Major::kDepth>::kDepth, 3, WgmmaLayout>;
 
   /// Makes copies visible to wgmma, which reads through the asynchronous proxy and so needs a
   /// fence.

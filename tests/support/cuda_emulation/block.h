@@ -289,8 +289,8 @@ class Block {
   std::vector<Meeting> meetings_;  // of a warp or warpgroup at the place of its first thread
   std::vector<std::vector<std::ptrdiff_t>> unfenced_;
   std::vector<Products> products_;
-  std::map<const char*, BarrierState> barriers_;        // by address
-  std::map<int, std::vector<int>> at_named_barrier_;    // threads that wait, by number
+  std::map<const char*, BarrierState> barriers_;      // by address
+  std::map<int, std::vector<int>> at_named_barrier_;  // threads that wait, by number
   std::deque<std::function<void()>> later_;
   std::vector<std::vector<std::vector<PendingCopy>>> copies_;
   Fibers fibers_;

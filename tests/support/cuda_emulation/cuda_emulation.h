@@ -132,7 +132,7 @@ inline void choose_device(int) {}
 
 inline int current_device() { return 0; }
 
-inline int compute_capability() { return 90; }
+inline int compute_capability() { return __CUDA_ARCH__ / 10; }
 
 inline int multiprocessors() { return 3; }  // so few that a block computes many tiles
 

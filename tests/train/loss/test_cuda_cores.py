@@ -27,7 +27,7 @@ def no_core_named(monkeypatch):
 
 @pytest.fixture
 def extension(monkeypatch):
-    """An extension on a card of compute capability 9.0; `trusted` says on which device, which core."""
+    """An extension on a card of compute capability 9.0; `trusted` lists (device, core)."""
     monkeypatch.setattr(cuda_cores, "_settled", set())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     trusted = []

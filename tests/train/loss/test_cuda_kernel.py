@@ -352,7 +352,10 @@ def test_same_bits_every_time(build, guarded, evaluate, monkeypatch, architectur
 
 def test_a_core_that_cannot_run_is_an_error(build, monkeypatch):
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", "wmma")
-    for architecture, message in [(900, "must be mma, wgmma or tma, got wmma"), (750, "built without")]:
+    for architecture, message in [
+        (900, "must be mma, wgmma or tma, got wmma"),
+        (750, "built without"),
+    ]:
         kernel = CudaKernel(build(architecture))
         unit = kernel.normalize([rows(9, 16)])
         with pytest.raises(RuntimeError, match=message):
