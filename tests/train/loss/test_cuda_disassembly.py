@@ -58,12 +58,12 @@ def test_the_tma_core_needs_its_instructions():
 
 
 @pytest.mark.parametrize(
-    ("across", "expected"), [(2, "160 instructions a stage"), (4, "code that nothing calls")]
+    ("across", "expected"), [(2, "200 instructions a stage"), (4, "code that nothing calls")]
 )
 def test_an_architecture_has_one_shape_of_warps(across, expected):
     """Of 16-bit rows: 64 x 64 elements from sm_80 on."""
     name = NAME.replace("9WgmmaCore", f"7MmaCoreILi{across}EE")
-    loop = ["BAR.SYNC 0x0", *["HMMA.16816.F32 R1, R2, R3, R1"] * 161]
+    loop = ["BAR.SYNC 0x0", *["HMMA.16816.F32 R1, R2, R3, R1"] * 201]
     (found,) = faults(kernel(loop, ["MUFU.EX2 R1, R2"] * 128, name=name))
     assert expected in found
 
