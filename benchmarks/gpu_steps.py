@@ -41,7 +41,7 @@ def about(arguments: argparse.Namespace) -> dict[str, str]:
 def make_stages(arguments: argparse.Namespace) -> dict[int, Stage]:
     steps = Steps(arguments)
     return {
-        1: Stage("build, tests and speed of the loss", 450, list(steps.loss())),
+        1: Stage("build, tests and speed of the loss", 500, list(steps.loss())),
         2: Stage("sanitizer, profiler, rivals of the loss", 330, list(steps.loss_in_depth())),
         3: Stage("packages, models, bundles", 300, list(steps.models())),
         4: Stage("the encoder", 595, list(steps.encoder())),
@@ -80,9 +80,9 @@ class Steps:
         yield Step("machine", self.machine_script("gpu_machine.py", "--json", "{result}"), 60)
         seconds = 180 * self.a.patience
         yield Step("build", self.install("build", "--seconds", seconds), 240)
-        if self.on_card:
-            check = [self.python, "-P", "-m", "mirror_train.loss.cuda_check"]
-            yield Step("cores-agree", check, 60, needs=["build"])
+        for core in CORES[1:] if self.on_card else ():
+            check = [self.python, "-P", "-m", "mirror_train.loss.cuda_check", "0", core]
+            yield Step(f"agrees-{core}", check, 60, needs=["build"])
         for core in CORES:
             tests = self.script("gpu_pytest.py", "--json", "{result}", KERNEL_TESTS)
             core_only = {"MIRROR_RT_CUDA_CORE": core}
@@ -99,10 +99,12 @@ class Steps:
         rivals = self.infonce(*self.sizes("400 8192 65536", "768"), "--cell-seconds", "3")
         yield Step("rivals", [*rivals, "--max-seconds", "3"], 180, needs=["build"])
         for tool, core in [("memcheck", core) for core in CORES] + [
-            ("racecheck", "mma"),  # it does not know wgmma's asynchronous reads
+            ("racecheck", "mma"),  # it does not know the asynchronous reads of the others
             *(("synccheck", core) for core in CORES),
         ]:
-            check = [*SANITIZER, "--tool", tool, *self.one_pass(core, 600, 192, "float32")]
+            # Both dtypes and temperatures have kernels of their own.
+            passes = self.one_pass(core, 600, 192, "float32", "bfloat16")
+            check = [*SANITIZER, "--tool", tool, *passes, "--temperatures", "0.04", "0.01"]
             # Every tensor gets an allocation of its own, so that accesses past its end show.
             alone = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
             yield Step(f"{tool}-{core}", check, 90, alone, needs=["build"])
@@ -115,8 +117,8 @@ class Steps:
         tests = self.script("gpu_pytest.py", "--json", "{result}", *TRAINING_TESTS)
         yield Step("tests-training", tests, 120, needs=["build"])
 
-    def one_pass(self, core: str, rows: int, dim: int, dtype: str) -> list[str]:
-        size = ["--rows", str(rows), "--dim", str(dim), "--dtype", dtype]
+    def one_pass(self, core: str, rows: int, dim: int, *dtypes: str) -> list[str]:
+        size = ["--rows", str(rows), "--dim", str(dim), "--dtype", *dtypes]
         name = f"mirror_rt, core {core}"
         return self.script("infonce_contenders.py", name, "--device", "cuda", *size)
 

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import functools
 import importlib.util
+import itertools
 import os
 from pathlib import Path
 
@@ -25,8 +26,8 @@ TEMPERATURE = 0.04
 _AGREES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.03}
 
 
-def ours(z1, z2, **options):
-    return infonce(z1, z2, temperature=TEMPERATURE, **options)
+def ours(z1, z2, *, temperature=TEMPERATURE, **options):
+    return infonce(z1, z2, temperature=temperature, **options)
 
 
 def unfused(z1, z2):
@@ -158,9 +159,12 @@ def _resident(field):
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
 
 
-def peak_bytes(name, device, dtype, rows, dim):
-    """Return the peak memory of forward and backward beyond that before, gradients included."""
-    contender = CONTENDERS[name]
+def peak_bytes(name, device, dtype, rows, dim, **options):
+    """Return the peak memory of forward and backward beyond that before, gradients included.
+
+    Only kernels of mirror_rt take options.
+    """
+    contender = functools.partial(CONTENDERS[name], **options)
     with core_of(name):
         # Compiling is not what is measured, and torch compiles anew for another number of rows.
         warm_up = rows if name == "torch.compile" else 256
@@ -188,11 +192,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=CONTENDERS)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", nargs="+", default=["float32"])
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--dim", type=int, required=True)
+    parser.add_argument("--temperatures", type=float, nargs="+", help="of mirror_rt alone")
     a = parser.parse_args()
-    print(peak_bytes(a.name, a.device, getattr(torch, a.dtype), a.rows, a.dim) / 1e6)
+    each = [{"temperature": t} for t in a.temperatures or ()] or [{}]
+    for dtype, options in itertools.product(a.dtype, each):
+        found = peak_bytes(a.name, a.device, getattr(torch, dtype), a.rows, a.dim, **options)
+        print(found / 1e6)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
 """Name the cores of the CUDA kernels, and the environment variable that chooses one."""
 
-CORES = ("mma", "wgmma")
+CORES = ("mma", "wgmma", "tma")
 VARIABLE = "MIRROR_RT_CUDA_CORE"

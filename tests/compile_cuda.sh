@@ -3,10 +3,10 @@
 #
 #   bash tests/compile_cuda.sh [OUTPUT_FOLDER]
 #
-# Warnings are errors. Leaves in the folder (default: build/compile_cuda) the module and the logs of
-# ptxas, and prints registers and spills of every kernel; a spill beyond SPILL_LIMIT bytes fails. With
-# cuobjdump and nvdisasm (on the path, or in build/cuda-tools) it then reads the disassembly, which
-# has limits of its own: tests/support/cuda_disassembly.py.
+# Warnings are errors. Leaves in the folder (default: build/compile_cuda) the module, the logs of ptxas
+# and figures.txt: registers and spills of every kernel, of which a spill beyond SPILL_LIMIT bytes
+# fails. With cuobjdump and nvdisasm (on the path, or in build/cuda-tools) it then reads the
+# disassembly, which has limits of its own: tests/support/cuda_disassembly.py. What fails is printed.
 # PYTHON names the interpreter that has pybind11 (default: python3).
 set -euo pipefail
 
@@ -67,15 +67,20 @@ cat "$out"/{loss,wgmma}.log | c++filt | awk -v limit="$spill_limit" '
   /spill stores/ { stored = $5 }
   /Used [0-9]+ registers/ {
     registers = $0; sub(/.*Used /, "", registers); sub(/ .*/, "", registers)
-    printf "%-8s %-44s %4d registers, %3d bytes spilled\n", architecture, name, registers, stored
-    if (stored > limit) failed = 1
+    line = sprintf("%-8s %-44s %4d registers, %3d bytes spilled", architecture, name, registers, stored)
+    print line
+    if (stored > limit) { failed = 1; print line ", more than " limit > "/dev/stderr" }
   }
-  END { if (failed) { print "a kernel spills more than " limit " bytes"; exit 1 } }
-'
+  END { exit failed }
+' > "$out/figures.txt"
+
+# ptxas says so in a line of information.
+if grep -h "Potential Performance Loss" "$out"/{loss,wgmma}.log; then exit 1; fi
 
 for folder in "$PWD"/build/cuda-tools/nvidia/*/bin; do PATH="$PATH:$folder"; done
 if command -v cuobjdump > /dev/null && command -v nvdisasm > /dev/null; then
-  "$python" tests/support/cuda_disassembly.py "$out"/{loss,wgmma}.o
+  "$python" tests/support/cuda_disassembly.py "$out"/{loss,wgmma}.o >> "$out/figures.txt"
+  echo "$(wc -l < "$out/figures.txt") lines of figures of the kernels: $out/figures.txt"
 else
   echo "the disassembly was not read: cuobjdump and nvdisasm are missing"
 fi

@@ -101,9 +101,10 @@ PYBIND11_MODULE(_cuda, m) {
   m.doc() = "InfoNCE on an NVIDIA GPU; see mirror_train.loss.cuda_kernel.";
   m.attr("TILE") = kTile;
   m.attr("ROWS_PER_BLOCK") = kRowsPerBlock;
+  m.attr("COLUMN_PARTS") = kColumnParts;
   m.def("set_device", &set_device, py::arg("device"));
-  m.def("wgmma_obstacle", &wgmma_obstacle);
-  m.def("trust_wgmma", &trust_wgmma, py::arg("device"));
+  m.def("sm90_obstacle", &sm90_obstacle);
+  m.def("trust_core", &trust_core, py::arg("device"), py::arg("core"));
   bind_types(m);
   bind_batch(m);
   define(m, "normalize", &normalize_blocks, "blocks", "dtype", "rows", "stream");

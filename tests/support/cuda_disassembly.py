@@ -4,9 +4,9 @@
 
 OBJECT is an object file of nvcc. For every kernel on tiles this prints, for each architecture: the
 tensor instructions, all instructions and the copies of a stage of the main loop, for a warp; what
-follows the loops (the epilogue); and whether a loop uses local memory. The exit status is 1 if a
-kernel exceeds its limits. It needs cuobjdump and nvdisasm on the path, which the CUDA toolkit has,
-and the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+follows the loops (the epilogue); and whether a loop uses local memory. What exceeds its limits goes
+to the standard error, and the exit status is 1. It needs cuobjdump and nvdisasm on the path, which
+the CUDA toolkit has, and the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 """
 
 from __future__ import annotations
@@ -23,14 +23,23 @@ _CODE = re.compile(r"code for (sm_\w+)")
 _FUNCTION = re.compile(r"Function : (\w+)")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][A-Z0-9_.]*)([^;]*);")
 _TARGET = re.compile(r"0x([0-9a-f]+)")
-_NAME = re.compile(r"mirror_train\d+(\w+?_tiles)I(.*)E")
+_NAME = re.compile(r"mirror_train\d+(tma_)?(\w+?_tiles)I(.*)E")
 
-# Scores of a tile that a thread has: so many exponentials take one an element.
+# Scores of a 128 x 128 tile that one of 256 threads has: so many exponentials take one an element.
 _ELEMENTS = 64
-# Exchanges for the sums of the rows and columns of a warp.
+# Exchanges for the sums of the rows and columns of so many scores of a thread.
 _EXCHANGES = 30
 # The most instructions of a stage for a warp, of rows in one part and in two.
-STAGE_LIMITS = {"wgmma": (100, 180), "mma": (130, 210)}
+STAGE_LIMITS = {
+    "wgmma": (100, 180), "mma": (130, 210), "mma 64 x 64": (200, 0), "tma": (90, 160)
+}  # fmt: skip
+_PRODUCTS = 4  # those of a stage of the tma core
+_NEEDED = {
+    "tma": {
+        "UTMALDG": "nothing is loaded by the tensor memory accelerator",
+        "USETMAXREG": "the registers stay with the producer",
+    }
+}
 
 
 class Instruction(NamedTuple):
@@ -46,6 +55,7 @@ class Kernel:
     """A kernel on tiles, for one architecture."""
 
     architecture: str
+    fed_by_tma: bool
     name: str
     parameters: str
     code: list[Instruction] = field(default_factory=list)
@@ -59,7 +69,24 @@ class Kernel:
     @property
     def core(self) -> str:
         """The name of the core."""
+        if self.fed_by_tma:
+            return "tma"
+        if "MmaCoreILi2E" in self.parameters:
+            return "mma 64 x 64"
         return "wgmma" if "WgmmaCore" in self.parameters else "mma"
+
+    @property
+    def shares(self) -> int:
+        """How many times _ELEMENTS scores a thread has."""
+        two_tiles = self.core == "tma" and self.parts == 1 and "Li1E" not in self.parameters
+        return 2 if two_tiles or self.core == "mma 64 x 64" else 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the kernel is not for this architecture; see MmaCore::kUsed."""
+        on_turing = self.architecture == "sm_75"
+        narrow = self.core == "mma" and self.parts == 1
+        return (narrow and not on_turing) or (self.core == "mma 64 x 64" and on_turing)
 
     @property
     def parts(self) -> int:
@@ -82,18 +109,29 @@ class Kernel:
         return found
 
     def main_loops(self) -> list[list[Instruction]]:
-        """Return the loops with products that have no such loop within."""
+        """Return the loops with products that have no such loop within.
+
+        A branch back into a loop from behind it is none: it leads from waiting to what is awaited.
+        """
         loops = [loop for loop in self.loops() if any(is_product(i) for i in loop)]
         return [
             loop
             for loop in loops
-            if not any(other is not loop and within(other, loop) for other in loops)
+            if not any(
+                other is not loop and (within(other, loop) or enters(loop, other))
+                for other in loops
+            )
         ]
 
     def epilogue(self) -> Counter[str]:
-        """Return how often each opcode comes after the last product."""
+        """Return how often each opcode comes after the last product.
+
+        Without what is there for lanes that have parted, behind all else: they never do.
+        """
         last = max((i.address for loop in self.main_loops() for i in loop), default=0)
-        return Counter(i.opcode for i in self.code if i.address > last)
+        after = [i for i in self.code if i.address > last]
+        parted = (n for n, i in enumerate(after) if i.opcode == "WARPSYNC.COLLECTIVE")
+        return Counter(i.opcode for i in after[: next(parted, None)])
 
 
 def is_product(instruction: Instruction) -> bool:
@@ -104,12 +142,19 @@ def within(inner: list[Instruction], outer: list[Instruction]) -> bool:
     return outer[0].address <= inner[0].address and inner[-1].address <= outer[-1].address
 
 
+def enters(later: list[Instruction], loop: list[Instruction]) -> bool:
+    """Return whether `later` begins within `loop` and ends behind it."""
+    return loop[0].address < later[0].address <= loop[-1].address < later[-1].address
+
+
 def count(code: list[Instruction], prefix: str) -> int:
     return sum(i.opcode.startswith(prefix) for i in code)
 
 
-def stages_of(loop: list[Instruction]) -> int:
+def stages_of(kernel: Kernel, loop: list[Instruction]) -> int:
     """Return how many stages a loop has: the compiler unrolls it, and each has one barrier."""
+    if kernel.core == "tma":
+        return max(1, count(loop, "HGMMA") // _PRODUCTS)
     return max(1, count(loop, "BAR"))
 
 
@@ -123,7 +168,7 @@ def read_kernels(disassembly: str) -> Iterator[Kernel]:
             if kernel is not None:
                 yield kernel
             name = _NAME.search(found[1])
-            kernel = Kernel(architecture, name[1], name[2]) if name else None
+            kernel = Kernel(architecture, bool(name[1]), name[2], name[3]) if name else None
         elif kernel is not None and (found := _INSTRUCTION.search(line)):
             kernel.code.append(Instruction(int(found[1], 16), found[2], found[3]))
     if kernel is not None:
@@ -133,23 +178,32 @@ def read_kernels(disassembly: str) -> Iterator[Kernel]:
 def faults(kernel: Kernel) -> Iterator[str]:
     """Yield what is wrong with the code of a kernel."""
     loops = kernel.main_loops()
+    if kernel.is_empty:
+        if loops:
+            yield "code that nothing calls"
+        return
     expected = 2 if kernel.name == "accumulate_tiles" else 1
     if len(loops) != expected:
         yield f"{len(loops)} main loops, not {expected}"
-    if kernel.core == "wgmma" and not all(count(loop, "HGMMA") for loop in loops):
+    if kernel.core in ("wgmma", "tma") and not all(count(loop, "HGMMA") for loop in loops):
         yield "a main loop without HGMMA"
+    for opcode, what in _NEEDED.get(kernel.core, {}).items():
+        if not count(kernel.code, opcode):
+            yield f"no {opcode}: {what}"
     most = STAGE_LIMITS[kernel.core][kernel.parts - 1]
-    if any(len(loop) / stages_of(loop) > most for loop in loops):
+    if any(len(loop) / stages_of(kernel, loop) > most for loop in loops):
         yield f"more than {most} instructions a stage"
     if any(count(loop, "LDL") + count(loop, "STL") for loop in kernel.loops()):
         yield "local memory in a loop"
     after = kernel.epilogue()
     exponentials = sum(n for opcode, n in after.items() if opcode.startswith("MUFU.EX2"))
-    if exponentials > _ELEMENTS and kernel.bounded:
-        yield f"{exponentials} exponentials for {_ELEMENTS} elements"
+    elements = _ELEMENTS * kernel.shares
+    if exponentials > elements and kernel.bounded:
+        yield f"{exponentials} exponentials for {elements} elements"
     exchanges = sum(n for opcode, n in after.items() if opcode.startswith("SHFL"))
-    if exchanges > _EXCHANGES and kernel.bounded:
-        yield f"{exchanges} exchanges between lanes, and {_EXCHANGES} are enough"
+    enough = _EXCHANGES * kernel.shares
+    if exchanges > enough and kernel.bounded:
+        yield f"{exchanges} exchanges between lanes, and {enough} are enough"
 
 
 def describe(kernel: Kernel) -> str:
@@ -158,7 +212,7 @@ def describe(kernel: Kernel) -> str:
         f"{len(loop) / n:.0f} ({count(loop, 'HGMMA') / n:.0f} HGMMA, {count(loop, 'HMMA') / n:.0f} "
         f"HMMA, {count(loop, 'LDGSTS') / n:.0f} copies)"
         for loop in kernel.main_loops()
-        if (n := stages_of(loop))
+        if (n := stages_of(kernel, loop))
     ]
     after = kernel.epilogue()
     kinds = ("MUFU.EX2", "SHFL", "FMNMX", "FADD", "FMUL", "FFMA", "FSEL", "MUFU")
@@ -174,10 +228,11 @@ def main() -> None:
         command = ["cuobjdump", "-sass", path]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         for kernel in read_kernels(done.stdout):
-            sys.stdout.write(f"{describe(kernel)}\n")
+            if not kernel.is_empty:
+                sys.stdout.write(f"{describe(kernel)}\n")
             for fault in faults(kernel):
                 failed = True
-                sys.stdout.write(f"  {fault}\n")
+                sys.stderr.write(f"{kernel.architecture} {kernel.label}: {fault}\n")
     raise SystemExit(failed)
 
 

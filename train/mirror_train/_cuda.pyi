@@ -9,6 +9,7 @@ from enum import Enum
 
 TILE: int
 ROWS_PER_BLOCK: int
+COLUMN_PARTS: int
 
 _Blocks = list[tuple[int, int]]  # (address, rows)
 
@@ -100,11 +101,11 @@ class Batch:
 def set_device(device: int) -> None:
     """Make a device current for this thread, unless it is."""
 
-def wgmma_obstacle() -> str:
-    """Return why the current device cannot take the wgmma core; empty if it can."""
+def sm90_obstacle() -> str:
+    """Return why the current device cannot take the cores wgmma and tma; empty if it can."""
 
-def trust_wgmma(device: int) -> None:
-    """Make wgmma the default core on a device."""
+def trust_core(device: int, core: str) -> None:
+    """Make "wgmma" or "tma" the default core on a device; tma comes before wgmma."""
 
 def normalize(blocks: _Blocks, dtype: Dtype, rows: Rows, stream: int) -> None:
     """Write `rows` from at most three blocks."""

@@ -68,7 +68,7 @@ Batch::Forward Batch::take_forward(Workspace& workspace) const {
   const std::int64_t partials = tiles(logsumexp_wave_) * kTile;
   return {take_sides(workspace),
           workspace.take<MaxAndSum>(partials),
-          workspace.take<MaxAndSum>(one_way_ ? 0 : partials),
+          workspace.take<MaxAndSum>(one_way_ ? 0 : kColumnParts * partials),
           workspace.take<MaxAndSum>(losses()),
           workspace.take<float>(losses()),
           workspace.take<double>((losses() + kRowsPerBlock - 1) / kRowsPerBlock)};

@@ -24,7 +24,7 @@ struct ContractParams {
 /// A tile of weights on its way to memory, and what they are computed from besides the scores.
 struct WeightsTile {
   std::uint16_t weights[kTile * kTile];
-  float rows[kTile], columns[kTile];
+  float lines[2 * kTile];  // of the rows, and then of the columns
 };
 
 template <typename Core>
@@ -76,30 +76,27 @@ __device__ inline float log_weight_at(const float* log_weights, std::int64_t i,
   return log_weights != nullptr && i < count ? log_weights[i] : -INFINITY;
 }
 
-/// Returns what this thread contributes to the lines of a WeightsTile: thread i < 128 that of row
-/// i, the others those of the columns.
+/// Returns the factor of a row, or of a column; 0 or -inf past the last that has a log weight.
 template <typename Weight>
-__device__ float line_of_thread(const ContractParams& p, const Tile& tile) {
-  const Negatives& negatives = p.scores.negatives;
-  const int i = static_cast<int>(threadIdx.x) % kTile;
-  const bool of_row = threadIdx.x < kTile;
-  return Weight::of_line(
-      of_row ? log_weight_at(p.row_log_weights, tile.row + i, negatives.n_rows)
-             : log_weight_at(p.column_log_weights, tile.column + i, negatives.n_columns));
+__device__ float row_line(const ContractParams& p, std::int64_t row) {
+  return Weight::of_line(log_weight_at(p.row_log_weights, row, p.scores.negatives.n_rows));
+}
+template <typename Weight>
+__device__ float column_line(const ContractParams& p, std::int64_t column) {
+  return Weight::of_line(log_weight_at(p.column_log_weights, column, p.scores.negatives.n_columns));
 }
 
-/// Turns the cosines of a tile into weights, times kWeightScale; all threads call it.
+/// Turns the cosines of a tile into weights, times kWeightScale, by the lines of its rows and
+/// columns.
 template <typename Weight, bool kSplit, typename Accumulator>
-__device__ void weigh(Accumulator& values, const Scores& s, float own_line, WeightsTile& shared) {
-  const int i = static_cast<int>(threadIdx.x) % kTile;
-  (threadIdx.x < kTile ? shared.rows : shared.columns)[i] = own_line;
-  __syncthreads();
+__device__ void weigh(Accumulator& values, const Scores& s, const float* row_lines,
+                      const float* column_lines) {
   float rows[Accumulator::kRows];
 #pragma unroll
-  for (int r = 0; r < Accumulator::kRows; ++r) rows[r] = shared.rows[Accumulator::row(r)];
+  for (int r = 0; r < Accumulator::kRows; ++r) rows[r] = row_lines[Accumulator::row(r)];
 #pragma unroll
   for (int c = 0; c < Accumulator::kColumns; ++c) {
-    const float column = shared.columns[Accumulator::column(c)];
+    const float column = column_lines[Accumulator::column(c)];
 #pragma unroll
     for (int r = 0; r < Accumulator::kRows; ++r) {
       float& value = values.at(r, c);
@@ -108,9 +105,9 @@ __device__ void weigh(Accumulator& values, const Scores& s, float own_line, Weig
   }
 }
 
-/// Copies a tile from the accumulators to `out` in fp16, through shared memory so that whole lines
-/// are written.
-template <typename Accumulator>
+/// Copies a team's rows of a tile from the accumulators to `out` in fp16, through shared memory so
+/// that whole lines are written.
+template <typename Team, typename Accumulator>
 __device__ void store_tile(const Accumulator& values, std::uint16_t* shared, std::uint16_t* out,
                            std::int64_t pitch) {
   // Lines of kTile elements are permuted so that neither writing nor reading has bank conflicts.
@@ -125,15 +122,15 @@ __device__ void store_tile(const Accumulator& values, std::uint16_t* shared, std
       *reinterpret_cast<std::uint32_t*>(pair) = half_pair(values.at(r, c), values.at(r, c + 1));
     }
   }
-  __syncthreads();
+  Team::sync();
   constexpr int kLineChunks = kTile / kChunk;
 #pragma unroll
-  for (int n = 0; n < kTile * kLineChunks / kThreads; ++n) {
-    const int index = static_cast<int>(threadIdx.x) + n * kThreads;
-    const int row = index / kLineChunks, chunk = index % kLineChunks;
+  for (int n = 0; n < Team::kRows * kLineChunks / Team::kSize; ++n) {
+    const int index = Team::rank() + n * Team::kSize;
+    const int row = Team::first_row() + index / kLineChunks, chunk = index % kLineChunks;
     copy_chunk(out + row * pitch + chunk * kChunk, shared + offset(row, chunk));
   }
-  __syncthreads();
+  Team::sync();
 }
 
 /// Replaces every value by its rounding error in fp16, times kLowWeightScale.
@@ -149,22 +146,45 @@ __device__ void keep_low_parts(Accumulator& values) {
   }
 }
 
+/// Weighs a tile and stores it, in as many parts as the unit rows have; a team calls it.
+template <typename Team, typename Weight, bool kSplit, typename Accumulator>
+__device__ void store_weights(Accumulator& values, const ContractParams& p, const Tile& tile,
+                              const float* row_lines, const float* column_lines,
+                              std::uint16_t* shared) {
+  weigh<Weight, kSplit>(values, p.scores, row_lines, column_lines);
+  std::uint16_t* out = p.panel + static_cast<std::int64_t>(tile.row_slot) * kTile * p.panel_pitch +
+                       tile.column_slot * kTile;
+  store_tile<Team>(values, shared, out, p.panel_pitch);
+  if constexpr (kSplit) {
+    keep_low_parts(values);
+    store_tile<Team>(values, shared, out + p.panel_low, p.panel_pitch);
+  }
+}
+
 template <typename Core, bool kSplit, typename Weight>
-__global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void weights_tiles(ContractParams p) {
+__global__ __launch_bounds__(Core::kThreads,
+                             min_blocks(kSplit)) void weights_tiles(ContractParams p) {
+  if constexpr (!Core::template kUsed<kSplit>) return;
   auto& shared = shared_memory<WeightsStorage<Core>>();
   const Tile tile = tile_of(p.wave, static_cast<int>(blockIdx.x));
   if (tile.skipped) return;
-  const float own_line = line_of_thread<Weight>(p, tile);  // loaded behind the products
+  // A thread loads one or two of the lines of the rows and then the columns, behind the products.
+  constexpr int kLines = 2 * kTile / Core::kThreads;
+  const int first = static_cast<int>(threadIdx.x);
+  float own_lines[kLines];
+#pragma unroll
+  for (int n = 0; n < kLines; ++n) {
+    const int i = first + n * Core::kThreads;
+    own_lines[n] = i < kTile ? row_line<Weight>(p, tile.row + i)
+                             : column_line<Weight>(p, tile.column + i - kTile);
+  }
   typename Core::Accumulator values;
   compute_scores<Core, kSplit>(values, p.scores, tile, shared.ring);
-  weigh<Weight, kSplit>(values, p.scores, own_line, shared.tile);
-  std::uint16_t* out = p.panel + static_cast<std::int64_t>(tile.row_slot) * kTile * p.panel_pitch +
-                       tile.column_slot * kTile;
-  store_tile(values, shared.tile.weights, out, p.panel_pitch);
-  if constexpr (kSplit) {
-    keep_low_parts(values);
-    store_tile(values, shared.tile.weights, out + p.panel_low, p.panel_pitch);
-  }
+#pragma unroll
+  for (int n = 0; n < kLines; ++n) shared.tile.lines[first + n * Core::kThreads] = own_lines[n];
+  __syncthreads();
+  store_weights<BlockTeam<Core::kThreads>, Weight, kSplit>(
+      values, p, tile, shared.tile.lines, shared.tile.lines + kTile, shared.tile.weights);
 }
 
 /// Returns the panel of weights from element [row, column] as an operand.
@@ -217,7 +237,9 @@ __device__ void add_range(typename Core::Accumulator& sums, const Operand& weigh
 /// Blocks that run at the same time mostly differ in the dimensions only, and so share their part
 /// of W in the L2 cache.
 template <typename Core, bool kSplit>
-__global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void accumulate_tiles(ContractParams p) {
+__global__ __launch_bounds__(Core::kThreads,
+                             min_blocks(kSplit)) void accumulate_tiles(ContractParams p) {
+  if constexpr (!Core::template kUsed<kSplit>) return;
   auto& ring = shared_memory<typename Core::Ring>();
   const Share share = share_of(p.wave, static_cast<int>(blockIdx.y));
   const std::int64_t dimension = static_cast<std::int64_t>(blockIdx.x) * kTile;

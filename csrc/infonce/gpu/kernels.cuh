@@ -1,4 +1,5 @@
-// The kernels that work on tiles, as a table to launch from: one table for each core and precision.
+// The kernels that work on tiles, as a table of functions that launch them: one table for each core
+// and precision.
 #pragma once
 
 #include "infonce/gpu/contract.cuh"
@@ -6,38 +7,59 @@
 
 namespace mirror_train {
 
-template <typename Params>
-struct TileKernel {
-  void (*function)(Params);
-  std::size_t shared_bytes;
+/// Each function computes a wave.
+struct TileKernels {
+  void (*logsumexp)(const LogsumexpParams&, void* stream);
+  void (*weights)(const ContractParams&, void* stream);
+  void (*accumulate)(const ContractParams&, void* stream);
+  int column_parts;  // see LogsumexpParams
 };
 
-struct TileKernels {
-  TileKernel<LogsumexpParams> logsumexp;
-  TileKernel<ContractParams> weights;
-  TileKernel<ContractParams> accumulate;
-};
+inline dim3 tile_blocks(const Wave& wave) {
+  return dim3(static_cast<unsigned>(groups_of<1>(wave)));
+}
+
+/// Returns the number of output tiles of `accumulate`.
+inline int outputs_of(const ContractParams& p) {
+  return p.wave.outputs(/*columns=*/p.column_sums != nullptr);
+}
+
+template <typename Core, bool kSplit, typename Sum>
+void launch_logsumexp(const LogsumexpParams& p, void* stream) {
+  launch("logsumexp_tiles", logsumexp_tiles<Core, kSplit, Sum>, tile_blocks(p.wave), Core::kThreads,
+         sizeof(LogsumexpStorage<Core, Sum>), stream, p);
+}
+
+template <typename Core, bool kSplit, typename Weight>
+void launch_weights(const ContractParams& p, void* stream) {
+  launch("weights_tiles", weights_tiles<Core, kSplit, Weight>, tile_blocks(p.wave), Core::kThreads,
+         sizeof(WeightsStorage<Core>), stream, p);
+}
+
+template <typename Core, bool kSplit>
+void launch_accumulate(const ContractParams& p, void* stream) {
+  const dim3 grid(static_cast<unsigned>(p.scores.rows.stride / kTile),
+                  static_cast<unsigned>(outputs_of(p)));
+  launch("accumulate_tiles", accumulate_tiles<Core, kSplit>, grid, Core::kThreads,
+         sizeof(typename Core::Ring), stream, p);
+}
 
 template <typename Core, bool kSplit, typename Sum, typename Weight>
 TileKernels kernels_of() {
-  return {{logsumexp_tiles<Core, kSplit, Sum>, sizeof(LogsumexpStorage<Core, Sum>)},
-          {weights_tiles<Core, kSplit, Weight>, sizeof(WeightsStorage<Core>)},
-          {accumulate_tiles<Core, kSplit>, sizeof(typename Core::Ring)}};
+  return {launch_logsumexp<Core, kSplit, Sum>, launch_weights<Core, kSplit, Weight>,
+          launch_accumulate<Core, kSplit>, 1};
 }
 
-/// Returns the kernels for split rows or not, and for bounded scores or any.
-template <typename Core>
-TileKernels tile_kernels(bool split, bool bounded) {
-  if (split) {
-    return bounded ? kernels_of<Core, true, BoundedSum, BoundedWeight>()
-                   : kernels_of<Core, true, OnlineSum, AnyWeight>();
-  }
-  return bounded ? kernels_of<Core, false, BoundedSum, BoundedWeight>()
-                 : kernels_of<Core, false, OnlineSum, AnyWeight>();
+/// Returns the kernels for bounded scores or any, of split rows or not.
+template <typename Core, bool kSplit>
+TileKernels tile_kernels(bool bounded) {
+  return bounded ? kernels_of<Core, kSplit, BoundedSum, BoundedWeight>()
+                 : kernels_of<Core, kSplit, OnlineSum, AnyWeight>();
 }
 
-/// The kernels of WgmmaCore, in a file of their own because only code for sm_90a may contain their
-/// instructions.
+/// The kernels of WgmmaCore, and those fed by the tensor memory accelerator, in a file of their own
+/// because only code for sm_90a may contain their instructions.
 TileKernels wgmma_kernels(bool split, bool bounded);
+TileKernels tma_kernels(bool split, bool bounded);
 
 }  // namespace mirror_train

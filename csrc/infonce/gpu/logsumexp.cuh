@@ -12,6 +12,7 @@ struct LogsumexpParams {
   void *row_partials, *column_partials, *state;
   int all_column_tiles;
   float* n;
+  int column_parts;  // partials of a tile's columns, one for each team that works on it
 };
 
 /// Returns the number to subtract in exponents: the maximum, or, without any scores, 0, as any
@@ -163,7 +164,7 @@ struct OnlineSum {
 };
 
 template <typename Sum, int kWarps>
-__device__ typename Sum::Partial merge_warps(const typename Sum::Partial (&partials)[kWarps][kTile],
+__device__ typename Sum::Partial merge_warps(const typename Sum::Partial (*partials)[kTile],
                                              int i) {
   typename Sum::Partial total = partials[0][i];
 #pragma unroll
@@ -171,24 +172,33 @@ __device__ typename Sum::Partial merge_warps(const typename Sum::Partial (&parti
   return total;
 }
 
-/// Merges the partials of the warps: threads 0 .. 127 merge a row each, the others a column each.
-template <typename Sum, typename Shared>
+/// Writes the partials of a team's rows and columns, merged over its warps. The team has
+/// Team::kRows rows and all columns of the tile.
+template <typename Sum, typename Team, typename Accumulator, typename Shared>
 __device__ void write_partials(const Shared& shared, const LogsumexpParams& p, const Tile& tile) {
   using Partial = typename Sum::Partial;
-  const int i = static_cast<int>(threadIdx.x) % kTile;
+  constexpr int kParts = kTile / Team::kRows, kWarps = Accumulator::kWarpsDown / kParts;
   const std::int64_t row_slot = tile.row_slot, column_slot = tile.column_slot;
-  if (threadIdx.x < kTile) {
-    const std::int64_t line = column_slot * p.wave.row_tiles + row_slot;
-    static_cast<Partial*>(p.row_partials)[line * kTile + i] = merge_warps<Sum>(shared.rows, i);
-  } else if (p.wave.symmetric) {
-    const std::int64_t line = row_slot * p.wave.column_tiles + column_slot;
-    static_cast<Partial*>(p.column_partials)[line * kTile + i] =
-        merge_warps<Sum>(shared.columns, i);
+  const std::int64_t row_line = column_slot * p.wave.row_tiles + row_slot;
+  const std::int64_t column_line =
+      (row_slot * kParts + Team::number()) * p.wave.column_tiles + column_slot;
+  for (int n = Team::rank(); n < Team::kRows + kTile; n += Team::kSize) {
+    if (n < Team::kRows) {
+      const int i = Team::first_row() + n;
+      static_cast<Partial*>(p.row_partials)[row_line * kTile + i] =
+          merge_warps<Sum, Accumulator::kWarpsAcross>(shared.rows, i);
+    } else if (p.wave.symmetric) {
+      const int i = n - Team::kRows;
+      static_cast<Partial*>(p.column_partials)[column_line * kTile + i] =
+          merge_warps<Sum, kWarps>(shared.columns + Team::number() * kWarps, i);
+    }
   }
 }
 
 template <typename Core, bool kSplit, typename Sum>
-__global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void logsumexp_tiles(LogsumexpParams p) {
+__global__ __launch_bounds__(Core::kThreads,
+                             min_blocks(kSplit)) void logsumexp_tiles(LogsumexpParams p) {
+  if constexpr (!Core::template kUsed<kSplit>) return;
   auto& shared = shared_memory<LogsumexpStorage<Core, Sum>>();
   const Tile tile = tile_of(p.wave, static_cast<int>(blockIdx.x));
   if (tile.skipped) return;
@@ -196,7 +206,8 @@ __global__ __launch_bounds__(kThreads, min_blocks(kSplit)) void logsumexp_tiles(
   compute_scores<Core, kSplit>(scores, p.scores, tile, shared.ring);
   Sum::template reduce<kSplit>(scores, p.scores, p.wave.symmetric, shared.partials);
   __syncthreads();
-  write_partials<Sum>(shared.partials, p, tile);
+  write_partials<Sum, BlockTeam<Core::kThreads>, typename Core::Accumulator>(shared.partials, p,
+                                                                             tile);
 }
 
 }  // namespace mirror_train

@@ -48,8 +48,9 @@
 // W_ij takes two.
 //
 // Files in infonce/gpu: pipeline.cuh holds the main loop; mma.cuh and wgmma.cuh the two ways to
-// multiply in it; tiles.cuh the waves, masks and scores; logsumexp.cuh, merge.cuh and contract.cuh
-// what is done with a tile; rows.cuh the steps linear in M.
+// multiply in it; tma.cuh the main loop of compute capability 9.0; tiles.cuh the waves, masks and
+// scores; logsumexp.cuh, merge.cuh and contract.cuh what is done with a tile; kernels.cuh and
+// tma_kernels.cuh the launches; rows.cuh the steps linear in M.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -66,6 +67,7 @@ namespace mirror_train {
 
 #ifndef MIRROR_TRAIN_WGMMA
 TileKernels wgmma_kernels(bool, bool) { return {}; }
+TileKernels tma_kernels(bool, bool) { return {}; }
 #endif
 
 namespace {
@@ -90,25 +92,50 @@ void for_each_wave(int row_tiles, int column_tiles, WaveSize size, bool symmetri
   }
 }
 
-/// One bit for each device on which wgmma is the default.
-std::atomic<std::uint64_t> wgmma_devices{0};
+/// The cores, each slower than the next.
+enum Core { kMma, kWgmma, kTma, kCores };
+constexpr const char* kCoreNames[kCores] = {"mma", "wgmma", "tma"};
+
+/// Returns the core of this name.
+Core core_named(const std::string& name, const char* what) {
+  const auto* found = std::find(kCoreNames, kCoreNames + kCores, name);
+  if (found == kCoreNames + kCores) {
+    throw std::runtime_error(std::string(what) + " must be mma, wgmma or tma, got " + name);
+  }
+  return static_cast<Core>(found - kCoreNames);
+}
+
+/// For each core, one bit for each device on which it is trusted.
+std::atomic<std::uint64_t> trusted[kCores];
 
 std::uint64_t device_bit(int device) { return device < 64 ? std::uint64_t{1} << device : 0; }
 
+/// Returns the fastest core that is trusted on the current device; mma is everywhere.
+Core default_core() {
+  const std::uint64_t masks[kCores] = {0, trusted[kWgmma], trusted[kTma]};
+  if ((masks[kWgmma] | masks[kTma]) == 0) return kMma;
+  const std::uint64_t bit = device_bit(current_device());
+  if ((masks[kTma] & bit) != 0) return kTma;
+  return (masks[kWgmma] & bit) != 0 ? kWgmma : kMma;
+}
+
 /// Chooses the kernels for the current device. On sm_90 wgmma reaches the full rate of the tensor
-/// cores, which mma.sync does not; it is taken where trust_wgmma was called.
+/// cores, which mma.sync does not.
 TileKernels choose_kernels(bool split, bool bounded) {
-  const char* variable = std::getenv("MIRROR_RT_CUDA_CORE");
-  const std::string core = variable == nullptr ? "" : variable;
-  if (!core.empty() && core != "mma" && core != "wgmma") {
-    throw std::runtime_error("MIRROR_RT_CUDA_CORE must be mma or wgmma, got " + core);
+  constexpr const char* kVariable = "MIRROR_RT_CUDA_CORE";
+  const char* named = std::getenv(kVariable);
+  const bool by_name = named != nullptr && *named != '\0';
+  const Core core = by_name ? core_named(named, kVariable) : default_core();
+  if (core == kMma) {
+    if (split) return tile_kernels<MmaCore<4>, true>(bounded);
+    return compute_capability() < 80 ? tile_kernels<MmaCore<4>, false>(bounded)
+                                     : tile_kernels<MmaCore<2>, false>(bounded);
   }
-  const std::uint64_t trusted = wgmma_devices;
-  const bool by_default = trusted != 0 && (trusted & device_bit(current_device())) != 0;
-  if (core == "mma" || (core.empty() && !by_default)) return tile_kernels<MmaCore>(split, bounded);
-  const std::string obstacle = wgmma_obstacle();
-  if (!obstacle.empty()) throw std::runtime_error("MIRROR_RT_CUDA_CORE=wgmma: " + obstacle);
-  return wgmma_kernels(split, bounded);
+  const std::string obstacle = sm90_obstacle();
+  if (!obstacle.empty()) {
+    throw std::runtime_error(std::string(kVariable) + "=" + kCoreNames[core] + ": " + obstacle);
+  }
+  return core == kWgmma ? wgmma_kernels(split, bounded) : tma_kernels(split, bounded);
 }
 
 /// Returns whether exp(score) needs no maximum subtracted: see "Exponentials" above.
@@ -128,15 +155,11 @@ Scores make_scores(const Rows& rows, const Rows& columns, const Negatives& negat
       rows, columns, negatives, high > kLeast ? high : kLeast, low, bounded ? -3e38f : -INFINITY};
 }
 
-dim3 tile_blocks(const Wave& wave) {
-  return dim3(static_cast<unsigned>(wave.row_tiles) * static_cast<unsigned>(wave.column_tiles));
-}
-
 }  // namespace
 
 void set_device(int device) { choose_device(device); }
 
-std::string wgmma_obstacle() {
+std::string sm90_obstacle() {
 #ifdef MIRROR_TRAIN_WGMMA
   return compute_capability() == 90 ? "" : "needs a GPU of compute capability 9.0";
 #else
@@ -144,7 +167,9 @@ std::string wgmma_obstacle() {
 #endif
 }
 
-void trust_wgmma(int device) { wgmma_devices |= device_bit(device); }
+void trust_core(int device, const std::string& core) {
+  trusted[core_named(core, "core")] |= device_bit(device);
+}
 
 void normalize(const Blocks& blocks, const Rows& rows, void* stream) {
   launch("normalize_rows", normalize_rows, row_blocks(std::int64_t{rows.tiles()} * kTile),
@@ -155,21 +180,21 @@ void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives
                WaveSize wave_size, MaxAndSum* row_partials, MaxAndSum* column_partials,
                MaxAndSum* state, float* n, void* stream) {
   const bool symmetric = rows.unit == columns.unit;
+  const bool bounded = are_bounded(scale);
+  const TileKernels kernels = choose_kernels(rows.split, bounded);
   LogsumexpParams p{make_scores(rows, columns, negatives, scale),
                     {},
                     row_partials,
                     column_partials,
                     state,
                     columns.tiles(),
-                    n};
-  const bool bounded = are_bounded(scale);
-  const TileKernels kernels = choose_kernels(rows.split, bounded);
+                    n,
+                    kernels.column_parts};
   void (*const merge)(LogsumexpParams) =
       bounded ? &merge_partials<BoundedSum> : &merge_partials<OnlineSum>;
   const auto run = [&](const Wave& wave) {
     p.wave = wave;
-    launch("logsumexp_tiles", kernels.logsumexp.function, tile_blocks(wave), kThreads,
-           kernels.logsumexp.shared_bytes, stream, p);
+    kernels.logsumexp(p, stream);
     const int outputs = wave.outputs(/*columns=*/symmetric);
     launch("merge_partials", merge, dim3(static_cast<unsigned>(outputs)), kTile, 0, stream, p);
   };
@@ -206,12 +231,8 @@ void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
   const TileKernels kernels = choose_kernels(rows.split, are_bounded(scale));
   const auto run = [&](const Wave& wave) {
     p.wave = wave;
-    launch("weights_tiles", kernels.weights.function, tile_blocks(wave), kThreads,
-           kernels.weights.shared_bytes, stream, p);
-    const int outputs = wave.outputs(/*columns=*/p.column_sums != nullptr);
-    const dim3 grid(static_cast<unsigned>(rows.stride / kTile), static_cast<unsigned>(outputs));
-    launch("accumulate_tiles", kernels.accumulate.function, grid, kThreads,
-           kernels.accumulate.shared_bytes, stream, p);
+    kernels.weights(p, stream);
+    kernels.accumulate(p, stream);
   };
   // Rows without a loss have no weights of their own; in a symmetric problem their sums come from
   // their tiles as columns.

@@ -13,6 +13,9 @@ namespace mirror_train {
 /// The number of rows and of columns of a tile; all buffers are padded to a multiple of it.
 constexpr int kTile = 128;
 
+/// The most partial results that a core has of the columns of a tile: one for each 64 rows.
+constexpr int kColumnParts = 2;
+
 enum class Dtype { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 /// Up to three row-major matrices [rows[b], dim] of one dtype, whose rows follow one another.
@@ -66,19 +69,20 @@ constexpr int kRowsPerBlock = 8;
 /// does not see which device the caller's copy of the runtime has chosen.
 void set_device(int device);
 
-/// Returns why the current device cannot take the wgmma core; empty if it can.
-std::string wgmma_obstacle();
+/// Returns why the current device cannot take the cores wgmma and tma; empty if it can.
+std::string sm90_obstacle();
 
-/// Makes the wgmma core the default on `device`, where it has proved to agree with the mma core.
-/// The environment variable MIRROR_RT_CUDA_CORE overrides the default.
-void trust_wgmma(int device);
+/// Makes a core, "wgmma" or "tma", the default on `device`, where it has proved to agree with the
+/// mma core; tma comes before wgmma. The environment variable MIRROR_RT_CUDA_CORE overrides the
+/// default.
+void trust_core(int device, const std::string& core);
 
 /// Normalizes the rows of `blocks` into `rows`.
 void normalize(const Blocks& blocks, const Rows& rows, void* stream);
 
 /// Writes n [negatives.n_rows]. The problem is symmetric if rows and columns are the same buffer.
 /// Works in row_partials [column_tiles, row_tiles * kTile], in a symmetric problem column_partials
-/// [row_tiles, column_tiles * kTile], and state [n_rows].
+/// [kColumnParts * row_tiles, column_tiles * kTile], and state [n_rows].
 void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives, double scale,
                WaveSize wave, MaxAndSum* row_partials, MaxAndSum* column_partials, MaxAndSum* state,
                float* n, void* stream);

@@ -24,7 +24,8 @@ __global__ __launch_bounds__(kTile) void merge_partials(LogsumexpParams p) {
     total = Sum::merge(total, row_partials[(c * p.wave.row_tiles + slot) * kTile + i]);
   }
 #pragma unroll 8
-  for (std::int64_t r = share.down.begin; r < share.down.end; ++r) {
+  for (std::int64_t r = share.down.begin * p.column_parts; r < share.down.end * p.column_parts;
+       ++r) {
     total = Sum::merge(total, column_partials[(r * p.wave.column_tiles + slot) * kTile + i]);
   }
   const bool last =

@@ -5,18 +5,19 @@
 
 namespace mirror_train {
 
-/// A thread's part of a tile of a product. A block's 8 warps, 2 down and 4 across, hold 64 x 32
-/// elements each, as 4 x 4 fragments of 16 x 8. Of each fragment a thread holds two neighbours in
-/// one row, and two neighbours eight rows below.
+/// A thread's part of a tile of a product. A block's warps, 2 down and kAcross across, hold 64 x 64
+/// or 64 x 32 elements each, as fragments of 16 x 8. Of each fragment a thread holds two neighbours
+/// in one row, and two neighbours eight rows below.
+template <int kAcross>
 struct MmaAccumulator {
-  static constexpr int kRows = 8;     // number of rows of which a thread has elements
-  static constexpr int kColumns = 8;  // number of columns of which it has elements
   static constexpr int kWarpsDown = 2;
-  static constexpr int kWarpsAcross = 4;
+  static constexpr int kWarpsAcross = kAcross;
   static constexpr int kWarpRows = kTile / kWarpsDown;
   static constexpr int kWarpColumns = kTile / kWarpsAcross;
+  static constexpr int kRows = kWarpRows / 8;  // number of rows of which a thread has elements
+  static constexpr int kColumns = kWarpColumns / 4;  // number of columns of which it has elements
 
-  float fragments[4][4][4] = {};
+  float fragments[kRows / 2][kColumns / 2][4] = {};
 
   __device__ float& at(int r, int c) { return fragments[r / 2][c / 2][r % 2 * 2 + c % 2]; }
   __device__ float at(int r, int c) const { return fragments[r / 2][c / 2][r % 2 * 2 + c % 2]; }
@@ -75,32 +76,41 @@ __device__ void load_right(std::uint32_t (&b)[4], const std::uint16_t* tile, int
   }
 }
 
-/// The interface of a core to the kernels and their main loop.
+/// The interface of a core to the kernels and their main loop. With 64 x 64 elements a warp loads a
+/// third less for each product; but for the second sums of split operands that leaves no registers,
+/// and for sm_75, of which a multiprocessor holds one block, too few warps.
+template <int kAcross>
 struct MmaCore {
-  using Accumulator = MmaAccumulator;
-  using Ring = RingOf<MmaLayout<Major::kDepth>::kDepth, 3, MmaLayout>;
+  static constexpr int kThreads = 2 * kAcross * kWarp;
+  template <bool kSplit>
+  static constexpr bool kUsed = (kSplit || !MIRROR_ASYNC_COPY) == (kAcross == 4);
+  using Accumulator = MmaAccumulator<kAcross>;
+  using Ring = RingOf<kThreads, MmaLayout<Major::kDepth>::kDepth, 3, MmaLayout>;
 
   /// Makes the copies that this thread has waited for visible to the tensor cores; here they are.
   static __device__ void publish_copies() {}
 
   /// `meanwhile` starts copies, which go on behind the products.
   template <Major kLeft, Major kRight, typename Meanwhile>
-  static __device__ void multiply_stage(Accumulator& sum, const Ring::Stage& stage,
+  static __device__ void multiply_stage(Accumulator& sum, const typename Ring::Stage& stage,
                                         const Meanwhile& meanwhile) {
+    constexpr int kDown = Accumulator::kRows / 2, kSide = Accumulator::kColumns / 2;
     meanwhile();
     const int row = Accumulator::warp_down() * Accumulator::kWarpRows;
     const int column = Accumulator::warp_across() * Accumulator::kWarpColumns;
 #pragma unroll
     for (int depth = 0; depth < Ring::kDepth; depth += 16) {
-      std::uint32_t a[4][4], b[2][4];
+      std::uint32_t a[kDown][4], b[kSide / 2][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) load_left<kLeft>(a[i], stage.left, row + 16 * i, depth);
+      for (int i = 0; i < kDown; ++i) load_left<kLeft>(a[i], stage.left, row + 16 * i, depth);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) load_right<kRight>(b[j], stage.right, column + 16 * j, depth);
+      for (int j = 0; j < kSide / 2; ++j) {
+        load_right<kRight>(b[j], stage.right, column + 16 * j, depth);
+      }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kDown; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < kSide; ++j) {
           multiply_add(sum.fragments[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         }
       }

@@ -7,8 +7,19 @@
 
 namespace mirror_train {
 
-constexpr int kThreads = 256;
 constexpr int kChunk = 8;  // 16-bit elements of a 16-byte copy
+
+/// The threads of a block, all of which work on one tile.
+template <int kThreads>
+struct BlockTeam {
+  static constexpr int kSize = kThreads;
+  static constexpr int kRows = kTile;  // rows of the tile that are theirs
+
+  static __device__ int number() { return 0; }
+  static __device__ int rank() { return static_cast<int>(threadIdx.x); }
+  static __device__ int first_row() { return 0; }
+  static __device__ void sync() { __syncthreads(); }
+};
 
 // How many blocks a multiprocessor shall hold: two hide each other's loads. Split operands need
 // more registers than two blocks leave, and before sm_80 shared memory holds only one block.
@@ -29,8 +40,9 @@ struct Operand {
 
 /// The ring of stages. `Layout<major>` places the 16-byte chunks of an operand's lines in a stage:
 /// kLines lines of kLineChunks chunks, where chunk (line, chunk) is at element offset(line, chunk).
-template <int kDepthOfStage, int kStageCount, template <Major> typename Layout>
+template <int kThreadCount, int kDepthOfStage, int kStageCount, template <Major> typename Layout>
 struct RingOf {
+  static constexpr int kThreads = kThreadCount;  // of the block
   static constexpr int kDepth = kDepthOfStage;
   static constexpr int kStages = kStageCount;
   template <Major kMajor>
@@ -45,7 +57,7 @@ struct RingOf {
 
 /// The copies of an operand, one stage after another. A thread copies the same places of every
 /// stage, so it keeps the address of the first and adds to it.
-template <typename Layout, Major kMajor>
+template <typename Layout, Major kMajor, int kThreads>
 class TileCopy {
  public:
   __device__ explicit TileCopy(const Operand& operand)
@@ -139,8 +151,8 @@ class Steps {
   int started_ = 0;
   int slot_ = 0;  // where the next step goes in the ring
   bool active_ = false;
-  TileCopy<typename Ring::template LayoutOf<kLeft>, kLeft> left_copy_;
-  TileCopy<typename Ring::template LayoutOf<kRight>, kRight> right_copy_;
+  TileCopy<typename Ring::template LayoutOf<kLeft>, kLeft, Ring::kThreads> left_copy_;
+  TileCopy<typename Ring::template LayoutOf<kRight>, kRight, Ring::kThreads> right_copy_;
 };
 
 /// Adds the product of one stage to `sum`; the product of split operands is multiplied by `scale`.

@@ -1,6 +1,6 @@
 // Everything that the InfoNCE kernels need of the GPU beyond plain CUDA C++: tensor-core
 // instructions, asynchronous copies, shared memory, launches. tests/support/cuda_emulation replaces
-// only this header to run the same kernels on the host.
+// only this header, and ptx_sm90.cuh, to run the same kernels on the host.
 #pragma once
 
 #ifdef MIRROR_CUDA_EMULATION
@@ -126,71 +126,6 @@ __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], 
 #endif
 }
 
-/// Makes this thread's finished copies to shared memory visible to wgmma.
-__device__ inline void fence_async_proxy() {
-  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-}
-
-/// Describes a wgmma operand in shared memory with 128-byte swizzle by its start, and the distances
-/// in bytes of atoms side by side (`beside`) and of consecutive atoms (`after`).
-__device__ inline std::uint64_t wgmma_descriptor(const void* start, unsigned beside,
-                                                 unsigned after) {
-  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
-  const auto field = [](unsigned bytes) { return std::uint64_t{(bytes & 0x3ffff) >> 4}; };
-  return field(shared_address(start)) | field(beside) << 16 | field(after) << 32 | kSwizzle128;
-}
-
-/// Keeps the compiler from moving uses of `d` across this point: it cannot see that wgmma goes on
-/// writing `d` after its instruction.
-__device__ inline void pin_registers(float (&d)[64]) {
-#pragma unroll
-  for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-/// Must be called before the first of a series of products into `d`.
-__device__ inline void wgmma_begin(float (&d)[64]) {
-  pin_registers(d);
-  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
-}
-
-/// Starts the products since wgmma_begin. Until wgmma_end neither `d` nor the operands may be
-/// touched.
-__device__ inline void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
-}
-
-/// Waits until all products of this warpgroup are in `d`.
-__device__ inline void wgmma_end(float (&d)[64]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
-  pin_registers(d);
-}
-
-/// Adds left [64, 16] right [16, 128] to d [64, 128], by a warpgroup; this lasts until wgmma_end. A
-/// warp has 16 rows. d[4 j] and the three elements after it are laid out as the c of multiply_add,
-/// for the 8 columns from 8 j on.
-template <bool kLeftTransposed, bool kRightTransposed>
-__device__ void wgmma(float (&d)[64], std::uint64_t left, std::uint64_t right) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %68, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, %66, %67; }\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-        "+f"(d[63])
-      : "l"(left), "l"(right), "n"(kLeftTransposed ? 1 : 0), "n"(kRightTransposed ? 1 : 0), "r"(1));
-}
-
 __device__ inline std::uint16_t half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
 
 /// Returns both numbers in fp16, the first in the low half.
@@ -239,6 +174,14 @@ inline int compute_capability() {
   check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
              "cudaDeviceGetAttribute");
   return 10 * major + minor;
+}
+
+/// Returns how many multiprocessors the current device has.
+inline int multiprocessors() {
+  int count = 0;
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, current_device()),
+             "cudaDeviceGetAttribute");
+  return count;
 }
 
 /// Queues `kernel` on `stream`; throws if it cannot start.

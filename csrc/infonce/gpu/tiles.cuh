@@ -59,19 +59,56 @@ __device__ inline Share share_of(const Wave& wave, int output) {
 struct Tile {
   int row_slot, column_slot;
   std::int64_t row, column;
-  bool skipped;  // below the diagonal of a symmetric problem
+  bool skipped;  // below the diagonal of a symmetric problem, or past the last column of the wave
 };
 
-/// Returns the tile of block `block` of a wave. The order goes through bands of 8 tile rows, down
-/// and then across, so that the L2 cache keeps the operands shared by blocks running together.
-__device__ inline Tile tile_of(const Wave& wave, int block) {
-  constexpr int kBand = 8;
-  const int band = block / (kBand * wave.column_tiles) * kBand;
-  const int height = wave.row_tiles - band < kBand ? wave.row_tiles - band : kBand;
-  const int index = block - band * wave.column_tiles;
-  const int row_slot = band + index % height, column_slot = index / height;
+__device__ inline Tile make_tile(const Wave& wave, int row_slot, int column_slot) {
   const std::int64_t row = wave.row_tile + row_slot, column = wave.column_tile + column_slot;
-  return {row_slot, column_slot, row * kTile, column * kTile, wave.symmetric && column < row};
+  const bool skipped = (wave.symmetric && column < row) || column_slot >= wave.column_tiles;
+  return {row_slot, column_slot, row * kTile, column * kTile, skipped};
+}
+
+// The order of tiles goes through bands of so many tile rows, down and then across, so that the L2
+// cache keeps the operands shared by blocks running together.
+constexpr int kBand = 8;
+
+/// Returns the number of groups of kWidth tiles in a row of the wave.
+template <int kWidth>
+__host__ __device__ int groups_across(const Wave& wave) {
+  return (wave.column_tiles + kWidth - 1) / kWidth;
+}
+
+/// Returns the number of groups of kWidth tiles side by side in a wave. In a diagonal wave a band
+/// begins at its first row's diagonal.
+template <int kWidth>
+int groups_of(const Wave& wave) {
+  const int across = groups_across<kWidth>(wave);
+  if (!wave.diagonal()) return wave.row_tiles * across;
+  int count = 0;
+  for (int band = 0; band < wave.row_tiles; band += kBand) {
+    count += kBand * (across - band / kWidth);
+  }
+  return count;
+}
+
+/// Returns the first tile of group `index` of a wave. Others of the group may be needed where it is
+/// skipped.
+template <int kWidth = 1>
+__device__ Tile tile_of(const Wave& wave, int index) {
+  const int across = groups_across<kWidth>(wave);
+  int band = 0, first = 0;  // the first row of the group's band, and the first group of the band
+  if (wave.diagonal()) {
+    for (int size = kBand * across; index >= size; size = kBand * (across - first)) {
+      index -= size;
+      band += kBand;
+      first = band / kWidth;
+    }
+  } else {
+    band = index / (kBand * across) * kBand;
+    index -= band * across;
+  }
+  const int height = wave.row_tiles - band < kBand ? wave.row_tiles - band : kBand;
+  return make_tile(wave, band + index % height, (first + index / height) * kWidth);
 }
 
 /// The scores of a problem. `scale` is the factor from an element of the accumulator to a score,
@@ -154,6 +191,13 @@ __device__ void mask_outside(Accumulator& scores, const Scores& s, const Tile& t
   }
 }
 
+/// Masks the scores of columns that are no negatives of a row.
+template <typename Accumulator>
+__device__ void mask(Accumulator& scores, const Scores& s, const Tile& tile) {
+  if (may_share(s, tile)) mask_shared(scores, s, tile);
+  if (at_edge(s, tile)) mask_outside(scores, s, tile);
+}
+
 /// Computes the cosines of a tile, times kUnitScale^2, or s.masked where a column is no negative of
 /// a row.
 template <typename Core, bool kSplit>
@@ -162,8 +206,7 @@ __device__ void compute_scores(typename Core::Accumulator& scores, const Scores&
   const Operand left = row_operand(s.rows, tile.row);
   const Operand right = row_operand(s.columns, tile.column);
   multiply<Core, Major::kDepth, Major::kDepth, kSplit>(scores, left, right, s.rows.dim, ring);
-  if (may_share(s, tile)) mask_shared(scores, s, tile);
-  if (at_edge(s, tile)) mask_outside(scores, s, tile);
+  mask(scores, s, tile);
 }
 
 }  // namespace mirror_train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "infonce/gpu/pipeline.cuh"
+#include "infonce/gpu/ptx_sm90.cuh"
 
 namespace mirror_train {
 
@@ -62,8 +63,11 @@ struct WgmmaLayout {
 
 /// The interface of a core to the kernels and their main loop.
 struct WgmmaCore {
+  static constexpr int kThreads = 256;
+  template <bool>
+  static constexpr bool kUsed = true;
   using Accumulator = WgmmaAccumulator;
-  using Ring = RingOf<WgmmaLayout<Major::kDepth>::kDepth, 3, WgmmaLayout>;
+  using Ring = RingOf<kThreads, WgmmaLayout<Major::kDepth>::kDepth, 3, WgmmaLayout>;
 
   /// Makes copies visible to wgmma, which reads through the asynchronous proxy and so needs a
   /// fence.
@@ -76,7 +80,8 @@ struct WgmmaCore {
     const int row = warp_of_thread() / 4 * 64;
     const std::uint64_t left = WgmmaLayout<kLeft>::descriptor(stage.left, row);
     const std::uint64_t right = WgmmaLayout<kRight>::descriptor(stage.right, 0);
-    wgmma_begin(sum.fragments);
+    pin_registers(sum.fragments);
+    wgmma_fence();
 #pragma unroll
     for (int depth = 0; depth < Ring::kDepth; depth += 16) {
       wgmma<kLeft == Major::kTile, kRight == Major::kTile>(
@@ -85,7 +90,8 @@ struct WgmmaCore {
     }
     wgmma_commit();
     meanwhile();
-    wgmma_end(sum.fragments);
+    wgmma_wait<0>();
+    pin_registers(sum.fragments);
   }
 };
 

@@ -1,10 +1,14 @@
 // A block of CUDA threads in execution: its shared memory, barriers, copies and products under way.
+// What the hardware does by itself happens as late as it may: when no thread can go on without it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -19,7 +23,7 @@ struct dim3 {
 };
 
 // Set before a fiber goes on.
-inline dim3 threadIdx, blockIdx;
+inline dim3 threadIdx, blockIdx, gridDim;
 
 namespace emulation {
 
@@ -31,11 +35,23 @@ struct PendingCopy {
   const char* from;
 };
 
-/// A wgmma under way.
+/// A wgmma under way. d has the columns 0 .. 127, and d_high those after, or is null.
 struct PendingProduct {
-  float* d;
+  float *d, *d_high;
   std::uint64_t left, right;
   bool left_transposed, right_transposed;
+  std::vector<float> operands = {};  // as they were at the start, in the group's first thread
+};
+
+/// Groups of a thread's products; the last is still open.
+using Products = std::vector<std::vector<PendingProduct>>;
+
+/// An mbarrier. Its phase is complete when nobody is missing and no bytes are.
+struct BarrierState {
+  int count, missing;
+  std::int64_t bytes = 0;
+  unsigned parity = 0;
+  std::vector<int> waiting = {};
 };
 
 /// Threads of a warp or warpgroup that wait for each other at one instruction.
@@ -58,11 +74,15 @@ class Block {
     meetings_.assign(threads, Meeting());
     copies_.assign(threads, {{}});
     unfenced_.assign(threads, {});
-    products_.assign(threads, {});
-    const bool backwards = std::getenv("MIRROR_CUDA_EMULATION_BACKWARDS") != nullptr;
+    products_.assign(threads, {{}});
+    barriers_.clear();
+    later_.clear();
+    at_named_barrier_.clear();
+    backwards_ = std::getenv("MIRROR_CUDA_EMULATION_BACKWARDS") != nullptr;
     fibers_.run(
-        threads, kWarp, backwards, [&](int) { kernel(); },
-        [](int i) { threadIdx.x = static_cast<unsigned>(i); });
+        threads, kWarp, backwards_, [&](int) { kernel(); },
+        [](int i) { threadIdx.x = static_cast<unsigned>(i); }, [&] { return work_by_itself(); });
+    if (!later_.empty()) throw std::runtime_error("nobody waits for a copy or product under way");
   }
 
   char* shared() { return shared_.get(); }
@@ -92,6 +112,17 @@ class Block {
     }
   }
 
+  /// Waits for `count` threads at the barrier of this number.
+  void named_barrier(int number, int count) {
+    auto& waiting = at_named_barrier_[number];
+    if (static_cast<int>(waiting.size()) + 1 < count) {
+      waiting.push_back(fibers_.current());
+      fibers_.wait();
+      return;
+    }
+    wake_all(waiting);
+  }
+
   /// Waits for all threads of the warp or warpgroup; the last to come does `work` on the arguments
   /// of all.
   template <int kSize, typename Arguments, typename Work>
@@ -117,6 +148,67 @@ class Block {
     }
   }
 
+  /// Waits for all threads of the warpgroup, and then for `work` on the arguments of all.
+  template <typename Arguments, typename Work>
+  void meet_later(const char* instruction, Arguments& own, const Work& work) {
+    const int thread = fibers_.current(), first = thread / kWarpgroup * kWarpgroup;
+    bool done = false;
+    struct Waiting {
+      Arguments* arguments;
+      bool* done;
+    } waiting{&own, &done};
+    meet<kWarpgroup>(instruction, waiting, [&](Waiting** all) {
+      std::vector<Waiting> kept;
+      for (int i = 0; i < kWarpgroup; ++i) kept.push_back(*all[i]);
+      later_.push_back([=] {
+        Arguments* arguments[kWarpgroup];
+        for (int i = 0; i < kWarpgroup; ++i) arguments[i] = kept[i].arguments;
+        work(arguments);
+        for (const Waiting& each : kept) *each.done = true;
+        for (int i = first; i < first + kWarpgroup; ++i) fibers_.wake(i);
+      });
+    });
+    while (!done) fibers_.wait();
+  }
+
+  void init_barrier(const void* barrier, int count) {
+    barriers_[checked(barrier, 8)] = {count, count};
+  }
+
+  /// Arrives at an mbarrier after announcing `bytes`.
+  void arrive(const void* barrier, std::int64_t bytes) {
+    BarrierState& state = state_of(barrier);
+    if (state.missing == 0) throw std::runtime_error("mbarrier: more arrivals than it counts");
+    state.bytes += bytes;
+    --state.missing;
+    settle(state);
+  }
+
+  /// Waits until the phase of this parity is complete.
+  void wait_barrier(const void* barrier, unsigned parity) {
+    BarrierState& state = state_of(barrier);
+    while (state.parity == parity) {
+      state.waiting.push_back(fibers_.current());
+      fibers_.wait();
+    }
+  }
+
+  /// Starts a copy to shared memory, past the caches that a fence is for: `copy(to)` is called with
+  /// both views of the memory. Its bytes count on an mbarrier.
+  template <typename Copy>
+  void copy_later(void* to, int bytes, const void* barrier, const Copy& copy) {
+    const std::ptrdiff_t offset = checked(to, 1) - shared();
+    checked(shared() + offset + bytes - 1, 1);
+    if (offset % 1024 != 0) throw std::runtime_error("a box is not aligned to 1024 bytes");
+    for (char* memory : {shared(), fenced_.get()}) std::memset(memory + offset, 0xff, bytes);
+    later_.push_back([=] {
+      for (char* memory : {shared(), fenced_.get()}) copy(memory + offset);
+      BarrierState& state = state_of(barrier);
+      state.bytes -= bytes;
+      settle(state);
+    });
+  }
+
   /// Delivers a copy of the current thread.
   void deliver(const PendingCopy& copy) {
     std::memcpy(copy.to, copy.from, 16);
@@ -140,7 +232,7 @@ class Block {
     return float_of_half(bits);
   }
 
-  std::vector<PendingProduct>& products() { return products_[fibers_.current()]; }
+  Products& products() { return products_[fibers_.current()]; }
 
   /// The current thread's groups of copies; the last is still open.
   std::vector<std::vector<PendingCopy>>& copies() { return copies_[fibers_.current()]; }
@@ -158,13 +250,48 @@ class Block {
     return memory;
   }
 
+  BarrierState& state_of(const void* barrier) {
+    const auto found = barriers_.find(checked(barrier, 8));
+    if (found == barriers_.end()) throw std::runtime_error("mbarrier: not initialised");
+    return found->second;
+  }
+
+  void settle(BarrierState& state) {
+    if (state.missing != 0 || state.bytes != 0) return;
+    state.parity ^= 1;
+    state.missing = state.count;
+    wake_all(state.waiting);
+  }
+
+  void wake_all(std::vector<int>& waiting) {
+    for (const int fiber : waiting) fibers_.wake(fiber);
+    waiting.clear();
+  }
+
+  /// Does one of the things that happen by themselves; returns whether there was one.
+  bool work_by_itself() {
+    if (later_.empty()) return false;
+    const std::function<void()> work = backwards_ ? later_.back() : later_.front();
+    if (backwards_) {
+      later_.pop_back();
+    } else {
+      later_.pop_front();
+    }
+    work();
+    return true;
+  }
+
   int threads_ = 0;
   std::size_t size_ = 0;
   int at_barrier_ = 0;
+  bool backwards_ = false;
   Memory shared_, fenced_;
   std::vector<Meeting> meetings_;  // of a warp or warpgroup at the place of its first thread
   std::vector<std::vector<std::ptrdiff_t>> unfenced_;
-  std::vector<std::vector<PendingProduct>> products_;
+  std::vector<Products> products_;
+  std::map<const char*, BarrierState> barriers_;      // by address
+  std::map<int, std::vector<int>> at_named_barrier_;  // threads that wait, by number
+  std::deque<std::function<void()>> later_;
   std::vector<std::vector<std::vector<PendingCopy>>> copies_;
   Fibers fibers_;
 };

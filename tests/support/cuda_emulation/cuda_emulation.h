@@ -1,5 +1,6 @@
 // Runs the CUDA kernels on the host: stands in for csrc/infonce/gpu/ptx.cuh, function by function,
-// so that the code under test is the very code that nvcc compiles.
+// so that the code under test is the very code that nvcc compiles; sm90_emulation.h stands in for
+// ptx_sm90.cuh.
 //
 // Deliberately unkind: shared memory begins as NaN; an asynchronous copy poisons its target and
 // delivers at the wait alone; the tensor cores truncate; a misaligned or outlying access to shared
@@ -28,6 +29,7 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 inline void __syncthreads() { emulation::block().barrier(); }
 
@@ -119,30 +121,6 @@ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
 #endif
 }
 
-inline void fence_async_proxy() { emulation::block().fence(); }
-
-inline std::uint64_t wgmma_descriptor(const void* start, unsigned beside, unsigned after) {
-  const char* checked = emulation::block().checked(start, 16);
-  const auto address = static_cast<std::uint64_t>(checked - emulation::block().shared());
-  return address >> 4 | std::uint64_t{beside >> 4} << 16 | std::uint64_t{after >> 4} << 32 |
-         std::uint64_t{1} << 62;
-}
-
-inline void wgmma_begin(float (&)[64]) {}
-
-inline void wgmma_commit() {}
-
-template <bool kLeftTransposed, bool kRightTransposed>
-void wgmma(float (&d)[64], std::uint64_t left, std::uint64_t right) {
-  emulation::block().products().push_back({d, left, right, kLeftTransposed, kRightTransposed});
-}
-
-inline void wgmma_end(float (&)[64]) {
-  auto& own = emulation::block().products();
-  emulation::block().meet<emulation::kWarpgroup>("wgmma", own, emulation::run_products);
-  own.clear();
-}
-
 /// As inexact as the instruction may be: cut off after 22 bits.
 inline float exp2_approx(float x) {
   const float y = std::exp2(x);
@@ -154,7 +132,9 @@ inline void choose_device(int) {}
 
 inline int current_device() { return 0; }
 
-inline int compute_capability() { return 90; }
+inline int compute_capability() { return __CUDA_ARCH__ / 10; }
+
+inline int multiprocessors() { return 3; }  // so few that a block computes many tiles
 
 inline std::uint16_t half_bits(float x) { return emulation::half_of_float(x); }
 
@@ -167,6 +147,7 @@ inline float half_value(std::uint16_t bits) { return emulation::float_of_half(bi
 template <typename Params>
 void launch(const char* name, void (*kernel)(Params), dim3 grid, int threads,
             std::size_t shared_bytes, void*, const Params& params) {
+  gridDim = grid;
   try {
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {

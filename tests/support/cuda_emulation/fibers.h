@@ -76,10 +76,10 @@ class Context {
 class Fibers {
  public:
   /// Runs `body(i)` for i < count until all have returned, each group of fibers as far as it gets
-  /// before the next. `resumed(i)` is called whenever fiber i goes on. Throws what a fiber threw,
-  /// or if all that are left wait.
+  /// before the next. `resumed(i)` is called whenever fiber i goes on. When all that are left wait,
+  /// `idle` must wake one and return true; else that is an error. Throws what a fiber threw.
   void run(int count, int group, bool backwards, std::function<void(int)> body,
-           std::function<void(int)> resumed) {
+           std::function<void(int)> resumed, const std::function<bool()>& idle) {
     body_ = std::move(body);
     resumed_ = std::move(resumed);
     error_ = nullptr;
@@ -94,8 +94,9 @@ class Fibers {
       for (int first = 0; first < count; first += group) {
         done += run_group(backwards ? count - first - group : first, group, backwards);
       }
-      if (switches_ == before)
+      if (switches_ == before && !idle()) {
         throw std::runtime_error("deadlock: not all threads reach a barrier");
+      }
     }
   }
 

@@ -88,36 +88,61 @@ inline std::size_t operand_offset(std::uint64_t descriptor, bool transposed, int
   return address ^ (address >> 7 & 7) << 4;
 }
 
-/// Runs the products that a warpgroup has under way, in order.
-inline void run_products(std::vector<PendingProduct>** threads) {
-  for (std::size_t n = 0; n < threads[0]->size(); ++n) {
-    const PendingProduct& first = threads[0]->at(n);
-    std::vector<float> left(64 * 16), right(128 * 16);
+/// Returns the 64 lines of the left operand, and after them those of the right one.
+inline std::vector<float> read_operands(const PendingProduct& product) {
+  const int columns = product.d_high == nullptr ? 128 : 256;
+  std::vector<float> lines((64 + columns) * 16);
+  for (int i = 0; i < 64 + columns; ++i) {
+    const bool of_left = i < 64;
+    const std::uint64_t descriptor = of_left ? product.left : product.right;
+    const bool transposed = of_left ? product.left_transposed : product.right_transposed;
     for (int k = 0; k < 16; ++k) {
-      for (int i = 0; i < 128; ++i) {
-        right[i * 16 + k] =
-            block().fenced_half(operand_offset(first.right, first.right_transposed, i, k));
-      }
-      for (int i = 0; i < 64; ++i) {
-        left[i * 16 + k] =
-            block().fenced_half(operand_offset(first.left, first.left_transposed, i, k));
-      }
+      const std::size_t at = operand_offset(descriptor, transposed, of_left ? i : i - 64, k);
+      lines[i * 16 + k] = block().fenced_half(at);
     }
-    for (int thread = 0; thread < kWarpgroup; ++thread) {
-      const PendingProduct& own = threads[thread]->at(n);
-      if (own.left != first.left || own.right != first.right) {
-        throw std::runtime_error("wgmma: the descriptors of a warpgroup differ");
-      }
-      for (int e = 0; e < 64; ++e) {
-        const int row = thread / kWarp * 16 + e / 2 % 2 * 8 + thread % kWarp / 4;
-        const int column = e / 4 * 8 + thread % 4 * 2 + e % 2;
-        double sum = own.d[e];
-        for (int k = 0; k < 16; ++k) {
-          sum += static_cast<double>(left[row * 16 + k] * right[column * 16 + k]);
-        }
-        own.d[e] = truncate(sum);
-      }
+  }
+  return lines;
+}
+
+inline void start_product(PendingProduct product) {
+  if (threadIdx.x % kWarpgroup == 0) product.operands = read_operands(product);
+  block().products().back().push_back(std::move(product));
+}
+
+/// Adds the product of 64 x 16 and 16 x 256 (or 128) elements, to the registers of a warpgroup. The
+/// hardware may read them at any time, so they must be what they were at the start.
+inline void run_product(Products** threads, std::size_t n) {
+  const PendingProduct& first = threads[0]->front().at(n);
+  const int columns = first.d_high == nullptr ? 128 : 256;
+  const std::vector<float> operands = read_operands(first);
+  if (std::memcmp(operands.data(), first.operands.data(), operands.size() * sizeof(float)) != 0) {
+    throw std::runtime_error("wgmma: an operand changed while it was multiplied");
+  }
+  const float *left = operands.data(), *right = left + 64 * 16;
+  for (int thread = 0; thread < kWarpgroup; ++thread) {
+    const PendingProduct& own = threads[thread]->front().at(n);
+    if (own.left != first.left || own.right != first.right) {
+      throw std::runtime_error("wgmma: the descriptors of a warpgroup differ");
     }
+    for (int e = 0; e < columns / 2; ++e) {
+      const int row = thread / kWarp * 16 + e / 2 % 2 * 8 + thread % kWarp / 4;
+      const int column = e / 4 * 8 + thread % 4 * 2 + e % 2;
+      float& d = e < 64 ? own.d[e] : own.d_high[e - 64];
+      double sum = d;
+      for (int k = 0; k < 16; ++k) {
+        sum += static_cast<double>(left[row * 16 + k] * right[column * 16 + k]);
+      }
+      d = truncate(sum);
+    }
+  }
+}
+
+/// Runs the groups of products that a warpgroup has under way, in order, except the last kPending.
+template <int kPending>
+void run_products(Products** threads) {
+  while (static_cast<int>(threads[0]->size()) - 1 > kPending) {
+    for (std::size_t n = 0; n < threads[0]->front().size(); ++n) run_product(threads, n);
+    for (int i = 0; i < kWarpgroup; ++i) threads[i]->erase(threads[i]->begin());
   }
 }
 

@@ -1,4 +1,4 @@
-"""How wgmma becomes the default core: only where it has agreed with the mma core."""
+"""How a fast core becomes the default: only where it has agreed with the mma core."""
 
 import subprocess
 from types import SimpleNamespace
@@ -14,6 +14,8 @@ CPU = torch.device("cpu")
 CASES = [
     Case(70, 40, torch.float32, 0.04, hard=9, grouped=True, waves=Waves(1, 1)),
     Case(40, 70, torch.bfloat16, 0.01, "one_way"),
+    # An odd number of tiles across, and an even one of dimensions: tma takes two at once.
+    Case(150, 140, torch.bfloat16, 0.04, hard=40, waves=Waves(9, 3)),
 ]
 
 
@@ -25,25 +27,26 @@ def no_core_named(monkeypatch):
 
 @pytest.fixture
 def extension(monkeypatch):
-    """An extension on a card of compute capability 9.0; wgmma is the default on those `trusted`."""
+    """An extension on a card of compute capability 9.0; `trusted` lists (device, core)."""
     monkeypatch.setattr(cuda_cores, "_settled", set())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     trusted = []
     return SimpleNamespace(
         set_device=lambda device: None,
-        wgmma_obstacle=lambda: "",
-        trust_wgmma=trusted.append,
+        sm90_obstacle=lambda: "",
+        trust_core=lambda *chosen: trusted.append(chosen),
         trusted=trusted,
     )
 
 
 @pytest.fixture
 def child(monkeypatch):
-    """Replaces the process that checks; its calls, and what it does."""
+    """Replaces the process that checks; its calls, and what it does for each core."""
     calls = []
 
-    def replace(result):
+    def replace(*results):
         def run(command, **options):
+            result = results[len(calls) % len(results)]
             calls.append(command)
             if isinstance(result, Exception):
                 raise result
@@ -55,8 +58,9 @@ def child(monkeypatch):
     return replace
 
 
-def test_the_cores_agree(emulation):
-    assert disagreement(CPU, CASES, emulation) is None
+@pytest.mark.parametrize("core", ["wgmma", "tma"])
+def test_the_cores_agree(emulation, core):
+    assert disagreement(CPU, core, CASES, emulation) is None
 
 
 @pytest.mark.parametrize(
@@ -78,15 +82,22 @@ def test_a_disagreement_is_found(emulation, monkeypatch, wrong, message):
         return results
 
     monkeypatch.setattr(cuda_check, "_solve", altered)
-    assert message in disagreement(CPU, CASES, emulation)
+    assert message in disagreement(CPU, "wgmma", CASES[:1], emulation)
 
 
-def test_wgmma_becomes_the_default_after_one_check(extension, child):
+def test_the_fastest_core_becomes_the_default_after_one_check(extension, child):
     calls = child((0, "", ""))
     for _ in range(2):
         cuda_cores.settle_core(extension, 3)
-    assert extension.trusted == [3]
-    assert [command[-2:] for command in calls] == [["mirror_train.loss.cuda_check", "3"]]
+    assert extension.trusted == [(3, "tma")]
+    assert [command[-3:] for command in calls] == [["mirror_train.loss.cuda_check", "3", "tma"]]
+
+
+def test_wgmma_is_the_default_where_tma_fails(extension, child, caplog):
+    child((1, "", "z1 differs by 1.0e-01"), (0, "", ""))
+    cuda_cores.settle_core(extension, 0)
+    assert extension.trusted == [(0, "wgmma")]
+    assert "does not use its fast tma core" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -103,7 +114,7 @@ def test_mma_stays_the_default_after_a_failure(extension, child, caplog, result,
     for _ in range(2):
         cuda_cores.settle_core(extension, 0)
     assert not extension.trusted
-    assert len(calls) == 1
+    assert [command[-1] for command in calls] == ["tma", "wgmma"]
     assert reason in caplog.text
 
 
@@ -116,7 +127,7 @@ def test_nothing_is_checked_without_need(extension, child, monkeypatch):
     cuda_cores.settle_core(extension, 0)
     monkeypatch.delenv(cuda_cores.VARIABLE)
     assert not calls
-    extension.wgmma_obstacle = lambda: "built without code for sm_90"
+    extension.sm90_obstacle = lambda: "built without code for sm_90"
     cuda_cores.settle_core(extension, 0)
     assert not calls
     assert not extension.trusted
@@ -124,4 +135,4 @@ def test_nothing_is_checked_without_need(extension, child, monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has an NVIDIA card")
 def test_the_check_itself_fails_without_a_card():
-    assert cuda_cores._failure(0) is not None
+    assert cuda_cores._failure(0, "tma") is not None

@@ -26,7 +26,7 @@ pytestmark = [
 
 CORE = "MIRROR_RT_CUDA_CORE"
 # Core -> the compute capability that it needs; None for any.
-CORES = {"mma": None, "wgmma": (9, 0)}
+CORES = {"mma": None, "wgmma": (9, 0), "tma": (9, 0)}
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 5e-3}
 
 

@@ -8,11 +8,17 @@ NAME = "_ZN12mirror_train15logsumexp_tilesINS_9WgmmaCoreELb0ENS_10{}EEEvNS_15Log
 LOOP = ["BAR.SYNC 0x0", "HGMMA.64x128x16.F32 R24, gdesc[UR20], R24", "LDGSTS.E [R9], [R6.64]"]
 
 
-def kernel(loop, after, kind="BoundedSum"):
+TMA_NAME = "_ZN12mirror_train19tma_logsumexp_tilesILb0ENS_10BoundedSumEEEvNS_9TmaParamsE"
+TMA_LOOP = ["SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R9+URZ], R8",
+            *["HGMMA.64x256x16.F32 R24, gdesc[UR12], R24"] * 4]  # fmt: skip
+TMA_AFTER = ["USETMAXREG.DEALLOC.CTAPOOL 0x18", "UTMALDG.2D [UR16], [UR8]"]
+
+
+def kernel(loop, after, kind="BoundedSum", name=NAME):
     """A kernel with a loop and what follows it, as cuobjdump prints it."""
     code = ["S2R R0, SR_TID.X", *loop, "@P0 BRA 0x10", *after, "EXIT"]
     lines = [f"        /*{16 * i:04x}*/     {text} ;   /* 0x0 */" for i, text in enumerate(code)]
-    text = "\n".join(["\tcode for sm_90a", f"\t\tFunction : {NAME.format(kind)}", *lines])
+    text = "\n".join(["\tcode for sm_90a", f"\t\tFunction : {name.format(kind)}", *lines])
     (found,) = read_kernels(text)
     return found
 
@@ -31,6 +37,35 @@ def kernel(loop, after, kind="BoundedSum"):
 )
 def test_faults(loop, after, expected):
     assert list(faults(kernel(loop, after))) == expected
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (["MUFU.EX2 R1, R2"] * 128, []),
+        (["MUFU.EX2 R1, R2"] * 129, ["129 exponentials for 128 elements"]),
+        (["BRA 0x20"], []),  # back from waiting into the loop
+        (["WARPSYNC.COLLECTIVE R24, 0x40", *["SHFL.BFLY PT, R1, R2"] * 61], []),
+    ],
+)
+def test_faults_of_the_tma_core(after, expected):
+    assert list(faults(kernel(TMA_LOOP, [*TMA_AFTER, *after], name=TMA_NAME))) == expected
+
+
+def test_the_tma_core_needs_its_instructions():
+    found = list(faults(kernel(TMA_LOOP, [], name=TMA_NAME)))
+    assert [fault.split()[1] for fault in found] == ["UTMALDG:", "USETMAXREG:"]
+
+
+@pytest.mark.parametrize(
+    ("across", "expected"), [(2, "200 instructions a stage"), (4, "code that nothing calls")]
+)
+def test_an_architecture_has_one_shape_of_warps(across, expected):
+    """Of 16-bit rows: 64 x 64 elements from sm_80 on."""
+    name = NAME.replace("9WgmmaCore", f"7MmaCoreILi{across}EE")
+    loop = ["BAR.SYNC 0x0", *["HMMA.16816.F32 R1, R2, R3, R1"] * 201]
+    (found,) = faults(kernel(loop, ["MUFU.EX2 R1, R2"] * 128, name=name))
+    assert expected in found
 
 
 def test_other_scores_may_take_more():

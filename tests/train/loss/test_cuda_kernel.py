@@ -24,7 +24,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 5e-3}
 
 @pytest.fixture
 def guarded(monkeypatch):
-    """What torch.empty gives is NaN, and nothing may write beside it."""
+    """What torch.empty and empty_like give is NaN, and nothing may write beside it."""
     empty, buffers = torch.empty, []
 
     def allocate(*shape, dtype=torch.float32, device=None):
@@ -35,6 +35,7 @@ def guarded(monkeypatch):
         return buffer[GUARD : GUARD + size].view(dtype).view(shape)
 
     monkeypatch.setattr(torch, "empty", allocate)
+    monkeypatch.setattr(torch, "empty_like", lambda z: allocate(z.shape, dtype=z.dtype))
     yield
     monkeypatch.undo()
     for buffer in buffers:
@@ -47,7 +48,7 @@ def kernel(emulation, guarded):
     return CudaKernel(emulation)
 
 
-@pytest.fixture(params=["mma", "wgmma"])
+@pytest.fixture(params=["mma", "wgmma", "tma"])
 def core(request, monkeypatch):
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", request.param)
 
@@ -328,7 +329,9 @@ def test_rows_without_negatives(kernel, evaluate):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize(("architecture", "core"), [(750, "mma"), (900, "mma"), (900, "wgmma")])
+@pytest.mark.parametrize(
+    ("architecture", "core"), [(750, "mma"), (900, "mma"), (900, "wgmma"), (900, "tma")]
+)
 def test_same_bits_every_time(build, guarded, evaluate, monkeypatch, architecture, core, dtype):
     """Also when the threads of a block run in another order: no barrier is missing."""
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", core)
@@ -349,7 +352,10 @@ def test_same_bits_every_time(build, guarded, evaluate, monkeypatch, architectur
 
 def test_a_core_that_cannot_run_is_an_error(build, monkeypatch):
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", "wmma")
-    for architecture, message in [(900, "must be mma or wgmma, got wmma"), (750, "built without")]:
+    for architecture, message in [
+        (900, "must be mma, wgmma or tma, got wmma"),
+        (750, "built without"),
+    ]:
         kernel = CudaKernel(build(architecture))
         unit = kernel.normalize([rows(9, 16)])
         with pytest.raises(RuntimeError, match=message):

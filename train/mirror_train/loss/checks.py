@@ -10,6 +10,8 @@ from torch import Tensor
 
 from mirror_train.loss.kernel import Variant
 
+_VARIANTS = get_args(Variant)
+
 
 def check_inputs(
     z1: Tensor, z2: Tensor, hard: Tensor | None, ids: Tensor | None, *, alone: bool
@@ -33,7 +35,7 @@ def check_inputs(
                 f"hard_negatives must be [H, {z1.shape[1]}] like z1, got {tuple(hard.shape)}"
             )
         _check_like("hard_negatives", hard, z1)
-    n, n_hard = len(z1), 0 if hard is None else len(hard)
+    n, n_hard = z1.shape[0], 0 if hard is None else hard.shape[0]
     if n < 1 or (n < 2 and not n_hard and alone):
         raise ValueError(f"InfoNCE needs at least 2 pairs for negatives, got N = {n}")
     if ids is not None:
@@ -69,5 +71,5 @@ def check_options(temperature: float, variant: str) -> None:
     # Weights span a range of exp(2 / tau). Below 1e-30 not even their logarithms are exact enough.
     if not (math.isfinite(temperature) and temperature > 1e-30):
         raise ValueError(f"temperature must be a finite number above 1e-30, got {temperature}")
-    if variant not in get_args(Variant):
-        raise ValueError(f"variant must be one of {', '.join(get_args(Variant))}, got {variant!r}")
+    if variant not in _VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(_VARIANTS)}, got {variant!r}")

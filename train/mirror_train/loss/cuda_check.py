@@ -1,9 +1,9 @@
-"""Compare the wgmma core of the CUDA kernels with the mma core on a device.
+"""Compare a core of the CUDA kernels with the mma core on a device.
 
-    python -m mirror_train.loss.cuda_check [DEVICE]
+    python -m mirror_train.loss.cuda_check [DEVICE [CORE]]
 
 The exit status is 0 if the losses and gradients of both agree and repeat bit for bit. This is what
-decides whether wgmma becomes the default (`mirror_train.loss.cuda_cores`).
+decides which core becomes the default (`mirror_train.loss.cuda_cores`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,14 @@ CASES = (
 )
 
 
-def disagreement(device: torch.device, cases: Sequence[Case], module: Any = None) -> str | None:
-    """Return where the cores disagree; None if they do not.
+def disagreement(
+    device: torch.device, core: str, cases: Sequence[Case], module: Any = None
+) -> str | None:
+    """Return where a core disagrees with the mma core; None if it does not.
 
     Args:
         device: where to compute.
+        core: "wgmma" or "tma".
         cases: the problems.
         module: as for `CudaKernel`.
 
@@ -63,13 +66,13 @@ def disagreement(device: torch.device, cases: Sequence[Case], module: Any = None
     for case in cases:
         kernel, inputs = CudaKernel(module, waves=case.waves), _inputs(case, device)
         expected = _solve(kernel, inputs, case, "mma")
-        first = _solve(kernel, inputs, case, "wgmma")
+        first = _solve(kernel, inputs, case, core)
         for name, x, y in zip(("loss", "z1", "z2", "hard"), first, expected, strict=False):
             error = float((x.double() - y.double()).norm() / y.double().norm())
             if not error <= _TOLERANCES[case.dtype]:  # a NaN is an error, too
                 return f"{case}: {name} differs by {error:.1e}"
         for _ in range(_REPEATS):
-            again = _solve(kernel, inputs, case, "wgmma")
+            again = _solve(kernel, inputs, case, core)
             if not all(torch.equal(x, y) for x, y in zip(first, again, strict=True)):
                 return f"{case}: another result of the same call"
     return None
@@ -95,10 +98,11 @@ def _solve(kernel: CudaKernel, inputs: Inputs, case: Case, core: str) -> list[Te
 
 
 def main() -> None:
-    """Check the device whose number is the only argument, by default 0."""
+    """Check a core, by default tma, on the device of this number, by default 0."""
     torch.set_num_threads(1)
     index = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    failure = disagreement(torch.device("cuda", index), CASES)
+    core = sys.argv[2] if len(sys.argv) > 2 else "tma"
+    failure = disagreement(torch.device("cuda", index), core, CASES)
     if failure is not None:
         raise SystemExit(failure)
 

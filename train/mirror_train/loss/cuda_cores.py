@@ -1,9 +1,9 @@
 """Choose the core of the CUDA kernels: how they multiply on a device.
 
-The mma core runs on every card. The wgmma core is faster on compute capability 9.0; it becomes the
-default on a device after it has agreed there with the mma core, by
-`mirror_train.loss.cuda_check`. The environment variable MIRROR_RT_CUDA_CORE names one, and then
-nothing is checked.
+The mma core runs on every card. On compute capability 9.0 the cores tma and wgmma are faster; the
+first of them that agrees there with the mma core, by `mirror_train.loss.cuda_check`, becomes the
+default on the device. The environment variable MIRROR_RT_CUDA_CORE names one, and then nothing is
+checked.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 VARIABLE = "MIRROR_RT_CUDA_CORE"
+_FASTER_CORES = ("tma", "wgmma")  # the fastest first
 _SECONDS = 120.0
 
 _log = logging.getLogger("mirror_train")
@@ -26,7 +27,7 @@ _settled: set[int] = set()
 
 
 def settle_core(module: Any, device: int) -> None:
-    """Make wgmma the default core of a device if it works there; checked once in a process.
+    """Make the fastest core that works on a device its default; checked once in a process.
 
     While a CUDA graph is captured nothing can be checked: then the mma core serves the call.
     """
@@ -38,32 +39,34 @@ def settle_core(module: Any, device: int) -> None:
         if device in _settled:
             return
         module.set_device(device)
-        if not module.wgmma_obstacle():
+        if not module.sm90_obstacle():
             _check(module, device)
         _settled.add(device)
 
 
 def _check(module: Any, device: int) -> None:
-    failure = _failure(device)
-    if failure is None:
-        module.trust_wgmma(device)
-        return
-    _log.warning(
-        "InfoNCE on cuda:%d keeps to its mma core, as the check of the faster wgmma core failed: %s"
-        " (%s=mma skips the check)",
-        device,
-        failure,
-        VARIABLE,
-    )
+    for core in _FASTER_CORES:
+        failure = _failure(device, core)
+        if failure is None:
+            module.trust_core(device, core)
+            return
+        _log.warning(
+            "InfoNCE on cuda:%d does not use its fast %s core, as the check failed: %s (%s=mma "
+            "skips the check)",
+            device,
+            core,
+            failure,
+            VARIABLE,
+        )
 
 
-def _failure(device: int) -> str | None:
-    """Return what went wrong in the check; None if the cores agree.
+def _failure(device: int, core: str) -> str | None:
+    """Return what went wrong in the check of a core; None if it agrees with the mma core.
 
     It runs in a process of its own: a kernel that hangs, or reads where it may not, would take the
     CUDA context of this process with it.
     """
-    command = [sys.executable, "-P", "-m", "mirror_train.loss.cuda_check", str(device)]
+    command = [sys.executable, "-P", "-m", "mirror_train.loss.cuda_check", str(device), core]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False

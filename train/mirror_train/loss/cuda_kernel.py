@@ -75,8 +75,9 @@ class CudaKernel:
         wave = self._waves.logsumexp(
             self._tiles(n_rows), self._tiles(len(columns.norms)), symmetric=columns is rows
         )
-        # A maximum and a sum for every row, and for every column, of every tile.
-        partials = empty_like_rows(rows, (2, wave[0] * wave[1], self._cuda.TILE, 2))
+        # A maximum and a sum for every row of every tile, and for every column, some in parts.
+        parts = 1 + self._cuda.COLUMN_PARTS
+        partials = empty_like_rows(rows, (parts, wave[0] * wave[1], self._cuda.TILE, 2))
         state = empty_like_rows(rows, (n_rows, 2))
         n = empty_like_rows(rows, (n_rows,))
         with current_stream(self._cuda, n.device) as stream:

@@ -48,12 +48,14 @@ class CudaPasses:
 
     def forward(self, inputs: Inputs, *, scale: float, variant: Variant) -> Objective:
         """Return what `Passes.forward` says."""
-        z1, z2, hard, _ = inputs
-        batch, ranks = self._prepare(inputs, variant)
+        z1, z2, hard, ids = inputs
+        self._check(inputs)
+        batch = self._batch_of(inputs, variant)
+        ranks = None if ids is None else self._ranks(ids, variant)
         device = z1.device
-        loss = torch.empty((), dtype=torch.float32, device=device)
         weights = torch.empty(batch.losses, dtype=torch.float32, device=device)
-        log_weights = torch.empty(batch.losses, dtype=torch.float32, device=device)
+        log_weights = torch.empty_like(weights)
+        loss = torch.empty((), dtype=torch.float32, device=device)
         workspace = torch.empty(batch.forward_bytes, dtype=torch.uint8, device=device)
         call_on_device(
             self._cuda,
@@ -82,17 +84,12 @@ class CudaPasses:
         scale: float,
         variant: Variant,
     ) -> list[Tensor]:
-        """Return what `Passes.backward` says."""
-        z1, z2, hard, _ = inputs
-        batch, ranks = self._prepare(inputs, variant)
-        given = {"weights": weights, "log_weights": log_weights, "grad_output": grad_output}
-        _check_given(given, batch.losses, z1)
+        """Return what `Passes.backward` says, of inputs and weights that `forward` had or made."""
+        z1, z2, hard, ids = inputs
+        batch = self._batch_of(inputs, variant)
+        ranks = None if ids is None else self._ranks(ids, variant)
         device = z1.device
-        grads = [
-            torch.empty(len(z), z.shape[1], dtype=z.dtype, device=device)
-            for z in (z1, z2, hard)
-            if z is not None
-        ]
+        grads = [torch.empty_like(z) for z in (z1, z2, hard) if z is not None]
         workspace = torch.empty(batch.backward_bytes, dtype=torch.uint8, device=device)
         call_on_device(
             self._cuda,
@@ -113,25 +110,31 @@ class CudaPasses:
         )
         return grads
 
-    def _prepare(self, inputs: Inputs, variant: Variant) -> tuple[_Batch, Tensor | None]:
-        """Check the inputs; return their batch, and the ranks of the ids of all rows."""
+    def _check(self, inputs: Inputs) -> None:
+        """Raise ValueError unless the extension can read the inputs."""
         z1, z2, hard, ids = inputs
         check_blocks([z1, z2] if hard is None else [z1, z2, hard], self._device_type)
-        n, dim = z1.shape
-        if len(z2) != n:
+        n = z1.shape[0]
+        if z2.shape[0] != n:
             raise ValueError(f"z1 and z2 must have as many rows, got {n} and {len(z2)}")
-        one_way = variant == "one_way"
-        n_hard = 0 if hard is None else len(hard)
-        batch = self._batch(n, n_hard, dim, DTYPES[z1.dtype], one_way)
         if ids is None:
-            return batch, None
+            return
         if ids.shape != (n,) or ids.dtype != torch.int64 or ids.device != z1.device:
             raise ValueError(
                 f"ids must be int64 [{n}] on {z1.device}, got {ids.dtype} {list(ids.shape)} on "
                 f"{ids.device}"
             )
+
+    def _batch_of(self, inputs: Inputs, variant: Variant) -> _Batch:
+        z1, _, hard, _ = inputs
+        n, dim = z1.shape
+        n_hard = 0 if hard is None else hard.shape[0]
+        return self._batch(n, n_hard, dim, DTYPES[z1.dtype], variant == "one_way")
+
+    def _ranks(self, ids: Tensor, variant: Variant) -> Tensor:
+        """Return the ranks of the ids of all rows that have one."""
         ranks = rank_ids(ids)
-        return batch, ranks if one_way else ranks.repeat(2)
+        return ranks if variant == "one_way" else ranks.repeat(2)
 
     def _make_batch(self, n: int, n_hard: int, dim: int, dtype: str, one_way: bool) -> _Batch:
         losses = n if one_way else 2 * n
@@ -152,15 +155,3 @@ class CudaPasses:
 
     def _tiles(self, count: int) -> int:
         return -(-count // int(self._cuda.TILE))
-
-
-def _check_given(tensors: dict[str, Tensor], losses: int, z1: Tensor) -> None:
-    """Raise ValueError unless the extension may read the tensors of a backward pass."""
-    for name, tensor in tensors.items():
-        length = 1 if name == "grad_output" else losses
-        alike = tensor.dtype == torch.float32 and tensor.device == z1.device
-        if tensor.numel() != length or not alike or not tensor.is_contiguous():
-            raise ValueError(
-                f"{name} must be {length} contiguous float32 numbers on {z1.device}, got "
-                f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
-            )

@@ -66,9 +66,10 @@ def check_blocks(blocks: Sequence[Tensor], device_type: str | None) -> None:
         raise ValueError(f"embeddings must be float32, float16 or bfloat16, got {first.dtype}")
     if device_type is not None and first.device.type != device_type:
         raise ValueError(f"embeddings must be on a CUDA device, got {first.device}")
+    dtype, device, dim = first.dtype, first.device, first.shape[-1]
     for block in blocks:
-        alike = block.dtype == first.dtype and block.device == first.device
-        if block.ndim != 2 or block.shape[1:] != first.shape[1:] or not alike:
+        alike = block.dtype == dtype and block.device == device
+        if block.ndim != 2 or block.shape[1] != dim or not alike:
             raise ValueError(
                 f"blocks must share D, dtype and device, got {_described(first)} and "
                 f"{_described(block)}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from mirror_train.loss.distributed import Gathered
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """The arguments of the loss that are not tensors; `kernel` is never "auto"."""
 
     temperature: float
