@@ -18,7 +18,7 @@ from mirror_rt.masking import SpanMask
 from mirror_rt.schema import Rule
 
 Level = Literal["word", "phrase", "sentence"]
-Loss = Literal["ntxent", "decoupled", "one_way", "multi_similarity"]
+Loss = Literal["ntxent", "decoupled", "one_way", "first_view", "multi_similarity"]
 ViewMask = Literal[SpanMask, "tokens"]
 RecipePooling = Literal[Pooling, "auto"]
 # Numbers with their ranges, which `check_rules` checks.
@@ -46,8 +46,9 @@ class Recipe:
         dropout: rate of every dropout of the model, 0 .. 1.
         pooling: the pooling for base models that declare none; `auto` for that of the papers (see
             `mirror_train.training.tune.tuned_pooling`).
-        loss: InfoNCE variant (see `mirror_train.infonce`), or `multi_similarity` on hard triplets
-            (see `mirror_train.loss.multi_similarity`).
+        loss: InfoNCE variant (see `mirror_train.infonce`), with the first view's rows alone as anchors
+            (see `mirror_train.loss.first_view`), or `multi_similarity` on hard triplets (see
+            `mirror_train.loss.multi_similarity`).
         max_length: the most tokens of a training string, special tokens included.
         epochs: number of passes over the strings.
         batch_size: number of strings in a batch; InfoNCE sees twice as many rows.
