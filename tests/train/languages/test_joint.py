@@ -5,11 +5,15 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from command_errors import one_line_error
 from mirror_rt import ConfigError
-from mirror_train import word_list
+from mirror_train import load_recipe, word_list
 from mirror_train.cli.tune_languages import language_tags
+from mirror_train.compute.processes import Processes
+from mirror_train.data.batches import Batches
+from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
 from mirror_train.languages.joint import joint_data
 from mirror_train.languages.retrieval import hold_out
@@ -25,6 +29,8 @@ def test_shares_follow_the_temperature():
     only = set(sources["fr"].first) - set(sources["en"].first)
     assert {balanced.first.count(word) for word in only} == {2, 3}  # 250 of 100
     assert joint_data(sources, temperature=1e9, seed=0).source == "en 500, fr 500"
+    fewer = joint_data(sources, temperature=2, seed=0, pairs=400)
+    assert fewer.source == "en 300, fr 100"
     assert balanced == joint_data(sources, temperature=2, seed=0)
     assert balanced.first != joint_data(sources, temperature=2, seed=1).first
     with pytest.raises(ConfigError, match=r"must be at least 1, got 0\.5"):
@@ -39,6 +45,20 @@ def test_translations_and_repetitions_are_not_negatives():
     assert group["the"] == group["le"] == group["la"] != group["of"]
     assert group["of"] == group["de"]
     assert data.first is not data.second
+
+
+def test_a_chain_through_all_pairs_leaves_negatives():
+    """Pairs of a long chain are negatives of each other, unless they meet in the batch."""
+    chain = TrainingData.of_pairs([(f"w{i}", f"w{i + 1}") for i in range(400)], "chain")
+    assert len({*chain.group_ids}) == 1
+    batches = Batches(chain, load_recipe("word"), loss_batch=100, seed=0, mask_token="[MASK]",
+                      processes=Processes(torch.device("cpu")))  # fmt: skip
+    batch = batches[0]
+    group = dict(zip(batch.texts[:100], batch.group_ids.tolist(), strict=True))
+    assert len({*group.values()}) > 50
+    neighbours = [int(word[1:]) for word in group if f"w{int(word[1:]) + 1}" in group]
+    assert neighbours
+    assert all(group[f"w{i}"] == group[f"w{i + 1}"] for i in neighbours)
 
 
 def test_one_encoder_for_two_languages(cli, tiny_bert, tmp_path):

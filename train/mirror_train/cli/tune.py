@@ -157,6 +157,12 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
         "each language and FreeDict's dictionaries between them",
     )
     group.add_argument(
+        "--pairs",
+        type=int,
+        metavar="N",
+        help="with --joint: pairs of an epoch (default: as many as there are)",
+    )
+    group.add_argument(
         "--share-temperature",
         type=float,
         default=SHARE_TEMPERATURE,

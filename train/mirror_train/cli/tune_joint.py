@@ -102,7 +102,12 @@ def joint_run(arguments: argparse.Namespace) -> JointRun:
     for name, entries in _pairs(arguments, tags).items():
         sources[name], out = hold_out(name, entries, seed=arguments.seed)
         held.append(out)
-    data = joint_data(sources, temperature=arguments.share_temperature, seed=arguments.seed)
+    data = joint_data(
+        sources,
+        temperature=arguments.share_temperature,
+        seed=arguments.seed,
+        pairs=arguments.pairs,
+    )
     if is_first_process() and not arguments.json:
         print(f"{len(data)} pairs: {data.source}")
     return JointRun(data, held)
