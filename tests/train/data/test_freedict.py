@@ -9,7 +9,7 @@ from mirror_train.data.freedict import _DIGITS, installed_dictionaries, read_fre
 
 ENTRIES = {
     "00databaseinfo": "00-database-info\nEnglish-French FreeDict Dictionary\n",
-    "house": "house /haus/ <n>\n1. maison <fem>, demeure\na building\n2. Chambre\nof a parliament\n",
+    "house": "house /haus/ <n>\n1. maison <fem>, demeure\na building\n2. Chambre\n",
     "Water": "Water /wɔːtər/\neau\n",
     "zxqvy": "zxqvy\nmaison\n",
     "table": "table\ntable\n",
@@ -47,7 +47,7 @@ def test_installed_between_the_languages_of_a_run(tmp_path, monkeypatch):
 
 def test_what_is_no_dictionary_is_refused(tmp_path):
     path = write(tmp_path, packed=False)
-    with pytest.raises(DataError, match="entries of .* cannot be read"):
+    with pytest.raises(DataError, match="cannot be read"):
         read_freedict(path, ("en", "fr"))
     path = write(tmp_path)
     path.write_text("house\t?\n")

@@ -126,7 +126,10 @@ def test_all_means_the_languages_of_wordfreq():
         (["--joint", "--lang", "en"], "--joint needs two languages"),
         (["--joint", "--words", "en"], "--joint goes with --lang TAG,TAG"),
         (["--joint", "--lang", "en,fr", "--words", "."], "--words . has no en.txt"),
-        (["--words", "en", "--dictionary", "x.tsv"], "--dictionary and --installed go with --joint"),
+        (
+            ["--words", "en", "--dictionary", "x.tsv"],
+            "--dictionary and --installed go with --joint",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(cli, tiny_bert, tmp_path, monkeypatch, options, contains):

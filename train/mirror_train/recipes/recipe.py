@@ -46,8 +46,8 @@ class Recipe:
         dropout: rate of every dropout of the model, 0 .. 1.
         pooling: the pooling for base models that declare none; `auto` for that of the papers (see
             `mirror_train.training.tune.tuned_pooling`).
-        loss: InfoNCE variant (see `mirror_train.infonce`), with the first view's rows alone as anchors
-            (see `mirror_train.loss.first_view`), or `multi_similarity` on hard triplets (see
+        loss: InfoNCE variant (see `mirror_train.infonce`), `first_view` (see
+            `mirror_train.loss.first_view`), or `multi_similarity` on hard triplets (see
             `mirror_train.loss.multi_similarity`).
         max_length: the most tokens of a training string, special tokens included.
         epochs: number of passes over the strings.
