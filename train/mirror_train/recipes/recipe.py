@@ -60,6 +60,8 @@ class Recipe:
             the views then differ by masking alone).
         whitening: power of a whitening layer that is fitted to the base model's vectors of the
             strings (see `mirror_train.training.whitening`), 0 .. 1; 0 for none.
+        frozen_layers: number of the model's first layers that are not trained, nor then are its
+            embeddings; 0 to train all.
         span_probability: with the span_mask `tokens`, of the geometric distribution that the
             length of a span is drawn from, 0 .. 1; characters do not use it.
         ms_alpha: alpha of `multi_similarity`, the weight of positives; other losses do without this
@@ -84,6 +86,7 @@ class Recipe:
     drophead: Rate = 0.0
     same_dropout: bool = False
     whitening: Annotated[float, Rule("in 0 .. 1", lambda power: 0 <= power <= 1)] = 0.0
+    frozen_layers: Annotated[int, least(0)] = 0
     span_probability: Annotated[
         float, Rule("greater than 0 and less than 1", lambda value: 0 < value < 1)
     ] = 0.3
