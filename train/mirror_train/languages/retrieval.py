@@ -9,8 +9,8 @@ import numpy as np
 
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
 
-_SHARE, _MOST_WORDS = 20, 100  # one word of 20 is held out, at most 100
-_MOST_OTHERS = 500  # words to choose among, beside the right ones
+_SHARE, _MOST_WORDS = 20, 50  # one word of 20 is held out, at most 50
+_MOST_OTHERS = 150  # words to choose among, beside the right ones
 
 Entries = Sequence[tuple[str, str]]
 
@@ -47,7 +47,7 @@ class HeldOut:
 def hold_out(name: str, entries: Entries, *, seed: int) -> tuple[list[tuple[str, str]], HeldOut]:
     """Split the entries of a source into those to tune on and those to measure with.
 
-    One in 20 of the words that are translated, at most 100, is held out, with all entries that it
+    One in 20 of the words that are translated, at most 50, is held out, with all entries that it
     is in, so that no encoder sees it in a pair of this source.
     """
     words = list(dict.fromkeys(word for word, _ in entries))
