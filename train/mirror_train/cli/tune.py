@@ -153,8 +153,8 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--installed",
         action="store_true",
-        help="with --joint: further pairs from what the system has, synonyms of the thesaurus of "
-        "each language and FreeDict's dictionaries between them",
+        help="with --joint: FreeDict's dictionaries that the system has as further pairs, and its "
+        "thesauri to measure with",
     )
     group.add_argument(
         "--pairs",
@@ -225,7 +225,9 @@ def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> 
     from mirror_train.compute.processes import is_first_process
 
     name, reason = ("word", "for words")
-    if arguments.thesaurus is not None:
+    if arguments.joint:
+        name, reason = ("joint", "for one encoder of many languages")
+    elif arguments.thesaurus is not None:
         name, reason = ("synonyms", "for the synonyms of a thesaurus")
     elif data is not None:
         name, reason = default_recipe(data, arguments.data_format)

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -99,9 +99,11 @@ def joint_run(arguments: argparse.Namespace) -> JointRun:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
     sources: dict[str, TrainingData | Entries] = {tag: _words(arguments, tag) for tag in tags}
     held = []
-    for name, entries in _pairs(arguments, tags).items():
+    for name, entries in _dictionaries(arguments, tags).items():
         sources[name], out = hold_out(name, entries, seed=arguments.seed)
         held.append(out)
+    for name, entries in (_thesauri(tags) if arguments.installed else {}).items():
+        held.append(hold_out(name, entries, seed=arguments.seed)[1])
     data = joint_data(
         sources,
         temperature=arguments.share_temperature,
@@ -119,30 +121,41 @@ def _words(arguments: argparse.Namespace, tag: str) -> TrainingData:
     return load_training_data(find_strings(Path(arguments.words), tag), language=tag)
 
 
-def _pairs(arguments: argparse.Namespace, tags: list[str]) -> dict[str, Entries]:
-    """Return the entries of the dictionaries given, and with --installed of what is installed."""
+def _dictionaries(arguments: argparse.Namespace, tags: list[str]) -> dict[str, Entries]:
+    """Return the entries of the dictionaries given, and with --installed of those installed."""
     found: dict[str, Entries] = {
         path.name: read_lexicon(path) for path in arguments.dictionary or []
     }
-    return found | _installed(tags) if arguments.installed else found
-
-
-def _installed(tags: list[str]) -> dict[str, Entries]:
-    """Read the dictionaries and thesauri that the system has; warn of those that cannot be used."""
-    readers: dict[str, Callable[[], Entries]] = {}
+    if not arguments.installed:
+        return found
+    readers = {}
     for name, path in installed_dictionaries(tags).items():
         source, target = name.split("-")
         readers[f"{name} FreeDict"] = partial(read_freedict, path, (source, target))
+    return found | _usable(readers)
+
+
+def _thesauri(tags: list[str]) -> dict[str, Entries]:
+    """Return the synonyms of the installed thesauri, which measure the run and are not tuned on.
+
+    Synonyms among the pairs lowered the similarity of words on the development halves.
+    """
+    readers = {}
     for tag in tags:
         with contextlib.suppress(ConfigError):
             find_thesaurus(tag)
             readers[f"{tag} synonyms"] = partial(_synonyms, tag)
+    return _usable(readers)
+
+
+def _usable(readers: Mapping[str, Callable[[], Entries]]) -> dict[str, Entries]:
+    """Read what can be read, and warn of the rest."""
     found = {}
     for name, read in readers.items():
         try:
             found[name] = read()
         except DataError as error:
-            logger.warning("%s are left out: %s", name, error)
+            logger.warning("%s left out: %s", name, error)
     return found
 
 
