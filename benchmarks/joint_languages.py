@@ -31,10 +31,10 @@ def command(*arguments):
     subprocess.run([sys.executable, "-m", "mirror_rt.cli", *map(str, arguments)], check=True)
 
 
-def export(model, out):
+def export(model, out, *options):
     """Export a model once."""
     if not out.exists():
-        command("export", model, "--out", out, "--precision", "fp32")
+        command("export", model, "--out", out, "--precision", "fp32", *options)
     return out
 
 
@@ -56,6 +56,7 @@ def serve(bundle, texts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", required=True)
+    parser.add_argument("--pooling", default="mean", help="of the base model (default: mean)")
     parser.add_argument("--work", required=True, type=Path)
     arguments, options = parser.parse_known_args()
     tuned = arguments.work / "tuned"
@@ -63,9 +64,10 @@ def main():
         command(*("tune", arguments.base, "--lang", "all", "--joint", "--installed", "--resume"),
                 *("--out", tuned), *options)  # fmt: skip
     texts = {tag: word_list(tag, top=TEXTS).first for tag in listed_languages()}
+    base = export(arguments.base, arguments.work / "base", "--pooling", arguments.pooling)
     found = {
-        name: serve(export(model, arguments.work / f"{name}-bundle"), texts)
-        for name, model in {"base": arguments.base, "joint": tuned}.items()
+        "base": serve(base, texts),
+        "joint": serve(export(tuned, arguments.work / "joint"), texts),
     }
     print("| served | languages answered | memory, MB |\n|---|---|---|")
     for name, (answered, size) in found.items():
