@@ -209,8 +209,8 @@ def test_bfloat16_of_large_numbers(tiny_bert, tmp_path):
     assert kept.startswith("attention")
     encoder = Encoder.load(tmp_path / "b", variant="fp32", threads=1)
     found = evaluator(tmp_path / "b" / variant.file)
-    arrays = batch(encoder, TEXTS)
-    vectors, *_ = found.run(None, {name: arrays[name] for name in found.input_names})
+    feeds = graph_inputs(batch(encoder, TEXTS), found.input_names)
+    vectors, *_ = found.run(None, feeds)
     assert (vectors * encoder.encode(TEXTS)).sum(1).min() > 0.999
 
 
@@ -274,8 +274,8 @@ def test_islands(exported, variant, kind, attention):
         assert kinds[single] == {1}
     assert kinds["MatMul"] == {kind, 10}
     assert kinds[attention] == {10}
-    for half in ("BiasGelu", "Gather"):
-        assert kinds[half] == {kind}
+    assert kinds["BiasGelu"] == {kind}
+    assert kind in kinds["Gather"]  # another one restores the padding of what is pooled
 
 
 @functools.cache

@@ -169,20 +169,20 @@ def test_the_regulariser_lowers_the_contrastive_loss(cf, tiny_bert, tmp_path):
         encoder = TorchEncoder.load(folder)
         cut = [text.rpartition(" ")[0] + " x" for text in STRINGS]
         z = torch.from_numpy(encoder.encode([*STRINGS, *cut])).double()
-        return naive_ntxent(z, 0.04)
+        return naive_mirror(z, 0.04)
 
     assert loss(strong.out) < loss(plain.out)
 
 
-def naive_ntxent(z, temperature):
-    """NT-Xent as it is written down, in float64."""
+def naive_mirror(z, temperature):
+    """L_mirror as it is written down, in float64: the first view's rows among all others."""
     z = z / z.norm(dim=1, keepdim=True)
     s, n = (z @ z.T / temperature).tolist(), len(z)
     terms = []
-    for i in range(n):
+    for i in range(n // 2):
         others = [math.exp(s[i][j]) for j in range(n) if j != i]
-        terms.append(-math.log(math.exp(s[i][(i + n // 2) % n]) / sum(others)))
-    return sum(terms) / n
+        terms.append(-math.log(math.exp(s[i][i + n // 2]) / sum(others)))
+    return sum(terms) / len(terms)
 
 
 def regularised(tiny_bert, recipe):
@@ -210,7 +210,7 @@ def test_the_joint_loss_is_the_formula(tiny_bert, joint):
     z = flow(torch.from_numpy(x).double()).detach()
     density = -0.5 * (z[:8] ** 2).sum(dim=1) - 16 * math.log(2 * math.pi)
     nats = -(density + flow.log_determinant().detach()).mean()
-    expected = 0.7 * naive_ntxent(z, mirror.temperature) + float(nats) / (32 * math.log(2))
+    expected = 0.7 * naive_mirror(z, mirror.temperature) + float(nats) / (32 * math.log(2))
     flow.float()
     assert fit.run().losses[0] == pytest.approx(expected, abs=1e-4)
 

@@ -1,13 +1,22 @@
 """tune --lang TAG,TAG --joint: one encoder for many languages."""
 
 import json
+import re
 
+import numpy as np
 import pytest
+import torch
 
 from command_errors import one_line_error
 from mirror_rt import ConfigError
-from mirror_train import word_list
+from mirror_train import load_recipe, word_list
+from mirror_train.cli.tune_languages import language_tags
+from mirror_train.compute.processes import Processes
+from mirror_train.data.batches import Batches
+from mirror_train.data.training_data import TrainingData
+from mirror_train.languages.base_models import load_languages
 from mirror_train.languages.joint import joint_data
+from mirror_train.languages.retrieval import hold_out
 
 
 def test_shares_follow_the_temperature():
@@ -20,6 +29,8 @@ def test_shares_follow_the_temperature():
     only = set(sources["fr"].first) - set(sources["en"].first)
     assert {balanced.first.count(word) for word in only} == {2, 3}  # 250 of 100
     assert joint_data(sources, temperature=1e9, seed=0).source == "en 500, fr 500"
+    fewer = joint_data(sources, temperature=2, seed=0, pairs=400)
+    assert fewer.source == "en 300, fr 100"
     assert balanced == joint_data(sources, temperature=2, seed=0)
     assert balanced.first != joint_data(sources, temperature=2, seed=1).first
     with pytest.raises(ConfigError, match=r"must be at least 1, got 0\.5"):
@@ -36,17 +47,77 @@ def test_translations_and_repetitions_are_not_negatives():
     assert data.first is not data.second
 
 
+def test_a_chain_through_all_pairs_leaves_negatives():
+    """Pairs of a long chain are negatives of each other, unless they meet in the batch."""
+    chain = TrainingData.of_pairs([(f"w{i}", f"w{i + 1}") for i in range(400)], "chain")
+    assert len({*chain.group_ids}) == 1
+    batches = Batches(chain, load_recipe("word"), loss_batch=100, seed=0, mask_token="[MASK]",
+                      processes=Processes(torch.device("cpu")))  # fmt: skip
+    batch = batches[0]
+    group = dict(zip(batch.texts[:100], batch.group_ids.tolist(), strict=True))
+    assert len({*group.values()}) > 50
+    neighbours = [int(word[1:]) for word in group if f"w{int(word[1:]) + 1}" in group]
+    assert neighbours
+    assert all(group[f"w{i}"] == group[f"w{i + 1}"] for i in neighbours)
+
+
 def test_one_encoder_for_two_languages(cli, tiny_bert, tmp_path):
     dictionary = tmp_path / "en-fr.tsv"
-    dictionary.write_text("the\tle\nwater\teau\n", encoding="utf-8")
+    entries = [("the", "le"), ("water", "eau"), ("water", "flot"), ("bread", "pain")]
+    dictionary.write_text("".join(f"{a}\t{b}\n" for a, b in entries), encoding="utf-8")
     options = ("--recipe", "word", "--top", 120, "--batch-size", 40, "--epochs", 1, "--out")
     result = cli("tune", tiny_bert, "--lang", "en,fr", "--joint", "--dictionary", dictionary,
                  *options, tmp_path / "out")  # fmt: skip
     assert result.code == 0, result.err
     manifest = json.loads((tmp_path / "out/mirror.json").read_text())
     assert manifest["language"] is None
-    assert manifest["data"]["source"].startswith("en 114, fr 114, en-fr.tsv 15")
+    assert manifest["data"]["source"].startswith("en 11")
+    assert "en-fr.tsv" in manifest["data"]["source"]
     assert manifest["training"]["steps"] == 6
+    assert re.search(r"en-fr.tsv  +[12]  +[01]\.\d{3}  +[01]\.\d{3}\n", result.out)
+
+
+def test_what_the_system_has(cli, tiny_bert, tmp_path, monkeypatch, caplog):
+    synonyms = "UTF-8\nbig|1\n-|large\nlarge|1\n-|big\nlittle|1\n-|small\nsmall|1\n-|little\n"
+    (tmp_path / "th_en_US_v2.dat").write_text(synonyms)
+    (tmp_path / "th_fr_FR_v2.dat").write_text("UTF-8\nbroken\n")
+    monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))
+    monkeypatch.setenv("MIRROR_RT_DICTIONARIES", str(tmp_path))
+    options = ("--joint", "--installed", "--recipe", "word", "--top", 60, "--batch-size", 40)
+    result = cli("tune", tiny_bert, "--lang", "en,fr", *options, "--epochs", 1,
+                 "--out", tmp_path / "out", "--json")  # fmt: skip
+    assert result.code == 0, result.err
+    assert "fr synonyms left out: " in caplog.text
+    (row,) = json.loads(result.out[result.out.index("[") :])
+    assert row["source"] == "en synonyms"
+    assert row["held_out"] == 1
+    assert 0 < row["before"] <= 1
+    assert 0 < row["after"] <= 1
+
+
+def test_held_out_words_are_in_no_pair_to_tune_on():
+    entries = [(f"w{i}", f"t{i % 30}") for i in range(60)] + [("x", "w3"), ("y", "w7")]
+    kept, held = hold_out("en-fr", entries, seed=1)
+    words = {word for word, _ in held.entries}
+    assert len(words) == 3
+    assert not words & {word for pair in kept for word in pair}
+    assert {*kept, *held.entries} <= {*entries}
+
+    class Exact:
+        """Gives each word of an entry and its translation one direction."""
+
+        def encode(self, texts, **options):
+            group = {word: row for row, (word, _) in enumerate(held.entries)}
+            group |= {answer: row for row, (_, answer) in enumerate(held.entries)}
+            return np.eye(len(entries))[[group.get(text, -1) for text in texts]]
+
+    assert held.reciprocal_rank(Exact()) == 1
+
+
+def test_all_means_the_languages_of_wordfreq():
+    tags = language_tags("all", load_languages())
+    assert len(tags) >= 40
+    assert {"en", "fr", "zh", "ur"} <= {*tags}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +126,10 @@ def test_one_encoder_for_two_languages(cli, tiny_bert, tmp_path):
         (["--joint", "--lang", "en"], "--joint needs two languages"),
         (["--joint", "--words", "en"], "--joint goes with --lang TAG,TAG"),
         (["--joint", "--lang", "en,fr", "--words", "."], "--words . has no en.txt"),
-        (["--words", "en", "--dictionary", "x.tsv"], "--dictionary goes with --joint"),
+        (
+            ["--words", "en", "--dictionary", "x.tsv"],
+            "--dictionary and --installed go with --joint",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(cli, tiny_bert, tmp_path, monkeypatch, options, contains):

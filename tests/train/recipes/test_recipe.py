@@ -25,7 +25,7 @@ def test_the_first_step_of_bert_cf():
     recipe = load_recipe("cf")
     assert (recipe.span_mask, recipe.span_probability, recipe.span_length) == ("tokens", 0.3, 5)
     assert (recipe.batch_size, recipe.learning_rate, recipe.weight_decay) == (16, 1e-4, 0.01)
-    assert (recipe.dropout, recipe.pooling, recipe.loss) == (0.1, "mean", "ntxent")
+    assert (recipe.dropout, recipe.pooling, recipe.loss) == (0.1, "mean", "first_view")
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,17 @@ def test_every_loss_and_masking_trains(data, configure, loss, span_mask):
     assert len(tune(data, configure(recipe=recipe)).stats.losses) == 10
 
 
+def test_frozen_layers_and_embeddings_stay(data, configure, tiny_bert):
+    out = tune(data, configure(recipe={"frozen_layers": 1, "epochs": 1})).out
+    before, after = (AutoModel.from_pretrained(one).state_dict() for one in (tiny_bert, out))
+    kept = [name for name in before if not name.startswith("pooler")]
+    changed = {name for name in kept if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(name.startswith("encoder.layer.1.") for name in changed)
+    with pytest.raises(ConfigError, match="has 2 layers, of which one at least has to be trained"):
+        tune(data, configure("none", recipe={"frozen_layers": 2}))
+
+
 def test_mean_with_padding_pads_everywhere(data, configure):
     out = tune(data, configure(pooling="mean-with-padding", recipe={"epochs": 1})).out
     encoder = TorchEncoder.load(out)

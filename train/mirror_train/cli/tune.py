@@ -20,7 +20,7 @@ from mirror_train.cli.training_options import (
     given_config,
     print_result,
 )
-from mirror_train.cli.tune_joint import JOINT_BASE, SHARE_TEMPERATURE, joint_strings
+from mirror_train.cli.tune_joint import JOINT_BASE, SHARE_TEMPERATURE, JointRun, joint_run
 from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
 from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
@@ -159,6 +159,18 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
         help="with --joint: word TAB translation on each line, further pairs; several may be given",
     )
     group.add_argument(
+        "--installed",
+        action="store_true",
+        help="with --joint: FreeDict's dictionaries that the system has as further pairs, and its "
+        "thesauri to measure with",
+    )
+    group.add_argument(
+        "--pairs",
+        type=int,
+        metavar="N",
+        help="with --joint: pairs of an epoch (default: as many as there are)",
+    )
+    group.add_argument(
         "--share-temperature",
         type=float,
         default=SHARE_TEMPERATURE,
@@ -177,12 +189,12 @@ def run(arguments: argparse.Namespace) -> None:
     changes = given_values(Recipe, from_arguments(arguments), leave_out=_NO_OVERRIDES)
     file = arguments.thesaurus or (arguments.data is not None and not arguments.data.is_dir())
     many = arguments.lang is not None and not file
-    data = None
+    data, joint = None, None
     if arguments.joint:
-        data, many = joint_strings(arguments), False
-        arguments.model = arguments.model or JOINT_BASE
-    elif arguments.dictionary:
-        raise ConfigError("--dictionary goes with --joint")
+        joint, many = joint_run(arguments), False
+        data, arguments.model = joint.data, arguments.model or JOINT_BASE
+    elif arguments.dictionary or arguments.installed:
+        raise ConfigError("--dictionary and --installed go with --joint")
     elif not many:
         _check_one_language(arguments)
     if cluster.engine and not many:
@@ -199,16 +211,24 @@ def run(arguments: argparse.Namespace) -> None:
     config = with_base(config, arguments.model, data.language)
     if arguments.model is None and data.language is not None and is_first_process():
         print(f"base model {config.model}, for {data.language} (--model names another)")
-    report = tune(data, config, on_base=partial(_warn, data, config))
-    if is_first_process():
+    report = tune(data, config, on_base=partial(_look_at, data, config, joint))
+    if not is_first_process():
+        return
+    if joint is not None:
+        joint.print_result(config, as_json=arguments.json)
+    if not arguments.json:
         print_result(report)
 
 
-def _warn(data: TrainingData, config: TuneConfig, base: Pretrained) -> None:
+def _look_at(
+    data: TrainingData, config: TuneConfig, joint: JointRun | None, base: Pretrained
+) -> None:
     from mirror_train.languages.fit import run_warnings
 
     for warning in run_warnings(data, base, config, load_languages()):
         logger.warning("%s", warning)
+    if joint is not None:
+        joint.measure_base(base, config)
 
 
 def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> str:
@@ -216,7 +236,9 @@ def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> 
     from mirror_train.compute.processes import is_first_process
 
     name, reason = ("word", "for words")
-    if arguments.thesaurus is not None:
+    if arguments.joint:
+        name, reason = ("joint", "for one encoder of many languages")
+    elif arguments.thesaurus is not None:
         name, reason = ("synonyms", "for the synonyms of a thesaurus")
     elif data is not None:
         name, reason = default_recipe(data, arguments.data_format)

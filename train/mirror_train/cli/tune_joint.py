@@ -1,22 +1,84 @@
-"""Read the strings of `mirror-rt tune --lang TAG,... --joint`, which tunes one encoder for all."""
+"""The command `mirror-rt tune --lang TAG,... --joint`, which tunes one encoder for all of them."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.cli.common import format_table
+from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.lexicon import read_lexicon
 from mirror_train.cli.tune_languages import find_strings, language_tags
+from mirror_train.data.freedict import installed_dictionaries, read_freedict
+from mirror_train.data.installed_thesauri import find_thesaurus
 from mirror_train.data.strings import load_training_data, word_list
+from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
+
+if TYPE_CHECKING:
+    from mirror_rt.encoding.batch_encoder import EmbeddingModel
+    from mirror_train.languages.joint import Entries
+    from mirror_train.languages.retrieval import HeldOut
+    from mirror_train.model.pretrained import Pretrained
+    from mirror_train.training.run_config import TuneConfig
 
 # A model of the table that knows all of its languages, and the share of the sources by default.
 JOINT_BASE, SHARE_TEMPERATURE = "multilingual-e5-small", 2.0
 
+logger = logging.getLogger("mirror_train")
 
-def joint_strings(arguments: argparse.Namespace) -> TrainingData:
+
+@dataclass(slots=True)
+class JointRun:
+    """The strings of all languages, and what is held out of them to measure the result with."""
+
+    data: TrainingData
+    held: list[HeldOut]
+    before: list[float] = field(default_factory=list)
+
+    def measure_base(self, base: Pretrained, config: TuneConfig) -> None:
+        """Measure the base model, with the pooling that it declares, else the mean."""
+        from mirror_train.compute.precision import resolve_device
+        from mirror_train.model.declared_modules import declared_head
+        from mirror_train.model.pooling_head import Head
+        from mirror_train.model.torch_encoder import TorchEncoder
+
+        head = declared_head(base.folder) or Head(["mean"])
+        self.before = self._ranks(
+            TorchEncoder(base, head=head, device=resolve_device(config.device))
+        )
+
+    def print_result(self, config: TuneConfig, *, as_json: bool) -> None:
+        """Measure what the run wrote, and print the table."""
+        from mirror_train.model.torch_encoder import TorchEncoder
+
+        after = self._ranks(TorchEncoder.load(config.out, device=config.device))
+        rows = [
+            {"source": one.name, "held_out": len(one.entries), "before": before, "after": rank}
+            for one, before, rank in zip(self.held, self.before, after, strict=True)
+        ]
+        if as_json:
+            print(json.dumps(rows, indent=2))
+        elif rows:
+            header = ["held out of", "entries", "reciprocal rank before", "after"]
+            print(format_table(header, [
+                [str(row["source"]), str(row["held_out"]), f"{row['before']:.3f}",
+                 f"{row['after']:.3f}"] for row in rows
+            ]))  # fmt: skip
+
+    def _ranks(self, model: EmbeddingModel) -> list[float]:
+        return [one.reciprocal_rank(model) for one in self.held]
+
+
+def joint_run(arguments: argparse.Namespace) -> JointRun:
     """Read and join the strings of the languages, and the entries of the dictionaries.
 
     Raises:
@@ -25,26 +87,78 @@ def joint_strings(arguments: argparse.Namespace) -> TrainingData:
         DataError: a file cannot be used.
     """
     from mirror_train.compute.processes import is_first_process
-    from mirror_train.languages.joint import Entries, joint_data
+    from mirror_train.languages.joint import joint_data
+    from mirror_train.languages.retrieval import hold_out
 
-    if arguments.lang is None or arguments.data is not None or arguments.json:
-        raise ConfigError("--joint goes with --lang TAG,TAG, without --data and --json")
-    tags = language_tags(arguments.lang, load_languages(arguments.recipes).find)
+    if arguments.lang is None or arguments.data is not None:
+        raise ConfigError("--joint goes with --lang TAG,TAG, without --data")
+    tags = language_tags(arguments.lang, load_languages(arguments.recipes))
     if len(tags) < 2:
         raise ConfigError("--joint needs two languages: --lang en,fr for example")
     if arguments.words is not None and arguments.top is not None:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
-    sources: dict[str, TrainingData | Entries] = {}
-    for tag in tags:
-        if arguments.words is None:
-            top = 10_000 if arguments.top is None else arguments.top
-            sources[tag] = word_list(tag, top=top)
-        else:
-            path = find_strings(Path(arguments.words), tag)
-            sources[tag] = load_training_data(path, language=tag)
-    for path in arguments.dictionary or []:
-        sources[path.name] = read_lexicon(path)
-    data = joint_data(sources, temperature=arguments.share_temperature, seed=arguments.seed)
-    if is_first_process():
+    sources: dict[str, TrainingData | Entries] = {tag: _words(arguments, tag) for tag in tags}
+    held = []
+    for name, entries in _dictionaries(arguments, tags).items():
+        sources[name], out = hold_out(name, entries, seed=arguments.seed)
+        held.append(out)
+    for name, entries in (_thesauri(tags) if arguments.installed else {}).items():
+        held.append(hold_out(name, entries, seed=arguments.seed)[1])
+    data = joint_data(
+        sources,
+        temperature=arguments.share_temperature,
+        seed=arguments.seed,
+        pairs=arguments.pairs,
+    )
+    if is_first_process() and not arguments.json:
         print(f"{len(data)} pairs: {data.source}")
-    return data
+    return JointRun(data, held)
+
+
+def _words(arguments: argparse.Namespace, tag: str) -> TrainingData:
+    if arguments.words is None:
+        return word_list(tag, top=10_000 if arguments.top is None else arguments.top)
+    return load_training_data(find_strings(Path(arguments.words), tag), language=tag)
+
+
+def _dictionaries(arguments: argparse.Namespace, tags: list[str]) -> dict[str, Entries]:
+    """Return the entries of the dictionaries given, and with --installed of those installed."""
+    found: dict[str, Entries] = {
+        path.name: read_lexicon(path) for path in arguments.dictionary or []
+    }
+    if not arguments.installed:
+        return found
+    readers = {}
+    for name, path in installed_dictionaries(tags).items():
+        source, target = name.split("-")
+        readers[f"{name} FreeDict"] = partial(read_freedict, path, (source, target))
+    return found | _usable(readers)
+
+
+def _thesauri(tags: list[str]) -> dict[str, Entries]:
+    """Return the synonyms of the installed thesauri, which measure the run and are not tuned on.
+
+    Synonyms among the pairs lowered the similarity of words on the development halves.
+    """
+    readers = {}
+    for tag in tags:
+        with contextlib.suppress(ConfigError):
+            find_thesaurus(tag)
+            readers[f"{tag} synonyms"] = partial(_synonyms, tag)
+    return _usable(readers)
+
+
+def _usable(readers: Mapping[str, Callable[[], Entries]]) -> dict[str, Entries]:
+    """Read what can be read, and warn of the rest."""
+    found = {}
+    for name, read in readers.items():
+        try:
+            found[name] = read()
+        except DataError as error:
+            logger.warning("%s left out: %s", name, error)
+    return found
+
+
+def _synonyms(tag: str) -> Entries:
+    data = load_thesaurus(tag)
+    return list(zip(data.first, data.second, strict=True))

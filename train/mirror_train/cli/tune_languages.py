@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,12 @@ from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.data.installed_thesauri import find_thesaurus
-from mirror_train.data.strings import has_word_list, load_training_data, word_list
+from mirror_train.data.strings import (
+    has_word_list,
+    listed_languages,
+    load_training_data,
+    word_list,
+)
 from mirror_train.data.thesaurus import FREQUENT
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
@@ -72,7 +77,7 @@ def first_strings(arguments: argparse.Namespace) -> TrainingData | None:
     """Return the strings of the first language; None for frequent words."""
     if arguments.words is None:
         return None
-    tag = language_tags(arguments.lang, load_languages(arguments.recipes).find)[0]
+    tag = language_tags(arguments.lang, load_languages(arguments.recipes))[0]
     path = _find(Path(arguments.words), ("{}.txt",), tag)
     return None if path is None else load_training_data(path)
 
@@ -99,7 +104,7 @@ def _jobs(
     arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
     table = load_languages(arguments.recipes)
-    tags = language_tags(arguments.lang, table.find)
+    tags = language_tags(arguments.lang, table)
     rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
     if arguments.recipe != template.recipe.level:  # --recipe overrides the table
         changed: dict[str, Any] = {"recipe": template.recipe, "level_pooling": None}
@@ -172,13 +177,18 @@ def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["au
     return row.pooling
 
 
-def language_tags(text: str, find: Callable[[str], str]) -> list[str]:
-    """Return the languages of the command line; refuse unknown ones and repetitions."""
+def language_tags(text: str, table: LanguageTable) -> list[str]:
+    """Return the languages of the command line; refuse unknown ones and repetitions.
+
+    `all` means every language of the table that wordfreq has a list of words of its own for.
+    """
+    if text.strip() == "all":
+        return [tag for tag in listed_languages() if tag in table.languages]
     given = [tag.strip() for tag in text.split(",") if tag.strip()]
     if not given:
-        raise ConfigError("--lang names no language: expected en,fr for example")
+        raise ConfigError("--lang names no language: expected en,fr for example, or all")
     for tag in given:
-        find(tag)
+        table.find(tag)
     tags = [normalize_tag(tag) for tag in given]
     if repeated := [tag for tag in tags if tags.count(tag) > 1]:
         raise ConfigError(f"--lang has {repeated[0]} more than once")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,14 @@ import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_train.compute.processes import Processes
-from mirror_train.data.training_data import TrainingData
+from mirror_train.data.training_data import TrainingData, connected_groups
 from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
 from mirror_train.recipes.recipe import Recipe
+
+# Synonyms and translations of many languages make chains that lead from nearly every word to every
+# other. Where a group has more than this share of the pairs, which would be no negatives of each
+# other, only the pairs of the batch itself make groups.
+_MOST_CHAINED = 0.1
 
 
 def check_loss_batch(data: TrainingData, recipe: Recipe, loss_batch: int, count: int) -> None:
@@ -80,6 +86,8 @@ class Batches:
         self.share = loss_batch // processes.count
         self._rank = processes.rank
         self._per_epoch = len(data) // loss_batch
+        largest = max(Counter(data.group_ids or [0]).values())
+        self._chained = data.group_ids is not None and largest > _MOST_CHAINED * len(data)
 
     def __len__(self) -> int:
         return self._recipe.epochs * self._per_epoch
@@ -107,7 +115,12 @@ class Batches:
     def _group_ids(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         if self._data.group_ids is None:
             return None
-        groups = np.array([self._data.group_ids[row] for row in rows], dtype=np.int64)
+        data = self._data
+        if self._chained:
+            found = connected_groups([(data.first[row], data.second[row]) for row in rows])
+        else:
+            found = [self._data.group_ids[row] for row in rows]
+        groups = np.array(found, dtype=np.int64)
         if (groups == groups[0]).all():
             option = (
                 "--batch-size" if self.loss_batch == self._recipe.batch_size else "--loss-batch"

@@ -84,6 +84,16 @@ def has_word_list(language: str) -> bool:
     return True
 
 
+def listed_languages() -> list[str]:
+    """Return the languages that wordfreq has words for, in alphabetical order.
+
+    Raises:
+        MissingDependencyError: wordfreq is not installed.
+    """
+    wordfreq = require("wordfreq", extra="demo", purpose="--lang all")
+    return sorted(wordfreq.available_languages())
+
+
 def _listed(wordfreq: Any, language: str) -> str:
     """Return the language of wordfreq that a tag means: `pt` for `pt-BR`, `sh` for `hr`.
 

@@ -18,7 +18,7 @@ from mirror_rt.masking import SpanMask
 from mirror_rt.schema import Rule
 
 Level = Literal["word", "phrase", "sentence"]
-Loss = Literal["ntxent", "decoupled", "one_way", "multi_similarity"]
+Loss = Literal["ntxent", "decoupled", "one_way", "first_view", "multi_similarity"]
 ViewMask = Literal[SpanMask, "tokens"]
 RecipePooling = Literal[Pooling, "auto"]
 # Numbers with their ranges, which `check_rules` checks.
@@ -46,8 +46,9 @@ class Recipe:
         dropout: rate of every dropout of the model, 0 .. 1.
         pooling: the pooling for base models that declare none; `auto` for that of the papers (see
             `mirror_train.training.tune.tuned_pooling`).
-        loss: InfoNCE variant (see `mirror_train.infonce`), or `multi_similarity` on hard triplets
-            (see `mirror_train.loss.multi_similarity`).
+        loss: InfoNCE variant (see `mirror_train.infonce`), `first_view` (see
+            `mirror_train.loss.first_view`), or `multi_similarity` on hard triplets (see
+            `mirror_train.loss.multi_similarity`).
         max_length: the most tokens of a training string, special tokens included.
         epochs: number of passes over the strings.
         batch_size: number of strings in a batch; InfoNCE sees twice as many rows.
@@ -59,6 +60,8 @@ class Recipe:
             the views then differ by masking alone).
         whitening: power of a whitening layer that is fitted to the base model's vectors of the
             strings (see `mirror_train.training.whitening`), 0 .. 1; 0 for none.
+        frozen_layers: number of the model's first layers that are not trained, nor then are its
+            embeddings; 0 to train all.
         span_probability: with the span_mask `tokens`, of the geometric distribution that the
             length of a span is drawn from, 0 .. 1; characters do not use it.
         ms_alpha: alpha of `multi_similarity`, the weight of positives; other losses do without this
@@ -83,6 +86,7 @@ class Recipe:
     drophead: Rate = 0.0
     same_dropout: bool = False
     whitening: Annotated[float, Rule("in 0 .. 1", lambda power: 0 <= power <= 1)] = 0.0
+    frozen_layers: Annotated[int, least(0)] = 0
     span_probability: Annotated[
         float, Rule("greater than 0 and less than 1", lambda value: 0 < value < 1)
     ] = 0.3

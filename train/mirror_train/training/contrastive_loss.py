@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mirror_rt.errors import ConfigError
 from mirror_train.data.batches import StepBatch
-from mirror_train.loss import infonce, multi_similarity
+from mirror_train.loss import first_view, infonce, multi_similarity
 from mirror_train.recipes.recipe import Recipe
 
 
@@ -35,6 +36,12 @@ def contrast(
             group_ids=ids,
             process_group=process_group,
         )
+    if recipe.loss == "first_view":
+        if process_group is not None or hard:
+            raise ConfigError(
+                "the loss first_view is for one process and no hard negatives: choose ntxent"
+            )
+        return first_view(z1, z2, temperature=recipe.temperature, group_ids=ids)
     return infonce(
         z1,
         z2,

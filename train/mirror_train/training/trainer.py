@@ -21,6 +21,7 @@ from mirror_train.compute.random_state import RandomState
 from mirror_train.data.batches import Batches, StepBatch
 from mirror_train.model.drophead import drophead
 from mirror_train.model.forward import Forward, Rows, in_order
+from mirror_train.model.frozen import freeze_layers
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
@@ -107,8 +108,9 @@ class Trainer:
             dtype=AUTOCAST.get(precision),
             same_dropout=recipe.same_dropout,
         )
+        freeze_layers(self._model, recipe.frozen_layers)
         self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
+            [one for one in self._model.parameters() if one.requires_grad],
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             fused=True,

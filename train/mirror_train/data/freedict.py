@@ -1,0 +1,116 @@
+"""Read FreeDict's bilingual dictionaries in dictd's format: Debian's packages dict-freedict-*."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import unicodedata
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from mirror_rt.errors import ConfigError, DataError, require
+from mirror_rt.io.text import iter_lines
+from mirror_train.data.strings import word_list
+from mirror_train.data.thesaurus import FREQUENT
+
+MOST_TRANSLATIONS = 2  # of a word
+
+_DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_NAME = re.compile(r"freedict-([a-z]{3})-([a-z]{3})\.index")
+_HEAD = re.compile(r"\s+[/<\[(].*")  # pronunciation and part of speech behind a headword
+_SENSE = re.compile(r"\d+\. ")
+_REMARK = re.compile(r"\s*<[^>]*>|\s*\[[^\]]*\]$")
+_ACCENT = "\N{COMBINING ACUTE ACCENT}"  # marks the stress of Cyrillic words
+
+
+def installed_dictionaries(languages: Collection[str]) -> dict[str, Path]:
+    """Return the installed dictionaries between two of the languages: `en-fr` -> its index file.
+
+    $MIRROR_RT_DICTIONARIES, a folder, is looked through before the system's /usr/share/dictd.
+
+    Raises:
+        MissingDependencyError: langcodes, a dependency of wordfreq, is not installed.
+    """
+    langcodes = require("langcodes", extra="demo", purpose="the dictionaries of a system")
+    folders = [Path(own)] if (own := os.environ.get("MIRROR_RT_DICTIONARIES")) else []
+    found: dict[str, Path] = {}
+    for folder in [*folders, Path("/usr/share/dictd")]:
+        for path in sorted(folder.glob("freedict-*.index")):
+            if match := _NAME.fullmatch(path.name):
+                source, target = (langcodes.standardize_tag(code) for code in match.groups())
+                if source in languages and target in languages:
+                    found.setdefault(f"{source}-{target}", path)
+    return found
+
+
+def read_freedict(path: Path, languages: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return words of a dictionary with their translations, read strictly, in lower case.
+
+    Both are frequent words of their languages (all words, where wordfreq has none), and a word has
+    its first two translations. Explanations, examples and cross-references are left out.
+
+    Args:
+        path: the index; the entries are beside it, as .dict.dz or .dict.
+        languages: of the words and of the translations.
+
+    Raises:
+        DataError: a file is missing or not in dictd's format, or no entry is left.
+    """
+    body = _body(path)
+    source, target = (_frequent(language) for language in languages)
+    entries: dict[tuple[str, str], None] = {}
+    for number, line in enumerate(iter_lines(path), 1):
+        name, *place = line.split("\t")
+        if name.startswith("00database") or (source is not None and _plain(name) not in source):
+            continue
+        try:
+            start, size = map(_number, place[:2])
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: expected WORD, offset and length") from error
+        word, *rows = body[start : start + size].decode("utf-8", "replace").split("\n")
+        word = _plain(_HEAD.sub("", word))
+        if source is None or word in source:
+            taken = [one for one in _translations(rows) if target is None or one in target]
+            entries.update({(word, one): None for one in taken[:MOST_TRANSLATIONS] if one != word})
+    if not entries:
+        raise DataError(f"{path} translates no frequent word into a frequent word")
+    return list(entries)
+
+
+def _body(index: Path) -> bytes:
+    packed = index.with_suffix(".dict.dz")
+    try:
+        if packed.is_file():
+            return gzip.decompress(packed.read_bytes())
+        return index.with_suffix(".dict").read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"the entries of {index} cannot be read: {error}") from error
+
+
+def _frequent(language: str) -> frozenset[str] | None:
+    try:
+        return frozenset(word_list(language, top=FREQUENT).first)
+    except ConfigError:
+        return None
+
+
+def _number(digits: str) -> int:
+    value = 0
+    for digit in digits:
+        value = value * 64 + _DIGITS.index(digit)
+    return value
+
+
+def _translations(rows: list[str]) -> Iterator[str]:
+    """Yield the translations of the row after the headword and of all numbered rows."""
+    for number, row in enumerate(rows):
+        if number == 0 or _SENSE.match(row):
+            for one in _SENSE.sub("", row, count=1).split(","):
+                if word := _plain(_REMARK.sub("", one)):
+                    yield word
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFC", text).replace(_ACCENT, "").strip().lower()
