@@ -42,8 +42,8 @@ def make_stages(arguments: argparse.Namespace) -> dict[int, Stage]:
     steps = Steps(arguments)
     return {
         1: Stage("build, tests and speed of the loss", 500, list(steps.loss())),
-        2: Stage("sanitizer, profiler, rivals of the loss", 330, list(steps.loss_in_depth())),
-        3: Stage("packages, models, bundles", 300, list(steps.models())),
+        2: Stage("sanitizer, profiler, rivals of the loss", 300, list(steps.loss_in_depth())),
+        3: Stage("packages, models, bundles", 285, list(steps.models())),
         4: Stage("the encoder", 595, list(steps.encoder())),
     }
 

@@ -61,7 +61,7 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Pat
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
-                write(made := folder.with_name(f"{name}.making"))
+                write(made := folder.with_name(f"{folder.name}.making"))
                 made.rename(folder)
         return folder
 
@@ -95,7 +95,7 @@ def tiny_bundle(made_once, tiny_model) -> Callable[[str], Path]:
         export_bundle(ExportConfig(str(tiny_model(family)), out, pooling=TINY[family].pooling))
 
     return functools.cache(
-        lambda family: made_once(f"bundle-{family}", functools.partial(export, family))
+        lambda family: made_once(f"bundles/{family}", functools.partial(export, family))
     )
 
 

@@ -12,7 +12,9 @@ export PIP_CONSTRAINT=$PWD/constraints.txt PIP_BUILD_CONSTRAINT=$PWD/constraints
 step() { printf '\n== %s\n' "$*"; }
 
 step "build the wheel; install it with the extra cpu alone into .venv-run, beside what follows"
-# Byte-compiling each file of torch and transformers takes a minute; imports compile what they need.
+# Byte-compiling each file of torch and transformers takes a minute; imports compile what they need,
+# and must be allowed to keep it.
+export PYTHONDONTWRITEBYTECODE=
 install() { "$1" -m pip install --quiet --no-compile "${@:2}"; }
 wheel() {
   rm -rf .venv-run build/wheel
@@ -56,9 +58,9 @@ wait "$fetches" || { cat build/fetches.log; exit 1; }
 # Twice as many processes as the tests have processors here: half of their time they wait for others.
 tests() { HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest "$@"; }
 if [ $# -eq 0 ]; then
-  # Beside what follows: a minute of it is mostly idle gaps.
-  step "start to soak the encoder and the server, 60 seconds each, side by side"
-  MIRROR_RT_SOAK_SECONDS=60 MIRROR_RT_CHAOS_SECONDS=60 tests -p no:cacheprovider -n 2 \
+  # Beside what follows.
+  step "start to soak the encoder and the server, 45 seconds each, side by side"
+  MIRROR_RT_SOAK_SECONDS=45 MIRROR_RT_CHAOS_SECONDS=45 tests -p no:cacheprovider -n 2 \
     tests/encoding/test_soak.py tests/server/test_chaos.py > build/soak.log 2>&1 &
   soak=$!
 fi
@@ -96,7 +98,7 @@ fi
 demo=$(mktemp -d)
 trap 'kill $(jobs -p) 2> /dev/null || true; rm -rf "$demo"' EXIT
 step "start the demo, on fewer words, and the tests"
-bash examples/demo.sh --out "$demo/demo" --top 1000 --quiet > build/demo.log 2>&1 &
+bash examples/demo.sh --out "$demo/demo" --top 500 --quiet > build/demo.log 2>&1 &
 shown=$!
 MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --dist loadfile --no-loadscope-reorder --durations=40
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from command_errors import one_line_error
-from mirror_rt import BundleError, Encoder, InvalidTextError, LanguagePack, Manifest
+from mirror_rt import BundleError, ConfigError, Encoder, InvalidTextError, LanguagePack, Manifest
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.cli import main
 from mirror_rt.heads.task_heads import Heads, TaskHead
@@ -144,7 +144,8 @@ def test_any_pack_index(pack, data):
             check_info(pack)
             with contextlib.suppress(BundleError), LanguagePack.load(pack) as loaded:
                 assert loaded.encode(TEXTS).shape == (len(TEXTS), 32)
-                loaded.encode(TEXTS, lang="en-GB")
+                with contextlib.suppress(ConfigError):  # no bundle is for English any more
+                    loaded.encode(TEXTS, lang="en-GB")
     finally:
         path.write_text(own)
 
