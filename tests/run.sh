@@ -59,8 +59,8 @@ wait "$fetches" || { cat build/fetches.log; exit 1; }
 tests() { HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest "$@"; }
 if [ $# -eq 0 ]; then
   # Beside what follows.
-  step "start to soak the encoder and the server, 45 seconds each, side by side"
-  MIRROR_RT_SOAK_SECONDS=45 MIRROR_RT_CHAOS_SECONDS=45 tests -p no:cacheprovider -n 2 \
+  step "start to soak the encoder and the server, 30 seconds each, side by side"
+  MIRROR_RT_SOAK_SECONDS=30 MIRROR_RT_CHAOS_SECONDS=30 tests -p no:cacheprovider -n 2 \
     tests/encoding/test_soak.py tests/server/test_chaos.py > build/soak.log 2>&1 &
   soak=$!
 fi

@@ -57,7 +57,7 @@ def test_default_bundle_against_pytorch(cli, default_model, real_texts, tmp_path
     assert max(lengths[text] for text in texts) > 390
     together = encoder.encode(texts)
     assert np.abs(together - reference.encode(texts)).max() <= 1e-4
-    for text, vector in list(zip(texts, together, strict=True))[::7]:
+    for text, vector in list(zip(texts, together, strict=True))[::12]:
         assert np.abs(encoder.encode(text) - vector).max() <= 1e-5
 
 
