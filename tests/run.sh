@@ -100,7 +100,7 @@ trap 'kill $(jobs -p) 2> /dev/null || true; rm -rf "$demo"' EXIT
 step "start the demo, on fewer words, and the tests"
 bash examples/demo.sh --out "$demo/demo" --top 500 --quiet > build/demo.log 2>&1 &
 shown=$!
-MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --dist loadfile --no-loadscope-reorder --durations=40
+MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder --durations=40
 
 step "the demo"
 wait "$shown" || { cat build/demo.log; exit 1; }

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import shutil
 import signal
 import sys
@@ -146,7 +145,7 @@ def test_ctrl_c_leaves_what_resume_goes_on_from(tune, tmp_path, monkeypatch):
     def interrupt(self, number):
         done.append(number)
         if len(done) == 12 + 5:  # the fifth step of the second language
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return step(self, number)
 
     monkeypatch.setattr(Trainer, "_step", interrupt)
