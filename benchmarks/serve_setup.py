@@ -23,7 +23,6 @@ ENVIRONMENTS = {
     ),
     "serve-sentence-transformers": Environment(WEB, below="st-torch"),
     "serve-fastembed": Environment(WEB, below="fastembed"),
-    # Its command line needs a version of typer that knows this version of click.
     "serve-infinity": Environment(
         ("infinity_emb[server,torch,optimum]==0.0.78", "torch==2.13.0", "click==8.1.8")
     ),
