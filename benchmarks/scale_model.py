@@ -158,7 +158,8 @@ def check_calibration(found: dict, tolerance: float) -> None:
 def machines(options) -> list[tuple[str, float, float, str]]:
     """Return name, tokens/s of a core or card, price of its hour, and where the rate is from."""
     found = []
-    for date, kind, price in (("22", "EPYC with AVX512-BF16", options.core_hour),
+    for date, kind, price in (("23", "EPYC Zen 5, AVX512-BF16", options.core_hour),
+                              ("22", "EPYC Zen 4, AVX512-BF16", options.core_hour),
                               ("21", "EPYC Zen 3, AVX2", options.old_core_hour)):  # fmt: skip
         path = RESULTS / f"encode-2026-11-{date}-2-x-amd-epyc.json"
         medians = json.loads(path.read_text())["medians"]
