@@ -168,6 +168,8 @@ def test_a_pack_declares_a_fallback_and_spaces(models, in_process, tmp_path):
     index = PackIndex.read(tmp_path / "pack")
     assert (index.default, index.fallback) == ("a", "b")
     assert len({entry.vector_space for entry in index.bundles.values()}) == 2  # other weights
+    resumed = export_pack(given[:1], config(tmp_path / "pack"), resume=True)
+    assert resumed.index.fallback == "b"  # declared by the earlier run
 
 
 def test_nothing_is_written_where_all_fail(models, in_process, tmp_path):

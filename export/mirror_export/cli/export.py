@@ -81,7 +81,8 @@ def _add_pack_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fallback",
         metavar="NAME",
-        help="bundle for languages that the pack lacks (default: such a language is refused)",
+        help="bundle for languages that the pack lacks (default: such a language is refused; with "
+        "--resume, what the pack declares)",
     )
 
 

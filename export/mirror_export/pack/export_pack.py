@@ -65,7 +65,7 @@ def export_pack(
         resume: keep the complete bundles of an earlier run, interrupted or not, that were made from
             the same files with the same options. Bundles of models that are not given stay, too.
         fallback: name in the pack of the bundle for languages that it lacks; None to let them be
-            refused.
+            refused, or with `resume` for that of the earlier pack.
         on_result: called with every result as soon as it is known.
 
     Returns:
@@ -96,6 +96,7 @@ def export_pack(
             return PackReport(tuple(results), None, 0)
         folders = [place.folder / name for name in place.bundles]
         saved = link_identical(folders)
+        fallback = fallback or place.fallback
         kept = fallback if fallback in place.bundles else None
         if kept != fallback:
             logger.warning("the pack has no fallback: the export of %s failed", fallback)

@@ -66,11 +66,13 @@ class Staging:
     Attributes:
         folder: the folder that holds them.
         bundles: name -> entry in the index of the pack.
+        fallback: name of the bundle for languages that the earlier pack lacked, or None.
     """
 
     def __init__(self, out: Path, folder: Path) -> None:
         self.folder = folder
         self.bundles: dict[str, PackedBundle] = {}
+        self.fallback: str | None = None
         self._out = out
 
     def adopt(self) -> None:
@@ -82,7 +84,11 @@ class Staging:
         ):
             if not (folder / file).is_file() or not (folder / file).stat().st_size:
                 continue
-            for name, entry in _read_index(folder, file).items():
+            index = _read_index(folder, file)
+            if index is None:
+                continue
+            self.fallback = self.fallback or index.fallback
+            for name, entry in index.bundles.items():
                 if name not in self.bundles and _is_whole(folder, name, entry):
                     if folder != self.folder:
                         _copy_bundle(folder / name, self.folder / name)
@@ -158,12 +164,12 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _read_index(folder: Path, file: str) -> dict[str, PackedBundle]:
+def _read_index(folder: Path, file: str) -> PackIndex | None:
     try:
-        return PackIndex.read(folder, file).bundles
+        return PackIndex.read(folder, file)
     except BundleError as error:
         logger.warning("nothing is kept of an earlier run: %s", error)
-        return {}
+        return None
 
 
 def _is_whole(folder: Path, name: str, entry: PackedBundle) -> bool:
