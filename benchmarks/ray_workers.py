@@ -175,7 +175,7 @@ def main() -> None:
     if options.out:
         found = {"machine": machine_name(), "texts": options.texts, "block": options.block,
                  "ratios": ratios, "rounds": rounds}  # fmt: skip
-        write_whole(options.out, json.dumps(found, indent=1))
+        write_whole(options.out, json.dumps(found))
 
 
 if __name__ == "__main__":

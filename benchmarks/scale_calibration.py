@@ -13,11 +13,6 @@ turns, so that what else the machine does falls on all of them alike:
     run       `--engine ray` with two workers over other texts, in blocks of another size: this is
               the run to predict, and nothing of it enters the model
 
-Or `--rounds-of FILE` takes the rounds that benchmarks/ray_workers.py --shards --out FILE has
-measured in a quiet hour. There the tokens a second are those of the two shards, and what Ray adds
-(its start, its end, and what a block costs) is taken from the run of Ray; the model predicts the
-run of each round from the other rounds alone.
-
 Once, the script measures what grows with the number of files, and the sizes of vectors in files.
 """
 
@@ -73,32 +68,6 @@ def inputs_of(found: dict[str, dict], tokens: dict[str, float]) -> dict[str, flo
         "seconds_to_start": first["finished"][0][0] - block,
         "seconds_to_end": first["seconds"] - first["finished"][-1][0],
     }
-
-
-def inputs_of_workers(found: dict[str, dict], block: int, tokens: float) -> dict[str, float]:
-    """Return the same from one round of benchmarks/ray_workers.py."""
-    finished, rate = found["ray"]["finished"], steady(found["shards"]["finished"], 2) / 2
-    extra = max(0.0, 2 * block / steady(finished, 2) - block / rate)
-    first = statistics.fmean(at for at, _ in finished[:2])
-    return {
-        "tokens_per_second": rate * tokens,
-        "seconds_of_a_block": extra,
-        "seconds_to_start": first - extra - block / rate,
-        "seconds_to_end": found["ray"]["seconds"] - finished[-1][0],
-    }
-
-
-def rounds_of(options, folder: Path) -> dict:
-    """Return the inputs and the runs that benchmarks/ray_workers.py has measured."""
-    kept = json.loads(options.rounds_of.read_text())
-    write_texts(folder / "run", kept["texts"], kept["block"])
-    tokens = mean_tokens(options.bundle, folder / "run")
-    rounds = [one for number, one in enumerate(kept["rounds"], 1) if number not in options.without]
-    return {
-        "inputs": [inputs_of_workers(one, kept["block"], tokens) for one in rounds],
-        "run": {"texts": kept["texts"], "block": kept["block"], "tokens": tokens,
-                "seconds": [one["ray"]["seconds"] for one in rounds]},
-    }  # fmt: skip
 
 
 def measured_rounds(options, folder: Path) -> dict:
@@ -172,8 +141,6 @@ def main() -> None:
     )
     parser.add_argument("bundle")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rounds-of", type=Path, help="results of benchmarks/ray_workers.py")
-    parser.add_argument("--without", type=int, nargs="*", default=[], help="rounds to leave out")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     options.bundle, options.shards = str(Path(options.bundle).resolve()), True
@@ -182,11 +149,11 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = rounds_of(options, folder) if options.rounds_of else measured_rounds(options, folder)
+        measured = measured_rounds(options, folder)
         (folder / "files").mkdir()
         found = {
             "machine": machine_name(),
-            **made,
+            **measured,
             "tokenized_per_second": tokenized_per_second(options.bundle, folder / "run"),
             **files(folder / "files"),
             **sizes(options, folder),

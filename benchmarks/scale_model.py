@@ -1,6 +1,6 @@
 """Predict what a large `mirror-rt encode --engine ray` takes, from measurements of a small one.
 
-    python benchmarks/scale_model.py benchmarks/results/scale-2026-11-22-2-x-amd-epyc.json
+    python benchmarks/scale_model.py benchmarks/results/scale-2026-11-23-2-x-amd-epyc.json
 
 A discrete-event model (simpy): a driver hands out blocks, workers start, encode them and fail, slow
 workers stay slow, and a block that fails is handed out again. First the model must predict the
