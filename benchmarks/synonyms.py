@@ -67,7 +67,7 @@ class Scores(NamedTuple):
     def __str__(self):
         reach = interval(self.samples)
         return (
-            f"{self.mean:.4f} ({min(self.seeds):.4f} to {max(self.seeds):.4f}) "
+            f"{self.mean:.3f} ({min(self.seeds):.3f} to {max(self.seeds):.3f}) "
             f"[{reach.low:.3f}, {reach.high:.3f}]"
         )
 
@@ -146,7 +146,7 @@ def gain(run, half, found):
         return ""
     one, other = found[run][half], found[plain][half]
     gained = difference(one.mean, other.mean, one.samples, other.samples)
-    return f"{gained.value:+.4f} [{gained.interval.low:.3f}, {gained.interval.high:.3f}]"
+    return f"{gained.value:+.3f} [{gained.interval.low:.3f}, {gained.interval.high:.3f}]"
 
 
 def main():
