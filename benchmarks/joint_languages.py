@@ -40,7 +40,7 @@ def export(model, out, *options):
 
 def serve(bundle, texts):
     """Return the languages whose texts were answered, and the server's memory after that."""
-    server = Server(str(bundle), None)
+    server = Server(str(bundle), "fp32", "cpu")
     answered = []
     try:
         with Client(f"http://127.0.0.1:{server.port}") as client:

@@ -77,6 +77,21 @@ def test_one_encoder_for_two_languages(cli, tiny_bert, tmp_path):
     assert re.search(r"en-fr.tsv  +[12]  +[01]\.\d{3}  +[01]\.\d{3}\n", result.out)
 
 
+def test_the_seed_decides_which_entries_are_held_out_and_taken(cli, tiny_bert, tmp_path):
+    """Without one it is the default, so that a run can be repeated and resumed."""
+    dictionary = tmp_path / "en-fr.tsv"
+    dictionary.write_text("".join(f"w{i}\tt{i}\n" for i in range(80)), encoding="utf-8")
+    hashes = []
+    for number, seed in enumerate(([], ["--seed", 42], ["--seed", 7])):
+        out = tmp_path / f"out{number}"
+        result = cli("tune", tiny_bert, "--lang", "en,fr", "--joint", "--dictionary", dictionary,
+                     "--recipe", "word", "--top", 60, "--batch-size", 40, "--epochs", 1, *seed,
+                     "--out", out)  # fmt: skip
+        assert result.code == 0, result.err
+        hashes.append(json.loads((out / "mirror.json").read_text())["data"]["sha256"])
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 def test_what_the_system_has(cli, tiny_bert, tmp_path, monkeypatch, caplog):
     synonyms = "UTF-8\nbig|1\n-|large\nlarge|1\n-|big\nlittle|1\n-|small\nsmall|1\n-|little\n"
     (tmp_path / "th_en_US_v2.dat").write_text(synonyms)
@@ -126,6 +141,7 @@ def test_all_means_the_languages_of_wordfreq():
         (["--joint", "--lang", "en"], "--joint needs two languages"),
         (["--joint", "--words", "en"], "--joint goes with --lang TAG,TAG"),
         (["--joint", "--lang", "en,fr", "--words", "."], "--words . has no en.txt"),
+        (["--joint", "--lang", "en,fr", "--seed", "-1"], "seed must be at least 0, got -1"),
         (
             ["--words", "en", "--dictionary", "x.tsv"],
             "--dictionary and --installed go with --joint",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.lexicon import read_lexicon
+from mirror_train.cli.training_options import given_config
 from mirror_train.cli.tune_languages import find_strings, language_tags
 from mirror_train.data.freedict import installed_dictionaries, read_freedict
 from mirror_train.data.installed_thesauri import find_thesaurus
@@ -22,6 +23,7 @@ from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
+from mirror_train.training.run_config import RunConfig
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import EmbeddingModel
@@ -98,16 +100,16 @@ def joint_run(arguments: argparse.Namespace) -> JointRun:
     if arguments.words is not None and arguments.top is not None:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
     sources: dict[str, TrainingData | Entries] = {tag: _words(arguments, tag) for tag in tags}
-    held = []
+    held, seed = [], given_config(arguments, RunConfig).seed
     for name, entries in _dictionaries(arguments, tags).items():
-        sources[name], out = hold_out(name, entries, seed=arguments.seed)
+        sources[name], out = hold_out(name, entries, seed=seed)
         held.append(out)
     for name, entries in (_thesauri(tags) if arguments.installed else {}).items():
-        held.append(hold_out(name, entries, seed=arguments.seed)[1])
+        held.append(hold_out(name, entries, seed=seed)[1])
     data = joint_data(
         sources,
         temperature=arguments.share_temperature,
-        seed=arguments.seed,
+        seed=seed,
         pairs=arguments.pairs,
     )
     if is_first_process() and not arguments.json:
