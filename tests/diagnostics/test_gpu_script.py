@@ -101,10 +101,13 @@ def test_a_stage_ends_when_its_time_is_spent(run, monkeypatch):
     assert steps["late"]["why"] == "the time of its stage is spent"
 
 
-def test_children_of_a_step_are_ended_with_it(run, tmp_path):
+@pytest.mark.parametrize("group", [None, 0], ids=["its group", "a group of its own"])
+def test_children_of_a_step_are_ended_with_it(run, tmp_path, group):
+    """Ninja, too, starts compilers in groups of their own."""
     mark = tmp_path / "mark"
     child = f"import time; time.sleep(2); open({str(mark)!r}, 'w').close()"
-    leaves = python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])")
+    start = f"subprocess.Popen([sys.executable, '-c', {child!r}], process_group={group})"
+    leaves = python(f"import subprocess, sys; {start}")
     run(chosen=[1], all_stages={1: Stage("leaves a child", 60, [Step("leaves", leaves, 30)])})
     time.sleep(2.5)
     assert not mark.exists()
