@@ -181,10 +181,12 @@ def processor_class():
 def fingerprint():
     """Return a fingerprint of the files that the wheel is built from."""
     digest = hashlib.sha256()
-    for folder in ("mirror_rt", "csrc", "train", "export"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".cpp", ".h", ".cu", ".cuh", ".toml"):
-                digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    paths = [ROOT / "CMakeLists.txt", ROOT / "pyproject.toml"]
+    for folder in ("mirror_rt", "csrc", "cmake", "train", "export"):
+        paths += sorted((ROOT / folder).rglob("*"))
+    for path in paths:
+        if path.suffix in (".py", ".cpp", ".h", ".cu", ".cuh", ".cmake", ".txt", ".toml"):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -11,8 +11,9 @@ files.
 
 `build` compiles this project for the GPU of this machine, without isolation and without
 dependencies. If that fails or takes longer than --seconds, it uses the wheel that came with the
-parts, provided that it was built from the same sources, and says so. With --device cpu the
-machine's onnxruntime is used, since onnxruntime-gpu does not run without a GPU.
+parts, provided that it was built from the same sources, and says so. With --device cpu it compiles
+for compute capability 9.0 if there is no GPU, and the machine's onnxruntime is used, since
+onnxruntime-gpu does not run without a GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def joined(parts: Path, work: Path) -> Path:
 
 
 def build(parts: Path, work: Path, device: str, seconds: float) -> None:
-    files = joined(parts, work)
+    files, capability = joined(parts, work), architecture(device)
     tools = unpack(files, "tools", work)
     target = work / "site-product"
     shutil.rmtree(target, ignore_errors=True)
@@ -50,13 +51,13 @@ def build(parts: Path, work: Path, device: str, seconds: float) -> None:
         *("--no-build-isolation", "--target", str(target)),
         f"--config-settings=build-dir={work / 'build'}",
         "--config-settings=cmake.define.MIRROR_RT_CUDA=ON",
-        f"--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES={architecture()}",
+        f"--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES={capability}",
         str(ROOT),
     ]
     path = os.pathsep.join((os.environ["PATH"], "/usr/local/cuda/bin"))
     environment = os.environ | {"PYTHONPATH": str(tools), "PATH": path}
     if succeeds(command, environment, seconds):
-        print(f"built for compute capability {architecture()}")
+        print(f"built for compute capability {capability}")
     else:
         shutil.rmtree(target, ignore_errors=True)
         wheel = next((files / "product" / fingerprint()).glob("*.whl"), None)
@@ -74,12 +75,14 @@ def succeeds(command: list[str], environment: dict[str, str], seconds: float) ->
         return False
 
 
-def architecture() -> str:
-    """Return the compute capability of the first GPU, such as 90."""
+def architecture(device: str) -> str:
+    """Return the compute capability of the first GPU, such as 90; 90 where none is asked for."""
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
+        if device == "cpu":
+            return "90"
         sys.exit(f"nvidia-smi does not answer ({error}): is there an NVIDIA driver?")
     return answer.split()[0].replace(".", "")
 
@@ -96,7 +99,7 @@ def environment_of(name: str, parts: Path, work: Path, device: str) -> None:
     venv.create(folder, symlinks=True, with_pip=False)
     (target,) = folder.glob("lib/python*/site-packages")
     machine = [Path(path) for path in sys.path if path.endswith("-packages")]
-    taken = {"mirror_rt"}
+    taken = {"mirror_rt", "_editable_skbc_mirror_rt"}  # the second would lead to a clone
     if any((site / "onnxruntime").is_dir() for site in sites):
         taken.add("onnxruntime")
     for site in [*sites, *machine]:

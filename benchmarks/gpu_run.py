@@ -174,13 +174,34 @@ def _run_process(
     except subprocess.TimeoutExpired:
         return {"verdict": OVERRAN, "why": f"killed after {seconds:.0f} s"}
     finally:
-        # Kill also children that outlive the command, as they may hold memory of the GPU.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _end_session(process.pid)
         process.wait()
     if status == 0:
         return {"verdict": PASSED}
     return {"verdict": FAILED, "why": f"exit status {status}"}
+
+
+def _end_session(session: int) -> None:
+    """Kill all processes of a session, also children that outlive their parents.
+
+    They may hold memory of the GPU, or, as compilers, which ninja puts into groups of their own,
+    take the processors from the next step.
+    """
+    found = True
+    while found:
+        found = False
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                if os.getsid(int(entry.name)) == session and _is_alive(entry):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    found = True
+
+
+def _is_alive(entry: Path) -> bool:
+    """Return whether a process in /proc still runs; one that has ended waits for its parent."""
+    with contextlib.suppress(OSError):
+        return (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def said(record: Record) -> str:

@@ -14,14 +14,22 @@ from mirror_rt.inference.attention_kernels import (
     Attention,
     Operator,
     attention_kernel,
+    bias_alignment,
 )
 from mirror_rt.inference.native.onnx_graph import Graph, Node
 
 # ONNX's numbers of the types that an attention computes in.
 _PRECISIONS: dict[int, Literal["fp32", "fp16", "bf16"]] = {1: "fp32", 10: "fp16", 16: "bf16"}
-# The number of the input that holds the three biases, which every attention but ModernBERT's has.
-_BIAS = {"Attention": 2, "PackedAttention": 2, "PackedMultiHeadAttention": 3}
-_POSITION_BIAS = {"Attention": 5, "PackedAttention": 5, "PackedMultiHeadAttention": 6}
+# The numbers of the inputs that hold the three biases, which ModernBERT does not have, the mask of
+# a padded attention, and what is added to the scores.
+_BIAS = {
+    "Attention": 2, "MultiHeadAttention": 3, "PackedAttention": 2, "PackedMultiHeadAttention": 3
+}  # fmt: skip
+_MASK = {"Attention": 3, "MultiHeadAttention": 4}
+_POSITION_BIAS = {
+    "Attention": 5, "MultiHeadAttention": 5, "PackedAttention": 5, "PackedMultiHeadAttention": 6
+}  # fmt: skip
+_VALUES = 2  # the number of the input that holds the values, where they are apart
 
 
 def describe_attention(
@@ -63,29 +71,48 @@ def read_attention(path: Path) -> Iterator[Attention]:
     for node in graph.nodes:
         if node.op_type not in get_args(Operator):
             continue
-        bias = node.input(_BIAS[node.op_type]) or _projection(graph, node)
-        kind, shape = graph.type_and_shape(bias)
+        kind, width = _type_and_width(graph, node)
         heads = node.attributes.get("num_heads")
-        if kind not in _PRECISIONS or not shape or not isinstance(heads, int) or heads < 1:
+        if kind not in _PRECISIONS or not width or not isinstance(heads, int) or heads < 1:
             continue
         yield Attention(
             operator=cast(Operator, node.op_type),
             precision=_PRECISIONS[kind],
-            head_size=shape[-1] // 3 // heads,
-            mask=_mask(graph, node) if node.op_type == "Attention" else None,
+            head_size=width // heads,
+            mask=_mask(graph, node),
             position_bias=bool(node.input(_POSITION_BIAS[node.op_type])),
         )
 
 
-def _projection(graph: Graph, node: Node) -> str:
-    """Return the name of the weight of values, keys and queries that an attention takes apart."""
-    split = graph.producers.get(node.input(2))
-    product = graph.producers.get(split.input(0)) if split and split.op_type == "Split" else None
-    return product.input(1) if product and product.op_type == "MatMul" else ""
+def _type_and_width(graph: Graph, node: Node) -> tuple[int, int]:
+    """Return the number of the type that an attention computes in, and how wide its values are.
+
+    The three biases tell both; without them the product that the values come from does, and what
+    it is converted to. (0, 0) where that has another form.
+    """
+    kind, shape = graph.type_and_shape(node.input(_BIAS[node.op_type]))
+    if shape:
+        return kind, shape[-1] // 3
+    kind, parts, name = 0, 1, node.input(_VALUES)
+    for _ in graph.nodes:  # there may be a circle
+        values = graph.producers.get(name)
+        if values is None or values.op_type not in ("Cast", "Split", "Add"):
+            break
+        if values.op_type == "Cast":
+            kind = kind or int(values.attributes.get("to", 0))
+        elif values.op_type == "Split":
+            parts *= len(values.outputs)
+        name = values.input(0)
+    if values is None or values.op_type != "MatMul":
+        return 0, 0
+    weight, shape = graph.type_and_shape(values.input(1))
+    return kind or weight, shape[-1] // parts if shape else 0
 
 
-def _mask(graph: Graph, node: Node) -> Literal["lengths", "tokens"]:
-    producer = graph.producers.get(node.input(3))
+def _mask(graph: Graph, node: Node) -> Literal["lengths", "tokens"] | None:
+    if node.op_type not in _MASK:
+        return None
+    producer = graph.producers.get(node.input(_MASK[node.op_type]))
     return "lengths" if producer is not None and producer.op_type == "ReduceSum" else "tokens"
 
 
@@ -97,9 +124,14 @@ def _counts(variant: Variant) -> bool:
 def _kernels(
     nodes: list[Attention], capability: tuple[int, int], longest: int, sdpa_kernel: int
 ) -> str:
-    """Return the kernels of all layers for texts of up to 128 tokens, and for longer ones."""
-    found = {
-        length: Counter(
+    """Return the kernels of all layers for texts of up to 128 tokens, and for longer ones.
+
+    With something added to the scores, they are also told of other numbers of tokens than
+    multiples of what CUTLASS's kernel wants.
+    """
+
+    def kernels(length: int) -> str:
+        found = Counter(
             attention_kernel(
                 node,
                 capability=capability,
@@ -109,9 +141,16 @@ def _kernels(
             )
             for node in nodes
         )
-        for length in dict.fromkeys((min(128, longest), longest))
-    }
-    said = [", ".join(f"{kernel} x {n}" for kernel, n in one.items()) for one in found.values()]
-    if len(set(said)) == 1:
-        return said[0]
-    return "; ".join(f"{said} of {length} tokens" for said, length in zip(said, found, strict=True))
+        return ", ".join(f"{kernel} x {n}" for kernel, n in found.items())
+
+    step = max((bias_alignment(node) for node in nodes if node.position_bias), default=1)
+    lengths = [max(1, n // step) * step for n in (min(128, longest), longest)]
+    texts = {f"of {n} tokens": n for n in lengths}
+    if step > 1:
+        texts[f"of no multiple of {step} tokens"] = lengths[-1] - 1
+    found: dict[str, list[str]] = {}
+    for described, length in texts.items():
+        found.setdefault(kernels(length), []).append(described)
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{said} {' and '.join(described)}" for said, described in found.items())

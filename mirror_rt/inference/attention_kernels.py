@@ -1,9 +1,10 @@
 """Which kernel onnxruntime's CUDA provider takes for an attention, by the rules of its source.
 
 These are the rules of onnxruntime 1.31, from `contrib_ops/cuda/bert`: `packed_attention.cc`,
-`packed_multihead_attention.cc`, `attention.cc`, `attention_kernel_options.cc`, `mha_runner.cu` and
-`cudnn_fmha/cudnn_flash_attention.cc`. On a card, `ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO=1` prints
-what really runs, under the same names; `benchmarks/gpu_attention.py` compares the two.
+`packed_multihead_attention.cc`, `attention.cc`, `multihead_attention.cc`,
+`attention_kernel_options.cc`, `mha_runner.cu` and `cudnn_fmha/cudnn_flash_attention.cc`. On a card,
+`ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO=1` prints what really runs, under the same names;
+`benchmarks/gpu_attention.py` compares the two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ Kernel = Literal[
     "FLASH_ATTENTION", "CUDNN_FLASH_ATTENTION", "EFFICIENT_ATTENTION", "TRT_FLASH_ATTENTION",
     "TRT_FUSED_ATTENTION", "MATH",
 ]  # fmt: skip
-Operator = Literal["Attention", "PackedAttention", "PackedMultiHeadAttention"]
+Operator = Literal[
+    "Attention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention"
+]  # fmt: skip
 
 # Values of the provider option `sdpa_kernel`, which add up. One above 0 sets aside the environment
 # variables, and cuDNN as the default of compute capability 9.0.
@@ -101,13 +104,13 @@ def attention_kernel(
         environment: the variables of the process.
     """
     allowed = _Allowed.of(sdpa_kernel, environment, capability)
-    size, joined = attention.head_size, attention.operator != "Attention"
+    size, joined = attention.head_size, attention.operator.startswith("Packed")
     half, plain = attention.precision != "fp32", not attention.position_bias
     fits = half and capability >= (8, 0) and size % 8 == 0 and size <= 256
     by_length = joined or attention.mask != "tokens"
     if not joined and allowed.cudnn and fits and by_length:
         return "CUDNN_FLASH_ATTENTION"
-    # The padded operator could take it without a mask, but every graph here has one.
+    # The padded operators could take it without a mask, but every graph here has one.
     if attention.operator == "PackedMultiHeadAttention" and allowed.flash and fits and plain:
         return "FLASH_ATTENTION"
     if allowed.trt and attention.precision == "fp16" and plain and by_length:
@@ -119,6 +122,11 @@ def attention_kernel(
     ):  # fmt: skip
         return "EFFICIENT_ATTENTION"
     return "MATH"
+
+
+def bias_alignment(attention: Attention) -> int:
+    """Return of what CUTLASS's kernel wants the tokens to be a multiple, to add to the scores."""
+    return 16 if attention.precision == "fp32" else 8
 
 
 def _tensorrt(
@@ -135,6 +143,6 @@ def _tensorrt(
 
 def _takes_efficient(attention: Attention, length: int, least_fp32_length: int) -> bool:
     half = attention.precision != "fp32"
-    aligned = not attention.position_bias or length % (8 if half else 16) == 0
+    aligned = not attention.position_bias or length % bias_alignment(attention) == 0
     with_floats = attention.operator == "PackedMultiHeadAttention" and length >= least_fp32_length
     return aligned and (half or with_floats)

@@ -14,6 +14,7 @@ import pytest
 from paths import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
+import gpu_install
 import gpu_parts
 from gpu_attention import printed
 from gpu_report import attention_goal, goals, summarize
@@ -100,10 +101,13 @@ def test_a_stage_ends_when_its_time_is_spent(run, monkeypatch):
     assert steps["late"]["why"] == "the time of its stage is spent"
 
 
-def test_children_of_a_step_are_ended_with_it(run, tmp_path):
+@pytest.mark.parametrize("group", [None, 0], ids=["its group", "a group of its own"])
+def test_children_of_a_step_are_ended_with_it(run, tmp_path, group):
+    """Ninja, too, starts compilers in groups of their own."""
     mark = tmp_path / "mark"
     child = f"import time; time.sleep(2); open({str(mark)!r}, 'w').close()"
-    leaves = python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])")
+    start = f"subprocess.Popen([sys.executable, '-c', {child!r}], process_group={group})"
+    leaves = python(f"import subprocess, sys; {start}")
     run(chosen=[1], all_stages={1: Stage("leaves a child", 60, [Step("leaves", leaves, 30)])})
     time.sleep(2.5)
     assert not mark.exists()
@@ -258,3 +262,26 @@ def test_a_damaged_piece_is_an_error(cut, tmp_path):
     with pytest.raises(ValueError, match="models/m: its SHA-256 is another one"):
         list(gpu_parts.join(parts, tmp_path / "whole"))
     assert not (tmp_path / "whole" / "models" / "m").exists()
+
+
+def test_an_environment_has_the_built_packages_and_those_of_the_machine(tmp_path, monkeypatch):
+    """Even where the machine's Python has an editable install, whose finder would come first."""
+    machine, work = tmp_path / "site-packages", tmp_path / "work"
+    product = work / "site-product"
+    for folder in (machine / "torch", machine / "mirror_rt", product / "mirror_rt"):
+        folder.mkdir(parents=True)
+    for name in ("_editable_skbc_mirror_rt.pth", "_editable_skbc_mirror_rt.py"):
+        (machine / name).touch()
+    monkeypatch.setattr(sys, "path", [str(machine)])
+    gpu_install.environment_of("env", tmp_path / "parts", work, "cpu")
+    (site,) = work.glob("env/lib/python*/site-packages")
+    assert {path.name: path.resolve() for path in site.iterdir()} == {
+        "torch": machine / "torch", "mirror_rt": product / "mirror_rt",
+    }  # fmt: skip
+
+
+def test_a_rehearsal_needs_no_card(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert gpu_install.architecture("cpu") == "90"
+    with pytest.raises(SystemExit, match="nvidia-smi does not answer"):
+        gpu_install.architecture("cuda")

@@ -99,6 +99,10 @@ def test_what_the_graphs_attend_with(exported):
     everywhere, local = read_attention(exported("modernbert") / variants["fp16-cuda"].file)
     assert everywhere == Attention("PackedMultiHeadAttention", "fp16", 8)
     assert local == dataclasses.replace(everywhere, position_bias=True)
+    for name, precision, mask in [("fp32", "fp32", "tokens"), ("fp16", "fp16", "lengths")]:
+        everywhere, local = read_attention(exported("modernbert") / variants[name].file)
+        assert everywhere == Attention("MultiHeadAttention", precision, 8, mask)
+        assert local == dataclasses.replace(everywhere, position_bias=True)
 
 
 def test_the_packed_graphs_hold_no_weights_of_their_own(exported):

@@ -10,6 +10,7 @@ JOINED = Attention("PackedMultiHeadAttention", "fp16", 64)
 EARLIER = Attention("PackedAttention", "fp16", 64)
 LENGTHS = Attention("Attention", "fp16", 32, "lengths")
 TOKENS = Attention("Attention", "fp16", 32, "tokens")
+APART = Attention("MultiHeadAttention", "fp16", 64, "lengths")
 H200, A100, T4 = (9, 0), (8, 0), (7, 5)
 FLASH, CUDNN, EFFICIENT = "FLASH_ATTENTION", "CUDNN_FLASH_ATTENTION", "EFFICIENT_ATTENTION"
 FUSED, TRT_FLASH, MATH = "TRT_FUSED_ATTENTION", "TRT_FLASH_ATTENTION", "MATH"
@@ -43,6 +44,13 @@ FUSED, TRT_FLASH, MATH = "TRT_FUSED_ATTENTION", "TRT_FLASH_ATTENTION", "MATH"
         (LENGTHS, A100, 128, {}, FUSED),
         (LENGTHS, A100, 128, {"ORT_ENABLE_CUDNN_FLASH_ATTENTION": "1"}, CUDNN),
         (replace(LENGTHS, precision="fp32"), H200, 128, {}, MATH),
+        (APART, H200, 128, {}, CUDNN),
+        (replace(APART, position_bias=True), H200, 23, {}, CUDNN),
+        (APART, H200, 128, {"sdpa": ANY_SHAPE_KERNELS}, MATH),
+        (replace(APART, mask="tokens"), H200, 128, {}, MATH),
+        (replace(APART, precision="fp32"), H200, 512, {}, MATH),
+        (APART, A100, 128, {}, FUSED),
+        (replace(APART, position_bias=True), A100, 128, {}, MATH),
     ],
 )  # fmt: skip
 def test_the_rules(attention, capability, length, options, expected):

@@ -148,6 +148,7 @@ __device__ inline float half_value(std::uint16_t bits) {
 /// Throws an exception that describes `result` unless it is success.
 inline void check_cuda(cudaError_t result, const char* call) {
   if (result == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // clears it, or whoever asks next would get it
   throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(result) + ", " +
                            cudaGetErrorString(result));
 }
@@ -197,12 +198,9 @@ void launch(const char* name, void (*kernel)(Params), dim3 grid, int threads,
   }
   Params copy = params;
   void* arguments[] = {&copy};
-  const cudaError_t result =
-      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(threads), arguments,
-                       shared_bytes, static_cast<cudaStream_t>(stream));
-  // Reading the error also clears it, so that it does not surface in someone else's next call.
-  if (result != cudaSuccess) static_cast<void>(cudaGetLastError());
-  check_cuda(result, name);
+  check_cuda(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, dim3(threads), arguments,
+                              shared_bytes, static_cast<cudaStream_t>(stream)),
+             name);
 }
 
 }  // namespace mirror_train

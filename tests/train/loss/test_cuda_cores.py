@@ -93,6 +93,14 @@ def test_the_fastest_core_becomes_the_default_after_one_check(extension, child):
     assert [command[-3:] for command in calls] == [["mirror_train.loss.cuda_check", "3", "tma"]]
 
 
+def test_an_empty_name_is_no_name(extension, child, monkeypatch):
+    """As in the extension, where the mma core would otherwise stay the default in silence."""
+    child((0, "", ""))
+    monkeypatch.setenv(cuda_cores.VARIABLE, "")
+    cuda_cores.settle_core(extension, 0)
+    assert extension.trusted == [(0, "tma")]
+
+
 def test_wgmma_is_the_default_where_tma_fails(extension, child, caplog):
     child((1, "", "z1 differs by 1.0e-01"), (0, "", ""))
     cuda_cores.settle_core(extension, 0)

@@ -13,7 +13,7 @@ from mirror_train.loss.cuda_extension import unavailable_reason
 from mirror_train.loss.cuda_kernel import CudaKernel
 from mirror_train.loss.cuda_rows import CudaRows
 from mirror_train.loss.cuda_waves import Waves
-from mirror_train.loss.kernel import Negatives, Pairs
+from mirror_train.loss.kernel import Inputs, Negatives, Pairs
 from mirror_train.loss.torch_kernel import TorchKernel
 
 GUARD = 256  # bytes before and after every workspace and result
@@ -394,6 +394,23 @@ def test_bad_arguments(kernel):
         )  # fmt: skip
     with pytest.raises(ValueError, match="rows differ in dim: 16 and 17"):
         kernel.logsumexp(unit, kernel.normalize([rows(9, 17)]), Negatives(9, 9, 9), scale=1.0)
+
+
+def test_bad_inputs_of_a_pass(kernel):
+    """Also after a batch of the same shape, which has been checked."""
+    z, other, ids = rows(9, 16), rows(9, 16, seed=1), torch.arange(9)
+    options = {"scale": 5.0, "variant": "ntxent"}
+    kernel.passes.forward(Inputs(z, other, None, ids), **options)
+    for message, inputs in [
+        ("must be float32, float16 or bfloat16", Inputs(z.double(), other.double(), None, ids)),
+        ("share D, dtype and device", Inputs(z, other.half(), None, ids)),
+        ("share D, dtype and device", Inputs(z, other, rows(9, 17), ids)),
+        (r"contiguous, got strides \(1, 9\)", Inputs(z, rows(16, 9).T, None, ids)),
+        ("as many rows, got 9 and 8", Inputs(z, other[:8], None, ids)),
+        (r"ids must be int64 \[9\] on cpu, got torch.int32", Inputs(z, other, None, ids.int())),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            kernel.passes.forward(inputs, **options)
 
 
 @pytest.fixture

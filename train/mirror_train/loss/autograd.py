@@ -57,7 +57,7 @@ _differentiate_once = torch.autograd.function.once_differentiable(_differentiate
 
 
 def _contiguous(tensors: Iterable[Tensor | None]) -> Inputs:
-    return Inputs(*[None if x is None else x.detach().contiguous() for x in tensors])  # type: ignore[arg-type]
+    return Inputs(*[None if x is None else x.contiguous() for x in tensors])  # type: ignore[arg-type]
 
 
 # The arguments of the operators: the fields of `Inputs`, and those of `Options` as plain values.

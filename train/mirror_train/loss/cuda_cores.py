@@ -31,7 +31,7 @@ def settle_core(module: Any, device: int) -> None:
 
     While a CUDA graph is captured nothing can be checked: then the mma core serves the call.
     """
-    if device in _settled or VARIABLE in os.environ:
+    if device in _settled or os.environ.get(VARIABLE):
         return
     if torch.cuda.is_current_stream_capturing():
         return

@@ -6,7 +6,6 @@ microsecond or two, as long as a kernel.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,6 +19,9 @@ from mirror_train.loss.kernel import Inputs, Objective, Variant
 
 if TYPE_CHECKING:
     import mirror_train._cuda as _cuda
+
+
+_MOST_BATCHES = 64  # kept; only a new one takes time
 
 
 class _Batch(NamedTuple):
@@ -44,13 +46,12 @@ class CudaPasses:
         self._cuda = module
         self._device_type = device_type
         self._waves = waves
-        self._batch = lru_cache(maxsize=64)(self._make_batch)
+        self._batches: dict[Any, _Batch] = {}
 
     def forward(self, inputs: Inputs, *, scale: float, variant: Variant) -> Objective:
         """Return what `Passes.forward` says."""
         z1, z2, hard, ids = inputs
-        self._check(inputs)
-        batch = self._batch_of(inputs, variant)
+        batch = self._batch(inputs, variant)
         ranks = None if ids is None else self._ranks(ids, variant)
         device = z1.device
         weights = torch.empty(batch.losses, dtype=torch.float32, device=device)
@@ -59,7 +60,7 @@ class CudaPasses:
         workspace = torch.empty(batch.forward_bytes, dtype=torch.uint8, device=device)
         call_on_device(
             self._cuda,
-            device,
+            z1.get_device(),
             batch.native.forward,
             z1.data_ptr(),
             z2.data_ptr(),
@@ -86,14 +87,16 @@ class CudaPasses:
     ) -> list[Tensor]:
         """Return what `Passes.backward` says, of inputs and weights that `forward` had or made."""
         z1, z2, hard, ids = inputs
-        batch = self._batch_of(inputs, variant)
+        batch = self._batch(inputs, variant)
         ranks = None if ids is None else self._ranks(ids, variant)
         device = z1.device
-        grads = [torch.empty_like(z) for z in (z1, z2, hard) if z is not None]
+        grads = [torch.empty_like(z1), torch.empty_like(z2)]
+        if hard is not None:
+            grads.append(torch.empty_like(hard))
         workspace = torch.empty(batch.backward_bytes, dtype=torch.uint8, device=device)
         call_on_device(
             self._cuda,
-            device,
+            z1.get_device(),
             batch.native.backward,
             z1.data_ptr(),
             z2.data_ptr(),
@@ -110,12 +113,29 @@ class CudaPasses:
         )
         return grads
 
+    def _batch(self, inputs: Inputs, variant: Variant) -> _Batch:
+        """Return the batch of inputs like these, which are checked only when it is made."""
+        key = (
+            variant,
+            *[
+                None if z is None else (z.shape, z.dtype, z.device, z.is_contiguous())
+                for z in inputs
+            ],
+        )
+        batch = self._batches.get(key)
+        if batch is None:
+            self._check(inputs)
+            if len(self._batches) >= _MOST_BATCHES:
+                self._batches.clear()
+            batch = self._batches[key] = self._make_batch(inputs, variant)
+        return batch
+
     def _check(self, inputs: Inputs) -> None:
         """Raise ValueError unless the extension can read the inputs."""
         z1, z2, hard, ids = inputs
         check_blocks([z1, z2] if hard is None else [z1, z2, hard], self._device_type)
-        n = z1.shape[0]
-        if z2.shape[0] != n:
+        n = len(z1)
+        if len(z2) != n:
             raise ValueError(f"z1 and z2 must have as many rows, got {n} and {len(z2)}")
         if ids is None:
             return
@@ -125,33 +145,30 @@ class CudaPasses:
                 f"{ids.device}"
             )
 
-    def _batch_of(self, inputs: Inputs, variant: Variant) -> _Batch:
+    def _make_batch(self, inputs: Inputs, variant: Variant) -> _Batch:
         z1, _, hard, _ = inputs
         n, dim = z1.shape
-        n_hard = 0 if hard is None else hard.shape[0]
-        return self._batch(n, n_hard, dim, DTYPES[z1.dtype], variant == "one_way")
-
-    def _ranks(self, ids: Tensor, variant: Variant) -> Tensor:
-        """Return the ranks of the ids of all rows that have one."""
-        ranks = rank_ids(ids)
-        return ranks if variant == "one_way" else ranks.repeat(2)
-
-    def _make_batch(self, n: int, n_hard: int, dim: int, dtype: str, one_way: bool) -> _Batch:
+        n_hard, one_way = 0 if hard is None else len(hard), variant == "one_way"
         losses = n if one_way else 2 * n
         rows = self._tiles(losses)
         columns = self._tiles((n if one_way else losses) + n_hard)
-        parts = 2 if dtype == "float32" else 1
+        parts = 2 if z1.dtype == torch.float32 else 1
         symmetric = not one_way
         native: _cuda.Batch = self._cuda.Batch(
             n,
             n_hard,
             dim,
-            getattr(self._cuda.Dtype, dtype),
+            getattr(self._cuda.Dtype, DTYPES[z1.dtype]),
             one_way,
             self._waves.logsumexp(rows, columns, symmetric=symmetric),
             self._waves.panel(rows, columns, parts, symmetric=symmetric),
         )
         return _Batch(native, losses, native.forward_bytes, native.backward_bytes)
+
+    def _ranks(self, ids: Tensor, variant: Variant) -> Tensor:
+        """Return the ranks of the ids of all rows that have one."""
+        ranks = rank_ids(ids)
+        return ranks if variant == "one_way" else ranks.repeat(2)
 
     def _tiles(self, count: int) -> int:
         return -(-count // int(self._cuda.TILE))

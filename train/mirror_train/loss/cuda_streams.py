@@ -10,6 +10,14 @@ import torch
 
 from mirror_train.loss.cuda_cores import settle_core
 
+try:  # what torch.compile's code calls: it makes no object of the stream
+    from torch._C import _cuda_getCurrentRawStream as raw_stream
+except ImportError:  # in builds without CUDA
+
+    def raw_stream(device: int) -> int:
+        """Return the handle of torch's current stream on a device."""
+        return torch.cuda.current_stream(device).cuda_stream
+
 
 @contextmanager
 def current_stream(module: Any, device: torch.device) -> Iterator[int]:
@@ -21,20 +29,21 @@ def current_stream(module: Any, device: torch.device) -> Iterator[int]:
         index = torch.cuda.current_device()
         settle_core(module, index)
         module.set_device(index)
-        yield torch.cuda.current_stream().cuda_stream
+        yield raw_stream(index)
 
 
-def call_on_device(module: Any, device: torch.device, function: Any, *arguments: Any) -> None:
-    """Call function(device index, *arguments, stream), with torch's device changed if it differs.
+def call_on_device(module: Any, index: int, function: Any, *arguments: Any) -> None:
+    """Call function(index, *arguments, stream), with torch's device changed if it differs.
 
-    The function makes the device current for the extension. Changing torch's device and back takes
+    `index` is what `Tensor.get_device` returns: -1 for the CPU, whose device and stream are 0. The
+    function makes the device current for the extension. Changing torch's device and back takes
     longer than all else here, and is hardly ever needed.
     """
-    if device.type != "cuda":
+    if index < 0:
         function(0, *arguments, 0)
-    elif device.index == torch.cuda.current_device():
-        settle_core(module, device.index)
-        function(device.index, *arguments, torch.cuda.current_stream().cuda_stream)
+    elif index == torch.cuda.current_device():
+        settle_core(module, index)
+        function(index, *arguments, raw_stream(index))
     else:
-        with torch.cuda.device(device):
-            call_on_device(module, device, function, *arguments)
+        with torch.cuda.device(index):
+            call_on_device(module, index, function, *arguments)

@@ -13,6 +13,7 @@ from mirror_train.loss.kernel import Kernel
 from mirror_train.loss.torch_kernel import TorchKernel
 
 Impl = Literal["auto", "torch", "cpu", "cuda"]
+_IMPLS = get_args(Impl)
 
 _log = logging.getLogger("mirror_train")
 
@@ -30,8 +31,8 @@ def choose_kernel(impl: str, z: Tensor) -> str:
     """
     if impl == "auto":
         return _best_kernel(z)
-    if impl not in get_args(Impl):
-        raise ValueError(f"impl must be one of {', '.join(get_args(Impl))}, got {impl!r}")
+    if impl not in _IMPLS:
+        raise ValueError(f"impl must be one of {', '.join(_IMPLS)}, got {impl!r}")
     if impl == "cpu" and (reason := cpu_kernel.unavailable_reason(z)):
         raise ValueError(f"impl='cpu' cannot run: {reason}")
     if impl == "cuda" and (reason := cuda_extension.unavailable_reason(z)):
