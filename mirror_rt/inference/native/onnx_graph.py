@@ -227,9 +227,10 @@ def _node(message: memoryview) -> Node:
     attributes: dict[str, Any] = {}
     for attribute in fields[5]:
         parts = _fields(_bytes(attribute))
-        found = (parts[2] or parts[3] or parts[4] or [None])[-1]
-        text = isinstance(found, memoryview)
-        attributes[_text(parts[1])] = str(found, "utf-8") if text else found
+        values = parts[2] or parts[3] or parts[4]
+        found = values[-1] if values else None
+        text = str(found, "utf-8") if isinstance(found, memoryview) else found
+        attributes[_text(parts[1])] = text
     return Node(_text(fields[4]), _texts(fields[1]), _texts(fields[2]), attributes)
 
 
