@@ -105,8 +105,6 @@ class NativeEncoder:
 
     @property
     def hidden(self) -> int: ...
-    @property
-    def instruction_set(self) -> str: ...
 
 def vector_instruction_sets() -> list[str]:
     """Instruction sets of the functions below that this processor has, the most capable last."""

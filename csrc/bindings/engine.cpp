@@ -5,12 +5,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "isa_list.h"
 
 namespace py = pybind11;
 
@@ -30,10 +34,8 @@ T one_of(const std::string& name, const char* what, std::vector<std::pair<const 
 }
 
 const float* checked(const Floats& array, std::vector<std::int64_t> shape, const char* name) {
-  bool fits = array.ndim() == py::ssize_t(shape.size());
-  for (std::size_t i = 0; fits && i < shape.size(); ++i) {
-    fits = array.shape(py::ssize_t(i)) == shape[i];
-  }
+  const py::ssize_t* found = array.shape();
+  const bool fits = std::equal(shape.begin(), shape.end(), found, found + array.ndim());
   if (!fits) throw py::value_error(std::string(name) + " has another shape than the encoder");
   return array.data();
 }
@@ -43,20 +45,25 @@ Weight weight_of(const Pair& pair, std::int64_t depth, std::int64_t columns, con
           columns};
 }
 
-NormWeights norm_of(const Pair& pair, std::int64_t n, const char* name) {
+Norm norm_of(const Pair& pair, std::int64_t n, const char* name) {
   return {checked(pair.first, {n}, name), checked(pair.second, {n}, name)};
 }
 
 /// An encoder, and the arrays that it reads: word vectors, and cosines and sines.
 class BoundEncoder {
  public:
-  BoundEncoder(const std::string& precision, std::int64_t heads, std::int64_t inner, float scale,
-               float epsilon, const std::string& activation, const Floats& words,
-               const Floats& positions, const Pair& norm, const std::optional<Pair>& projection,
-               const std::optional<Floats>& relative, std::int64_t skipped_id,
-               const std::optional<Floats>& skipped, bool gated, bool pre_norm,
-               const std::string& instruction_set)
-      : kept_{words} {
+  BoundEncoder(const Floats& words, std::unique_ptr<Encoder> encoder)
+      : kept_{words}, encoder_(std::move(encoder)) {}
+
+  static std::unique_ptr<BoundEncoder> make(const std::string& precision, std::int64_t heads,
+                                            std::int64_t inner, float scale, float epsilon,
+                                            const std::string& activation, const Floats& words,
+                                            const Floats& positions, const Pair& norm,
+                                            const std::optional<Pair>& projection,
+                                            const std::optional<Floats>& relative,
+                                            std::int64_t skipped_id,
+                                            const std::optional<Floats>& skipped, bool gated,
+                                            bool pre_norm, const std::string& instruction_set) {
     if (words.ndim() != 2 || positions.ndim() != 2 || heads < 1 || inner < 1) {
       throw py::value_error("words and positions must have two dimensions");
     }
@@ -82,14 +89,10 @@ class BoundEncoder {
     e.norm = norm_of(norm, c.embedded, "norm");
     if (skipped) e.skipped = checked(*skipped, {c.embedded}, "skipped");
     if (relative) e.relative = checked(*relative, {heads, 2 * c.positions - 1}, "relative");
-    Weight projected{};
-    if (projection) {
-      projected = weight_of(*projection, c.embedded, c.hidden, "projection");
-      e.projection = &projected;
-    }
+    if (projection) e.projection = weight_of(*projection, c.embedded, c.hidden, "projection");
     const Isa* isa = find_isa(instruction_set.c_str());
     if (isa == nullptr) throw py::value_error("this processor has no " + instruction_set);
-    encoder_ = std::make_unique<Encoder>(c, *isa, e);
+    return std::make_unique<BoundEncoder>(words, std::make_unique<Encoder>(c, *isa, e));
   }
 
   void add_layer(const Pair& query_key_value, const Pair& attention_out, const Pair& attention_norm,
@@ -143,7 +146,6 @@ class BoundEncoder {
   }
 
   std::int64_t hidden() const { return encoder_->config().hidden; }
-  std::string isa() const { return encoder_->isa(); }
 
  private:
   /// Takes the padding off rows that are padded on the right.
@@ -178,30 +180,19 @@ class BoundEncoder {
   std::unique_ptr<Encoder> encoder_;
 };
 
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> names;
-  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    if ((*isa)->supported()) names.emplace_back((*isa)->name);
-  }
-  return names;
-}
-
 }  // namespace
 
 void bind_engine(py::module_& m) {
-  m.def("engine_instruction_sets", &instruction_sets,
-        "Instruction sets of NativeEncoder that this processor has, the most capable last.");
+  m.def(
+      "engine_instruction_sets", [] { return mirror_rt::supported_names(kIsas); },
+      "Instruction sets of NativeEncoder that this processor has, the most capable last.");
   py::class_<BoundEncoder>(m, "NativeEncoder", py::module_local(), "An encoder of the BERT family.")
-      .def(py::init<const std::string&, std::int64_t, std::int64_t, float, float,
-                    const std::string&, const Floats&, const Floats&, const Pair&,
-                    const std::optional<Pair>&, const std::optional<Floats>&, std::int64_t,
-                    const std::optional<Floats>&, bool, bool, const std::string&>(),
-           py::kw_only(), py::arg("precision"), py::arg("heads"), py::arg("inner"),
-           py::arg("scale"), py::arg("epsilon"), py::arg("activation"), py::arg("words"),
-           py::arg("positions"), py::arg("norm"), py::arg("projection") = py::none(),
-           py::arg("relative") = py::none(), py::arg("skipped_id") = -1,
-           py::arg("skipped") = py::none(), py::arg("gated") = false, py::arg("pre_norm") = false,
-           py::arg("instruction_set") = "")
+      .def(py::init(&BoundEncoder::make), py::kw_only(), py::arg("precision"), py::arg("heads"),
+           py::arg("inner"), py::arg("scale"), py::arg("epsilon"), py::arg("activation"),
+           py::arg("words"), py::arg("positions"), py::arg("norm"),
+           py::arg("projection") = py::none(), py::arg("relative") = py::none(),
+           py::arg("skipped_id") = -1, py::arg("skipped") = py::none(), py::arg("gated") = false,
+           py::arg("pre_norm") = false, py::arg("instruction_set") = "")
       .def("add_layer", &BoundEncoder::add_layer, py::kw_only(), py::arg("query_key_value"),
            py::arg("attention_out"), py::arg("attention_norm"), py::arg("inner"), py::arg("out"),
            py::arg("out_norm"), py::arg("window") = 0, py::arg("rotary") = py::none(),
@@ -212,6 +203,5 @@ void bind_engine(py::module_& m) {
            py::kw_only(), py::arg("pooling"), py::arg("normalize"), py::arg("threads"),
            py::arg("spins"),
            "Encode rows that are padded on the right: float32 [rows, H], or [tokens, H].")
-      .def_property_readonly("hidden", &BoundEncoder::hidden)
-      .def_property_readonly("instruction_set", &BoundEncoder::isa);
+      .def_property_readonly("hidden", &BoundEncoder::hidden);
 }

@@ -45,31 +45,20 @@ inline void lay_out_values(const Head& head, std::int64_t wide, std::int32_t* va
   }
 }
 
-/// Rotates each number of a row with the one half a head further, by the angle of its position.
+/// Rotates each number of the rows with the one half a head further, by the angle of its position.
 template <class T>
-inline void rotate(T* x, const float* cosines, std::int64_t half) {
-  for (std::int64_t d = 0; d < half; d += kLanes) {
-    const std::int64_t n = half - d;
-    const Vec a = loadu(x + d, n), b = loadu(x + d + half, n);
-    const Vec cosine = loadu(cosines + d, n), sine = loadu(cosines + d + half, n);
-    storeu(x + d, a * cosine - b * sine, n);
-    storeu(x + d + half, b * cosine + a * sine, n);
+inline void rotate(const Head& head, T* x) {
+  const std::int64_t half = head.size / 2;
+  for (std::int64_t j = 0; j < head.tokens; ++j, x += head.stride) {
+    const float *cosines = head.rotary + j * head.size, *sines = cosines + half;
+    for (std::int64_t d = 0; d < half; d += kLanes) {
+      const std::int64_t n = half - d;
+      const Vec a = loadu(x + d, n), b = loadu(x + d + half, n);
+      const Vec cosine = loadu(cosines + d, n), sine = loadu(sines + d, n);
+      storeu(x + d, a * cosine - b * sine, n);
+      storeu(x + d + half, b * cosine + a * sine, n);
+    }
   }
-}
-
-template <class T>
-inline void rotate_rows(const Head& head) {
-  for (std::int64_t j = 0; j < head.tokens; ++j) {
-    const float* cosines = head.rotary + j * head.size;
-    rotate(static_cast<T*>(head.query) + j * head.stride, cosines, head.size / 2);
-    rotate(static_cast<T*>(head.key) + j * head.stride, cosines, head.size / 2);
-  }
-}
-
-inline IntVec lane_numbers() {
-  IntVec numbers;
-  for (int lane = 0; lane < kLanes; ++lane) numbers[lane] = lane;
-  return numbers;
 }
 
 /// Turns the scores [begin, end) of a row into units of 2^(score - maximum), and returns 1 / their
@@ -88,7 +77,7 @@ inline float exponentials(const Head& head, std::int64_t row, std::int64_t begin
     Vec score = loadu(scores + j) * factor;
     if (relative != nullptr) score += loadu(relative + j) * 1.44269504f;
     if (j < first || j + kLanes > last) {
-      const IntVec key = lane_numbers() + static_cast<std::int32_t>(j);
+      const IntVec key = lane_numbers(j);
       score = ((key >= first) & (key < last)) ? score : all(-kInfinity);
     }
     storeu(scores + j, score);
@@ -111,47 +100,50 @@ inline void columns_of(std::int64_t row, std::int64_t begin, std::int64_t end, c
   if constexpr (V > 1) columns_of<R, V - 1>(row, begin, end, f);
 }
 
+/// One head, its keys and values laid out, and room for the scores of some rows.
 template <class Op>
-struct Scores {
+struct LaidOut {
   typedef typename Op::Unit Unit;
   const Head& head;
-  const Unit* keys;
-  std::int64_t units;  // of a query
-  float* scores;
-  std::int64_t padded;
+  const Unit *keys, *values;
+  Unit* scores;  // [kRows][padded]
+  std::int64_t padded, wide;
+};
+
+template <class Op>
+struct Scores {
+  const LaidOut<Op>& t;
 
   template <int R, int V>
   void at(std::int64_t row, std::int64_t j) const {
     Vec sums[R][V];
-    const std::int64_t stride = head.stride / Op::kSize;
-    const Unit* query = static_cast<const Unit*>(head.query) + row * stride;
-    const Unit* right = keys + j / kPanel * units * kPanel + j % kPanel;
+    const std::int64_t units = t.head.size / Op::kSize, stride = t.head.stride / Op::kSize;
+    const auto* query = static_cast<const typename Op::Unit*>(t.head.query) + row * stride;
+    const auto* right = t.keys + j / kPanel * units * kPanel + j % kPanel;
     multiply<Op, R, V>(query, stride, right, kPanel, units, sums);
     for (int r = 0; r < R; ++r) {
-      for (int v = 0; v < V; ++v) storeu(scores + r * padded + j + v * kLanes, sums[r][v]);
+      auto* scores = reinterpret_cast<float*>(t.scores + r * t.padded) + j;
+      for (int v = 0; v < V; ++v) storeu(scores + v * kLanes, sums[r][v]);
     }
   }
 };
 
 template <class Op>
 struct Context {
-  typedef typename Op::Unit Unit;
-  const Head& head;
-  const Unit* powers;
-  std::int64_t padded;
-  const Unit* values;
-  std::int64_t wide;
-  std::int64_t units;
+  const LaidOut<Op>& t;
+  std::int64_t first, units;  // of the keys, and of the powers that the scores have become
   const float* inverse;
 
   template <int R, int V>
   void at(std::int64_t row, std::int64_t d) const {
     Vec sums[R][V];
-    multiply<Op, R, V>(powers, padded, values + d, wide, units, sums);
+    const auto* values = t.values + first * t.wide + d;
+    multiply<Op, R, V>(t.scores + first, t.padded, values, t.wide, units, sums);
     for (int r = 0; r < R; ++r) {
       for (int v = 0; v < V; ++v) {
-        const std::int64_t column = d + v * kLanes, place = (row + r) * head.out_stride + column;
-        store_as(head.halves, head.out, place, sums[r][v] * inverse[r], head.size - column);
+        const std::int64_t column = d + v * kLanes, place = (row + r) * t.head.out_stride + column;
+        const Vec x = sums[r][v] * inverse[r];
+        store_as(t.head.halves, t.head.out, place, x, t.head.size - column);
       }
     }
   }
@@ -159,42 +151,36 @@ struct Context {
 
 template <class Op>
 struct QueryRows {
-  typedef typename Op::Unit Unit;
-  const Head& head;
-  const Unit* keys;
-  const Unit* values;
-  std::int64_t wide;
-  Unit* scores;  // [kRows][padded]
-  std::int64_t padded;
+  LaidOut<Op> t;
 
   template <int R>
   void operator()(std::int64_t row) const {
+    const Head& head = t.head;
     const std::int64_t begin = larger<std::int64_t>(row - head.window, 0) / kColumns * kColumns;
     const std::int64_t end = smaller(row + R + head.window, head.tokens);
-    auto* numbers = reinterpret_cast<float*>(scores);
-    columns_of<R>(row, begin, end, Scores<Op>{head, keys, head.size / Op::kSize, numbers, padded});
+    columns_of<R>(row, begin, end, Scores<Op>{t});
     float inverse[R];
     for (int r = 0; r < R; ++r) {
-      inverse[r] = exponentials<Op>(head, row + r, begin, end, scores + r * padded);
+      inverse[r] = exponentials<Op>(head, row + r, begin, end, t.scores + r * t.padded);
     }
     const std::int64_t first = begin / Op::kSize, units = round_up(end, Op::kSize) / Op::kSize;
-    columns_of<R>(row, 0, wide,
-                  Context<Op>{head, scores + first, padded, values + first * wide, wide,
-                              units - first, inverse});
+    columns_of<R>(row, 0, t.wide, Context<Op>{t, first, units - first, inverse});
   }
 };
 
 template <class Op>
 inline void attend_in(const Head& head, void* scratch) {
-  typedef typename Op::Unit Unit;
+  typedef typename Op::Number Number;
   const std::int64_t padded = round_up(head.tokens, kPanel), wide = round_up(head.size, kLanes);
-  auto* keys = static_cast<Unit*>(scratch);
-  Unit* values = keys + padded * head.size;
-  Unit* scores = values + padded * wide;
-  if (head.rotary != nullptr) rotate_rows<typename Op::Number>(head);
+  auto* keys = static_cast<typename Op::Unit*>(scratch);
+  auto *values = keys + padded * head.size, *scores = values + padded * wide;
+  if (head.rotary != nullptr) {
+    rotate(head, static_cast<Number*>(head.query));
+    rotate(head, static_cast<Number*>(head.key));
+  }
   lay_out_keys(head, head.size / Op::kSize, keys);
   lay_out_values(head, wide, values);
-  in_steps(0, head.tokens, QueryRows<Op>{head, keys, values, wide, scores, padded});
+  in_steps(0, head.tokens, QueryRows<Op>{{head, keys, values, scores, padded, wide}});
 }
 
 void attend(const Head& head, float* scratch) {

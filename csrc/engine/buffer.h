@@ -1,6 +1,7 @@
 // Memory that is aligned to cache lines.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -39,5 +40,17 @@ class Buffer {
   std::unique_ptr<T, Free> data_;
   std::int64_t size_ = 0;
 };
+
+/// Copies rows of `n` numbers and pads them with zeros; nothing is copied from null.
+inline Buffer<float> copy_rows(const float* from, std::int64_t rows, std::int64_t n,
+                               std::int64_t stride) {
+  if (from == nullptr) return {};
+  Buffer<float> padded(rows * stride);
+  std::fill_n(padded.get(), rows * stride, 0.0f);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(from + row * n, n, padded.get() + row * stride);
+  }
+  return padded;
+}
 
 }  // namespace mirror_rt::engine

@@ -3,48 +3,26 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/workspace.h"
-#include "parallel.h"
-
 namespace mirror_rt::engine {
-namespace {
-
-/// Copies rows of `n` numbers and pads them with zeros; nothing is copied from null.
-Buffer<float> copy_rows(const float* from, std::int64_t rows, std::int64_t n, std::int64_t stride) {
-  if (from == nullptr) return {};
-  Buffer<float> rows_of(rows * stride);
-  std::fill_n(rows_of.get(), rows * stride, 0.0f);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::copy_n(from + row * n, n, rows_of.get() + row * stride);
-  }
-  return rows_of;
-}
-
-}  // namespace
 
 Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& weights)
-    : config_(config), isa_(isa), words_(weights.words) {
+    : config_(config),
+      isa_(isa),
+      words_(weights.words),
+      embeddings_norm_(weights.norm, config.embedded) {
   const std::int64_t n = config.embedded, stride = round_up(n, kPanel);
   positions_ = copy_rows(weights.positions, config.positions, n, stride);
   skipped_ = copy_rows(weights.skipped, 1, n, stride);
-  embeddings_norm_ = pack(weights.norm, n);
-  if (weights.projection != nullptr) {
-    projection_ = std::make_unique<PackedMatrix>(config.precision, *weights.projection);
+  if (weights.projection.values != nullptr) {
+    projection_ = std::make_unique<PackedMatrix>(config.precision, weights.projection);
   }
   const std::int64_t distances = 2 * config.positions - 1;
   relative_ = copy_rows(weights.relative, config.heads, distances, distances + kPanel);
 }
 
-Encoder::~Encoder() = default;
-
-Encoder::PackedNorm Encoder::pack(const NormWeights& norm, std::int64_t n) const {
-  const std::int64_t stride = round_up(n, kPanel);
-  return {copy_rows(norm.weight, 1, n, stride), copy_rows(norm.bias, 1, n, stride)};
-}
-
-Norm Encoder::norm(const PackedNorm& packed) const {
-  return {packed.weight.get(), packed.bias.get(), config_.epsilon};
-}
+Encoder::PackedNorm::PackedNorm(const Norm& norm, std::int64_t n)
+    : weight(copy_rows(norm.weight, 1, n, round_up(n, kPanel))),
+      bias(copy_rows(norm.bias, 1, n, round_up(n, kPanel))) {}
 
 bool Encoder::attends_in_pairs() const {
   const bool even = config_.hidden / config_.heads % 2 == 0;
@@ -54,11 +32,11 @@ bool Encoder::attends_in_pairs() const {
 
 void Encoder::add_layer(const LayerWeights& w) {
   const Precision p = config_.precision;
-  owned_.push_back(std::make_unique<Layer>(Layer{
-      PackedMatrix(p, w.query_key_value), PackedMatrix(p, w.attention_out),
-      PackedMatrix(p, w.inner), PackedMatrix(p, w.out), pack(w.attention_norm, config_.hidden),
-      pack(w.out_norm, config_.hidden), w.window, w.rotary}));
-  layers_.push_back(owned_.back().get());
+  layers_.push_back(std::make_shared<const Layer>(
+      Layer{PackedMatrix(p, w.query_key_value), PackedMatrix(p, w.attention_out),
+            PackedMatrix(p, w.inner), PackedMatrix(p, w.out),
+            PackedNorm(w.attention_norm, config_.hidden), PackedNorm(w.out_norm, config_.hidden),
+            w.window, w.rotary}));
 }
 
 void Encoder::repeat_layer(std::int64_t layer) {
@@ -84,7 +62,7 @@ std::unique_ptr<Workspace> Encoder::workspace() const {
 }
 
 void Encoder::give_back(std::unique_ptr<Workspace> workspace) const {
-  if (workspace->tokens > kKeptTokens) return;
+  if (workspace->hidden.size() > kKeptTokens * round_up(config_.hidden, kPanel)) return;
   const std::unique_lock<std::mutex> lock(keeping_, std::try_to_lock);
   if (lock && kept_.size() < kKeptWorkspaces) kept_.push_back(std::move(workspace));
 }

@@ -6,9 +6,9 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/buffer.h"
 #include "engine/isa.h"
 #include "engine/phases.h"
+#include "engine/workspace.h"
 
 namespace mirror_rt::engine {
 
@@ -37,29 +37,24 @@ struct Weight {
   std::int64_t columns;
 };
 
-struct NormWeights {
-  const float* weight;
-  const float* bias;
-};
-
 /// The weights of the embeddings. `words` [vocabulary, embedded] stays where it is, and must
 /// outlive the encoder.
 struct EmbeddingWeights {
   const float* words;
   const float* positions;  // [positions, embedded], the token type added; null for none
   const float* skipped;    // [embedded], the position of `skipped_id`; null for none
-  NormWeights norm;
-  const Weight* projection;  // [embedded, hidden]; null for none
-  const float* relative;     // [heads, 2 positions - 1]; null for none
+  Norm norm;
+  Weight projection;      // [embedded, hidden]; of null for none
+  const float* relative;  // [heads, 2 positions - 1]; null for none
 };
 
 struct LayerWeights {
   Weight query_key_value;  // [H, 3 H]
   Weight attention_out;    // [H, H]
-  NormWeights attention_norm;
+  Norm attention_norm;
   Weight inner;  // [H, I], or [H, 2 I] if it is gated
   Weight out;    // [I, H]
-  NormWeights out_norm;
+  Norm out_norm;
   std::int64_t window;  // how far a token attends; `positions` for everywhere
   const float* rotary;  // [positions, H / heads] cosines and sines, kept by the caller; or null
 };
@@ -71,6 +66,10 @@ struct Texts {
   const std::int32_t* ids;
   const std::int64_t* offsets;
   std::int64_t count;
+
+  std::int64_t start(std::int64_t text) const { return offsets[text] - offsets[0]; }
+  std::int64_t length(std::int64_t text) const { return offsets[text + 1] - offsets[text]; }
+  std::int64_t tokens() const { return start(count); }
 };
 
 /// A matrix that owns its packed weights.
@@ -87,12 +86,9 @@ class PackedMatrix {
   Matrix matrix_{};
 };
 
-struct Workspace;
-
 class Encoder {
  public:
   Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& embeddings);
-  ~Encoder();
 
   /// Packs one more layer; its matrices may be freed then. An earlier layer's number shares it.
   void add_layer(const LayerWeights& weights);
@@ -104,10 +100,11 @@ class Encoder {
 
   const Config& config() const { return config_; }
   std::int64_t layers() const { return static_cast<std::int64_t>(layers_.size()); }
-  const char* isa() const { return isa_.name; }
 
  private:
   struct PackedNorm {
+    PackedNorm(const Norm& norm, std::int64_t n);
+    Norm get() const { return {weight.get(), bias.get()}; }
     Buffer<float> weight, bias;
   };
   struct Layer {
@@ -118,8 +115,6 @@ class Encoder {
   };
   struct Group;
 
-  PackedNorm pack(const NormWeights& norm, std::int64_t n) const;
-  Norm norm(const PackedNorm& packed) const;
   Group prepare(const Texts& texts, Pooling pooling, float* out, int threads,
                 Workspace& space) const;
   void encode(Phases::Member& member, const Group& group) const;
@@ -129,8 +124,8 @@ class Encoder {
                 const PackedMatrix& weights, const Result& result) const;
   void attention(Phases::Member& member, const Group& group, const Layer& layer) const;
   void normalize_rows(Phases::Member& member, const Group& group, const PackedNorm& of) const;
-  void convert_rows(Phases::Member& member, const Group& group, float* from, std::int64_t stride,
-                    std::int64_t n, const Operand& to, Activation gate = Activation::none) const;
+  void convert_rows(Phases::Member& member, const Group& group, const Rows& from, std::int64_t n,
+                    const Operand& to, Activation gate = Activation::none) const;
   bool attends_in_pairs() const;
   void pool(const Group& group, std::int64_t text) const;
   std::unique_ptr<Workspace> workspace() const;
@@ -142,8 +137,7 @@ class Encoder {
   Buffer<float> positions_, skipped_, relative_;
   PackedNorm embeddings_norm_;
   std::unique_ptr<PackedMatrix> projection_;
-  std::vector<std::unique_ptr<Layer>> owned_;
-  std::vector<const Layer*> layers_;
+  std::vector<std::shared_ptr<const Layer>> layers_;
   mutable std::mutex keeping_;
   mutable std::vector<std::unique_ptr<Workspace>> kept_;
 };

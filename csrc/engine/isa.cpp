@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "isa_list.h"
+
 namespace mirror_rt::engine {
 
 extern const Isa k_portable;
@@ -14,12 +16,8 @@ const Isa* const kIsas[] = {&k_portable, nullptr};
 #endif
 
 const Isa* find_isa(const char* name) {
-  const Isa* found = nullptr;
-  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    const bool asked = *name == '\0' || std::strcmp((*isa)->name, name) == 0;
-    if (asked && (*isa)->supported()) found = *isa;
-  }
-  return found;
+  return last_supported(
+      kIsas, [&](const Isa& isa) { return *name == '\0' || std::strcmp(isa.name, name) == 0; });
 }
 
 }  // namespace mirror_rt::engine

@@ -53,10 +53,10 @@ struct Result {
   Activation activation = Activation::none;
 };
 
+/// The weights of a layer normalisation; for `normalize` they are padded with zeros.
 struct Norm {
-  const float* weight;  // padded with zeros
+  const float* weight;
   const float* bias;
-  float epsilon;
 };
 
 /// One head of one text.
@@ -87,7 +87,7 @@ struct Isa {
                   std::int64_t begin, std::int64_t end, const Result&);
 
   /// Writes a normalised row of `n` numbers to `y`, which may be `x`, and to row `row` of `copy`.
-  void (*normalize)(Precision, const float* x, float* y, std::int64_t n, const Norm&,
+  void (*normalize)(Precision, const float* x, float* y, std::int64_t n, const Norm&, float epsilon,
                     const Operand& copy, std::int64_t row);
 
   /// Writes `n` numbers to row `row` of an operand, in its precision. With a gate, `n` more follow,

@@ -8,26 +8,38 @@
 namespace mirror_rt::engine {
 namespace {
 
-std::uint16_t to_bfloat16(float x) {
+std::uint32_t bits_of(float x) {
   std::uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
-  if (x != x) return 0x7fc0;
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  return bits;
 }
 
-/// Calls put(place, value, column) for every number in the order of its place.
-template <class Put>
-void for_each(const Weight& w, std::int64_t panels, std::int64_t units, std::int64_t size,
-              const Put& put) {
-  std::int64_t place = 0;
-  for (std::int64_t panel = 0; panel < panels; ++panel) {
-    for (std::int64_t unit = 0; unit < units; ++unit) {
-      for (std::int64_t c = panel * kPanel; c < (panel + 1) * kPanel; ++c) {
-        for (std::int64_t k = unit * size; k < (unit + 1) * size; ++k) {
-          const bool real = k < w.depth && c < w.columns;
-          put(place++, real ? w.values[k * w.columns + c] : 0.0f, c);
-        }
-      }
+std::uint16_t to_bfloat16(float x) {
+  const std::uint32_t bits = bits_of(x);
+  return static_cast<std::uint16_t>(x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/// Rounds a number of at most 127: adding 1.5 * 2^23 leaves the integer in the low bits.
+std::int8_t to_int8(float x) {
+  return static_cast<std::int8_t>(bits_of(x + 12582912.0f) - 0x4b400000);
+}
+
+/// Packs a weight; convert(x, column) returns the number that stands for x.
+template <class T, class Convert>
+void pack(const Weight& w, std::int64_t panels, std::int64_t units, T* out,
+          const Convert& convert) {
+  constexpr std::int64_t size = 4 / sizeof(T);
+  float rows[size][kPanel];
+  for (std::int64_t task = 0; task < panels * units; ++task) {
+    const std::int64_t column = task / units * kPanel, depth = task % units * size;
+    for (std::int64_t i = 0; i < size; ++i) {
+      const bool real = depth + i < w.depth;
+      const std::int64_t count = real ? std::min(kPanel, w.columns - column) : 0;
+      float* end = std::copy_n(w.values + (depth + i) * w.columns + column, count, rows[i]);
+      std::fill(end, rows[i] + kPanel, 0.0f);
+    }
+    for (std::int64_t c = 0; c < kPanel; ++c) {
+      for (std::int64_t i = 0; i < size; ++i) *out++ = convert(rows[i][c], column + c);
     }
   }
 }
@@ -53,24 +65,24 @@ PackedMatrix::PackedMatrix(Precision precision, const Weight& w) {
   const std::int64_t size = 4 / bytes_of(precision);
   const std::int64_t columns = round_up(w.columns, kPanel), panels = columns / kPanel;
   const std::int64_t units = round_up(w.depth, size) / size;
-  bias_ = Buffer<float>(columns);
-  std::fill_n(bias_.get(), columns, 0.0f);
-  if (w.bias != nullptr) std::copy_n(w.bias, w.columns, bias_.get());
+  bias_ = copy_rows(w.bias, 1, w.columns, columns);
   packed_ = Buffer<std::int8_t>(columns * units * 4);
+  void* out = packed_.get();
   if (precision == Precision::float32) {
-    auto* out = reinterpret_cast<float*>(packed_.get());
-    for_each(w, panels, units, size, [&](auto at, float x, auto) { out[at] = x; });
+    pack(w, panels, units, static_cast<float*>(out), [](float x, auto) { return x; });
   } else if (precision == Precision::bfloat16) {
-    auto* out = reinterpret_cast<std::uint16_t*>(packed_.get());
-    for_each(w, panels, units, size, [&](auto at, float x, auto) { out[at] = to_bfloat16(x); });
+    const auto convert = [](float x, auto) { return to_bfloat16(x); };
+    pack(w, panels, units, static_cast<std::uint16_t*>(out), convert);
   } else {
     scales_ = scales_of(w, columns);
     sums_ = Buffer<std::int32_t>(columns);
     std::fill_n(sums_.get(), columns, 0);
-    for_each(w, panels, units, size, [&](auto at, float x, auto c) {
-      const auto value = static_cast<std::int8_t>(std::lrintf(x / scales_.get()[c]));
-      packed_.get()[at] = value;
-      sums_.get()[c] += value;
+    const float* scales = scales_.get();
+    std::int32_t* sums = sums_.get();
+    pack(w, panels, units, packed_.get(), [=](float x, auto column) {
+      const std::int8_t value = to_int8(x / scales[column]);
+      sums[column] += value;
+      return value;
     });
   }
   matrix_ = {panels, units, packed_.get(), bias_.get(), scales_.get(), sums_.get()};

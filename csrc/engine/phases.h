@@ -4,8 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <thread>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -30,27 +30,22 @@ class Phases {
   /// The position of one thread among the phases; all threads run the same ones in order.
   class Member {
    public:
-    Member(Phases* phases, int thread) : phases_(phases), thread_(thread) {}
+    Member(Phases& phases, int thread) : phases_(phases), thread_(thread) {}
 
     int thread() const { return thread_; }
 
     /// Runs body(task) for the tasks that this thread gets; returns once all of them are done.
     template <class Body>
     void run(std::int64_t tasks, const Body& body) {
-      if (phases_ == nullptr) {  // alone
-        for (std::int64_t task = 0; task < tasks; ++task) body(task);
-        return;
-      }
-      PhaseState& state = phases_->states_[phase_++];
-      for (std::int64_t task; (task = state.next.fetch_add(1)) < tasks;) {
-        body(task);
-        state.done.fetch_add(1, std::memory_order_release);
-      }
-      phases_->wait(state, tasks);
+      PhaseState& state = phases_.states_[phase_++];
+      std::int64_t done = 0;
+      for (std::int64_t task; (task = state.next.fetch_add(1)) < tasks; ++done) body(task);
+      state.done.fetch_add(done, std::memory_order_release);
+      phases_.wait(state, tasks);
     }
 
    private:
-    Phases* phases_;
+    Phases& phases_;
     int thread_;
     std::size_t phase_ = 0;
   };
@@ -70,7 +65,7 @@ class Phases {
     }
   }
 
-  std::deque<PhaseState> states_;
+  std::vector<PhaseState> states_;
   int spins_;
 };
 

@@ -34,15 +34,12 @@ inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::i
 /// Writes `n` numbers, a multiple of kLanes, to a row of an operand.
 inline void copy_row(Precision precision, const float* x, std::int64_t n, const Operand& copy,
                      std::int64_t row) {
-  if (precision == Precision::int8) {
-    quantize(x, n, copy, row);
-  } else if (precision == Precision::bfloat16) {
-    auto* out = static_cast<std::uint16_t*>(copy.values) + row * copy.stride;
-    for (std::int64_t i = 0; i < n; i += kLanes) storeu(out + i, loadu(x + i));
-  } else {
-    float* out = static_cast<float*>(copy.values) + row * copy.stride;
-    if (out == x) return;
-    for (std::int64_t i = 0; i < n; i += kLanes) storeu(out + i, loadu(x + i));
+  if (precision == Precision::int8) return quantize(x, n, copy, row);
+  const bool halves = precision == Precision::bfloat16;
+  const std::int64_t start = row * copy.stride;
+  if (!halves && static_cast<float*>(copy.values) + start == x) return;
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    store_as(halves, copy.values, start + i, loadu(x + i), kLanes);
   }
 }
 
@@ -58,29 +55,19 @@ void convert(Precision precision, float* x, std::int64_t n, Activation gate, con
   copy_row(precision, x, end, copy, row);
 }
 
-/// Returns x - mean in the first `n` lanes, 0 in the others.
-inline Vec centered(Vec x, float mean, std::int64_t n) {
-  x -= mean;
-  for (std::int64_t lane = n; lane < kLanes; ++lane) x[lane] = 0;
-  return x;
-}
-
 void normalize(Precision precision, const float* x, float* y, std::int64_t n, const Norm& norm,
-               const Operand& copy, std::int64_t row) {
-  const std::int64_t whole = n / kLanes * kLanes, end = round_up(n, kLanes);
+               float epsilon, const Operand& copy, std::int64_t row) {
+  const std::int64_t end = round_up(n, kLanes);
+  const auto count = static_cast<std::int32_t>(n);
   Vec total = {}, squares = {};
   for (std::int64_t i = 0; i < end; i += kLanes) total += loadu(x + i);  // padding is 0
   const float mean = sum_of(total) / static_cast<float>(n);
-  for (std::int64_t i = 0; i < whole; i += kLanes) {
-    const Vec difference = loadu(x + i) - mean;
-    squares += difference * difference;
-  }
-  if (whole < n) {
-    const Vec difference = centered(loadu(x + whole), mean, n - whole);
+  for (std::int64_t i = 0; i < end; i += kLanes) {
+    const Vec difference = lane_numbers(i) < count ? loadu(x + i) - mean : Vec{};
     squares += difference * difference;
   }
   const float variance = sum_of(squares) / static_cast<float>(n);
-  const float factor = 1.0f / __builtin_sqrtf(variance + norm.epsilon);
+  const float factor = 1.0f / __builtin_sqrtf(variance + epsilon);
   for (std::int64_t i = 0; i < end; i += kLanes) {
     const Vec scaled = (loadu(x + i) - mean) * factor;
     storeu(y + i, scaled * loadu(norm.weight + i) + loadu(norm.bias + i));

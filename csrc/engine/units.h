@@ -144,6 +144,13 @@ inline T smaller(T a, T b) {
   return a < b ? a : b;
 }
 
+/// Returns first, first + 1, first + 2, ...
+inline IntVec lane_numbers(std::int64_t first) {
+  IntVec numbers;
+  for (int lane = 0; lane < kLanes; ++lane) numbers[lane] = lane;
+  return numbers + static_cast<std::int32_t>(first);
+}
+
 inline float sum_of(Vec x) {
   float total = 0;
   for (int lane = 0; lane < kLanes; ++lane) total += x[lane];

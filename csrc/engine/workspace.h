@@ -14,6 +14,14 @@ namespace mirror_rt::engine {
 constexpr std::int64_t kKeptTokens = 1024;
 constexpr std::size_t kKeptWorkspaces = 64;
 
+/// Rows of float32.
+struct Rows {
+  float* values = nullptr;
+  std::int64_t stride = 0;
+
+  float* at(std::int64_t row) const { return values + row * stride; }
+};
+
 /// Rows in the precision of the products.
 struct OperandBuffer {
   Buffer<std::int8_t> values;
@@ -28,7 +36,6 @@ struct OperandBuffer {
 };
 
 struct Workspace {
-  std::int64_t tokens = 0;      // the most that were encoded in it
   Buffer<float> hidden;         // [tokens, H], added to by each half of a layer
   Buffer<float> wide;           // [tokens, 3 H] queries, keys, values; or [tokens, I]
   Buffer<float> context;        // [tokens, H]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -43,6 +45,7 @@ _Poolings = Annotated[
 ]  # fmt: skip
 
 _MAPPED = "_mapped.onnx"
+_LARGE = 2**20  # bytes of a file that is worth a thread; graphs with mapped weights are smaller
 
 
 class Layout:
@@ -221,12 +224,9 @@ class Manifest:
             files: files to compare with their recorded size and hash; None for all of them.
         """
         for name, record in (self.files if files is None else files).items():
-            path = folder / name
-            if not path.is_file():
-                return f"{name} is missing"
-            if (size := path.stat().st_size) != record.bytes:
-                return f"{name} has {size} bytes, its manifest says {record.bytes}"
-            if (found := sha256(path)) != record.sha256:
+            if other := _other_size(folder, name, record):
+                return other
+            if (found := sha256(folder / name)) != record.sha256:
                 return (
                     f"{name} has SHA-256 {found[:16]}..., its manifest says {record.sha256[:16]}..."
                 )
@@ -239,7 +239,50 @@ class Manifest:
             BundleIntegrityError: a file is missing or differs; the error names the first one.
         """
         if damage := self.damage(folder, files):
-            raise BundleIntegrityError(f"{folder} is damaged: {damage}: make it again")
+            raise _integrity_error(folder, damage)
+
+    @contextlib.contextmanager
+    def verifying(self, folder: Path, files: dict[str, FileRecord]) -> Iterator[None]:
+        """Compare `files` as `verify` does, the hashes of large ones while the body reads them.
+
+        Raises:
+            BundleIntegrityError: a file is missing or differs; it takes the place of what the body
+                raises then.
+        """
+        large = {name: record for name, record in files.items() if record.bytes >= _LARGE}
+        self.verify(folder, {name: r for name, r in files.items() if name not in large})
+        for name, record in large.items():
+            if other := _other_size(folder, name, record):
+                raise _integrity_error(folder, other)
+        failed: list[Exception] = []
+
+        def compare() -> None:
+            try:
+                self.verify(folder, large)
+            except Exception as error:  # noqa: BLE001  # raised below, in the thread that waits
+                failed.append(error)
+
+        thread = threading.Thread(target=compare)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+            if failed:
+                raise failed[0]
+
+
+def _other_size(folder: Path, name: str, record: FileRecord) -> str | None:
+    path = folder / name
+    if not path.is_file():
+        return f"{name} is missing"
+    size = path.stat().st_size
+    same = size == record.bytes
+    return None if same else f"{name} has {size} bytes, its manifest says {record.bytes}"
+
+
+def _integrity_error(folder: Path, damage: str) -> BundleIntegrityError:
+    return BundleIntegrityError(f"{folder} is damaged: {damage}: make it again")
 
 
 def record_files(folder: Path) -> dict[str, FileRecord]:

@@ -143,13 +143,13 @@ class _Opener:
         if numbers == [None]:
             _refuse_on_cpu(self.options)
         captured = self._to_capture(variant) if self.options.cuda_graphs else None
-        if self.options.verify:
-            used = [variant] if captured is None else [variant, captured]
-            self.manifest.verify(self.folder, self.manifest.files_for(used))
+        used = [variant] if captured is None else [variant, captured]
+        files = self.manifest.files_for(used) if self.options.verify else {}
         runners: list[Runner] = []
         try:
-            for device in numbers:
-                runners.append(self._open_on(device, variant, captured))
+            with self.manifest.verifying(self.folder, files):
+                for device in numbers:
+                    runners.append(self._open_on(device, variant, captured))
         except BaseException:
             for runner in runners:
                 runner.close()

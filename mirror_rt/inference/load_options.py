@@ -51,7 +51,7 @@ class LoadOptions:
             `fp32` or `bf16`, and None means `bf16` on processors with AVX512-BF16 or AMX.
         revision: branch, tag or commit of a name on a model hub.
         offline: never ask the network: take a name from the local caches alone.
-        verify: compare every file that the graph needs with its hash in the manifest first.
+        verify: compare every file that the graph needs with its hash in the manifest.
         pooling: of plain ONNX files that declare none: `"mean"`, `"cls"` and so on; `"auto"` for
             the declared one. That of a bundle is in its graph.
         providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),

@@ -36,6 +36,25 @@ def test_a_changed_file_is_refused(bundle_copy):
         Encoder.load(bundle_copy)
 
 
+@pytest.mark.parametrize("start", [True, False])
+@pytest.mark.parametrize("providers", ["cpu", "native", "openvino"])
+def test_a_large_file_is_hashed_while_it_is_opened(bundle_copy, providers, start, monkeypatch):
+    if providers == "openvino":
+        pytest.importorskip("openvino")
+    monkeypatch.setattr("mirror_rt.bundle.manifest._LARGE", 1)
+    Encoder.load(bundle_copy, providers=providers).close()
+    path = bundle_copy / "onnx" / "model.onnx"
+    content = bytearray(path.read_bytes())
+    place = 0 if start else len(content) // 2
+    content[place : place + 64] = b"\xff" * 64  # at the start it is no ONNX file any more
+    path.write_bytes(content)
+    with pytest.raises(BundleIntegrityError, match=r"model.onnx has SHA-256"):
+        Encoder.load(bundle_copy, providers=providers)
+    path.write_bytes(content[:-1])
+    with pytest.raises(BundleIntegrityError, match=r"model.onnx has \d+ bytes"):
+        Encoder.load(bundle_copy, providers=providers)
+
+
 def test_a_shorter_file_is_refused(bundle_copy):
     path = bundle_copy / "tokenizer.json"
     path.write_bytes(path.read_bytes()[:-1])

@@ -151,14 +151,12 @@ def distances(relative: Floats, positions: int) -> Floats:
     """Return MPNet's bias by distance, float32 [heads, 2 positions - 1], from that by bucket."""
     buckets = len(relative) // 2
     exact = buckets // 2
-    distance = np.arange(-positions + 1, positions)  # of the key from the query
-    far = np.maximum(np.abs(distance), 1).astype(np.float32) / np.float32(exact)
+    key = np.arange(-positions + 1, positions)  # its place, seen from the query
+    distance = np.abs(key)
+    far = np.maximum(distance, 1).astype(np.float32) / np.float32(exact)
     steps = np.log(far) / np.float32(np.log(_MPNET_DISTANCE / exact)) * np.float32(buckets - exact)
-    near = np.abs(distance) < exact
-    bucket = np.where(
-        near, np.abs(distance), np.minimum(exact + steps.astype(np.int64), buckets - 1)
-    )
-    bucket += np.where(distance > 0, buckets, 0)
+    coarse = np.minimum(exact + steps.astype(np.int64), buckets - 1)
+    bucket = np.where(distance < exact, distance, coarse) + np.where(key > 0, buckets, 0)
     return np.ascontiguousarray(relative[bucket].T)
 
 

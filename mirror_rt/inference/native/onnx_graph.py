@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from mirror_rt.errors import BundleError
 
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]
+_Value = int | float | memoryview
 _TYPES: dict[int, type[np.generic]] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_}
 
 
@@ -42,12 +43,12 @@ class Node:
         return self.inputs[number] if number < len(self.inputs) else ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Tensor:
-    dims: list[int] = field(default_factory=list)
-    data_type: int = 0
-    raw: memoryview | None = None
-    external: dict[str, str] = field(default_factory=dict)
+    dims: list[int]
+    data_type: int
+    raw: memoryview | None
+    external: dict[str, str]
 
 
 class Graph:
@@ -77,8 +78,8 @@ class Graph:
 
     def type_and_shape(self, name: str) -> tuple[int, list[int]]:
         """Return ONNX's number of a weight's type, and its shape; (0, []) if it is no weight."""
-        tensor = self._tensors.get(name, _Tensor())
-        return tensor.data_type, tensor.dims
+        tensor = self._tensors.get(name)
+        return (0, []) if tensor is None else (tensor.data_type, tensor.dims)
 
     def weight(self, name: str) -> npt.NDArray[Any]:
         """Return a weight, without copying it where it is aligned.
@@ -126,15 +127,10 @@ class Graph:
         return memoryview(self._map(self.path.parent / location))[offset : offset + length]
 
     def _read(self, model: memoryview) -> None:
-        for number, graph in _fields(model):
-            if number != 7:
-                continue
-            for part, value in _fields(_bytes(graph)):
-                if part == 1:
-                    self.nodes.append(_node(_bytes(value)))
-                elif part == 5:
-                    name, tensor = _tensor(_bytes(value))
-                    self._tensors[name] = tensor
+        for graph in _fields(model)[7]:
+            parts = _fields(_bytes(graph))
+            self.nodes += [_node(_bytes(part)) for part in parts[1]]
+            self._tensors |= dict(_tensor(_bytes(part)) for part in parts[5])
 
 
 def made(graph: Graph, name: str, *op_types: str, behind: tuple[str, ...] = ()) -> Node:
@@ -175,13 +171,14 @@ class _DamagedError(ValueError):
     """Raised where a message ends too early or has a wrong type."""
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, int | float | memoryview]]:
-    """Yield number and value of every field of a message."""
+def _fields(message: memoryview) -> dict[int, list[_Value]]:
+    """Return the values of each field of a message, by its number; an absent field has none."""
+    values: dict[int, list[_Value]] = defaultdict(list)
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)
         kind = tag & 7
-        value: int | float | memoryview
+        value: _Value
         if kind == 0:
             value, place = _varint(message, place)
         else:
@@ -194,7 +191,8 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | float | memoryview
             place += length
             if kind == 5:
                 value = struct.unpack("<f", value)[0]
-        yield tag >> 3, value
+        values[tag >> 3].append(value)
+    return values
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
@@ -209,53 +207,44 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
     raise _DamagedError(f"a number at {place} does not end")
 
 
-def _bytes(value: int | float | memoryview) -> memoryview:
+def _bytes(value: _Value) -> memoryview:
     if not isinstance(value, memoryview):
         raise _DamagedError("a number in place of a message")
     return value
 
 
-def _text(value: int | float | memoryview) -> str:
-    return str(_bytes(value), "utf-8")
+def _texts(values: list[_Value]) -> list[str]:
+    return [str(_bytes(value), "utf-8") for value in values]
+
+
+def _text(values: list[_Value]) -> str:
+    """Return the text of a field that is there once at most: of several, the last one counts."""
+    return "".join(_texts(values[-1:]))
 
 
 def _node(message: memoryview) -> Node:
-    node = Node("", [], [], {})
-    op_type = ""
-    for number, value in _fields(message):
-        if number == 1:
-            node.inputs.append(_text(value))
-        elif number == 2:
-            node.outputs.append(_text(value))
-        elif number == 4:
-            op_type = _text(value)
-        elif number == 5:
-            parts = dict(_fields(_bytes(value)))
-            found = parts.get(2, parts.get(3, parts.get(4)))
-            node.attributes[_text(parts.get(1, 0))] = (
-                str(found, "utf-8") if isinstance(found, memoryview) else found
-            )
-    return Node(op_type, node.inputs, node.outputs, node.attributes)
+    fields = _fields(message)
+    attributes: dict[str, Any] = {}
+    for attribute in fields[5]:
+        parts = _fields(_bytes(attribute))
+        values = parts[2] or parts[3] or parts[4]
+        found = values[-1] if values else None
+        text = str(found, "utf-8") if isinstance(found, memoryview) else found
+        attributes[_text(parts[1])] = text
+    return Node(_text(fields[4]), _texts(fields[1]), _texts(fields[2]), attributes)
 
 
 def _tensor(message: memoryview) -> tuple[str, _Tensor]:
-    name, tensor = "", _Tensor()
-    for number, value in _fields(message):
-        if number == 1:
-            tensor.dims += _dims(value)
-        elif number == 2 and isinstance(value, int):
-            tensor.data_type = value
-        elif number == 8:
-            name = _text(value)
-        elif number == 9:
-            tensor.raw = _bytes(value)
-        elif number == 13:
-            entry = dict(_fields(_bytes(value)))
-            tensor.external[_text(entry.get(1, 0))] = _text(entry.get(2, 0))
-    return name, tensor
+    fields = _fields(message)
+    dims = [size for value in fields[1] for size in _sizes(value)]
+    kind = next((value for value in fields[2] if isinstance(value, int)), 0)
+    raw = _bytes(fields[9][-1]) if fields[9] else None
+    entries = [_fields(_bytes(entry)) for entry in fields[13]]
+    external = {_text(entry[1]): _text(entry[2]) for entry in entries}
+    return _text(fields[8]), _Tensor(dims, kind, raw, external)
 
 
-def _dims(value: int | float | memoryview) -> list[int]:
+def _sizes(value: _Value) -> list[int]:
     """Return the sizes of a field, which holds one, or several without tags between them."""
     if isinstance(value, int):
         return [value]

@@ -119,9 +119,9 @@ def open_native(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple
         if value := getattr(options, option):
             raise ConfigError(f"{option}={value!r} is for NVIDIA cards, not for providers='native'")
     variant = _variant(folder, manifest, options.variant)
-    if options.verify:
-        manifest.verify(folder, manifest.files_for([variant]))
-    runner = NativeRunner(folder / variant.file, variant.precision, manifest.max_length, options)
+    path, longest = folder / variant.file, manifest.max_length
+    with manifest.verifying(folder, manifest.files_for([variant]) if options.verify else {}):
+        runner = NativeRunner(path, variant.precision, longest, options)
     if manifest.pad_to is not None or manifest.dimension != runner.dimension:
         raise BundleError(f"{folder} pads or shortens its vectors; {_HINT}")
     return runner, variant

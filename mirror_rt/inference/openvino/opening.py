@@ -64,10 +64,9 @@ def open_openvino(folder: Path, manifest: Manifest, options: LoadOptions) -> tup
         )
     precision = cast(Precision, options.variant)
     exact = _exact(folder, manifest)
-    if options.verify:
-        manifest.verify(folder, manifest.files_for([exact]))
-    path = loadable(folder, manifest, exact.file)
-    runner = OpenVinoRunner(path, precision, _version(folder, manifest, exact), options)
+    with manifest.verifying(folder, manifest.files_for([exact]) if options.verify else {}):
+        path = loadable(folder, manifest, exact.file)
+        runner = OpenVinoRunner(path, precision, _version(folder, manifest, exact), options)
     try:
         check_graph(runner, manifest.dimension)
     except BundleError:
