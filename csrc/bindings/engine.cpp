@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "isa_list.h"
 
 namespace py = pybind11;
 
@@ -178,19 +179,12 @@ class BoundEncoder {
   std::unique_ptr<Encoder> encoder_;
 };
 
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> names;
-  for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    if ((*isa)->supported()) names.emplace_back((*isa)->name);
-  }
-  return names;
-}
-
 }  // namespace
 
 void bind_engine(py::module_& m) {
-  m.def("engine_instruction_sets", &instruction_sets,
-        "Instruction sets of NativeEncoder that this processor has, the most capable last.");
+  m.def(
+      "engine_instruction_sets", [] { return mirror_rt::supported_names(kIsas); },
+      "Instruction sets of NativeEncoder that this processor has, the most capable last.");
   py::class_<BoundEncoder>(m, "NativeEncoder", py::module_local(), "An encoder of the BERT family.")
       .def(py::init<const std::string&, std::int64_t, std::int64_t, float, float,
                     const std::string&, const Floats&, const Floats&, const Pair&,
