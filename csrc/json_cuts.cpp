@@ -42,7 +42,10 @@ class Scanner {
           begin();
         }
       } else if (c == ']' || c == '}') {
-        if (depth_ == list_) end_of_list();
+        if (depth_ == list_) {
+          list_ = 0;
+          finish(at_ + 1);
+        }
         depth_ = std::max<std::int64_t>(0, depth_ - 1);
       } else if (c == ',' && list_ != 0 && depth_ == list_) {
         maybe_cut(false);
@@ -63,11 +66,6 @@ class Scanner {
     if (at_ - last_ < size_) return;
     value_.cuts.push_back({at_, in_text});
     last_ = at_;
-  }
-
-  void end_of_list() {
-    list_ = 0;
-    finish(at_ + 1);
   }
 
   void finish(std::int64_t stop) {

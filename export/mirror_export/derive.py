@@ -14,7 +14,7 @@ from mirror_export.graph.graph_edit import read_graph, share_weights, source
 from mirror_export.graph.half import single_layers, to_half
 from mirror_export.graph.int8 import quantize
 from mirror_export.graph.key_lengths import use_key_lengths
-from mirror_export.graph.onnx_file import write_onnx
+from mirror_export.graph.onnx_file import write_sharing
 from mirror_export.graph.padding_free import ATTENTIONS, can_pack, check_packed, pack
 from mirror_export.graph.probe import Probe
 from mirror_export.graph.sensitivity import sensitive_layers
@@ -104,13 +104,9 @@ def write_graph(
 ) -> dict[str, Any]:
     """Write the graph of variant `name`, from the float32 graph; return its description.
 
-    Args:
-        folder: folder of the bundle; it holds the float32 graph.
-        name: one of `KINDS`, but not `fp32`.
-        keep: names of the layers that stay in float32.
-        weights: path of another graph of the bundle, of the same precision, from which the
-            weights are read; None to store the weights once more.
-        packs: whether a graph for cards is to have no padding.
+    The layers `keep` stay in float32. `weights` is another graph of the bundle, of the same
+    precision, from which the weights are read; None stores them once more. With `packs`, a graph
+    for cards has no padding.
     """
     precision, target, file = KINDS[name]
     path = folder / file
@@ -125,11 +121,7 @@ def write_graph(
         pack(model)
     elif precision == "fp16":
         use_key_lengths(model)
-    if weights:
-        share_weights(model, folder / weights)
-        ir.save(model, path)
-    else:
-        write_onnx(model, path)
+    write_sharing(model, path, folder / weights if weights else None)
     if packed:
         check_packed(model, layers)
         onnx.checker.check_model(path)

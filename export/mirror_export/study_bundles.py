@@ -10,7 +10,6 @@ from mirror_rt.cli.info import describe_parity
 from mirror_rt.encoding.encoder import Encoder
 from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.run import Opened
-from mirror_train.experiments.systems.table import BASE
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
 
@@ -20,7 +19,7 @@ def open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
 
     def open_model(name: str, model: str) -> Opened:
         out = config.out / "bundles" / name
-        options = config.load_options() | ({} if name == BASE else {"revision": None})
+        options = config.load_options(model)
         folder = load_pretrained(model, **options).folder
         export_bundle(
             ExportConfig(

@@ -6,23 +6,13 @@ __all__ = ["COMMANDS"]
 
 _DEMO = (("matplotlib", "demo"), ("wordfreq", "demo"))
 _EXPORT = tuple((name, "export") for name in ("torch", "transformers", "onnx", "onnxscript"))
-_HELP = "turn a tuned folder into a bundle, checked against PyTorch"
+_MAKE = {
+    "demo": ("tune, export, encode and compare, on real words", (*_DEMO, *_EXPORT)),
+    "align": ("map the languages of a pack into one vector space", _EXPORT),
+    "export": ("turn a tuned folder into a bundle, checked against PyTorch", _EXPORT),
+}
 
-COMMANDS = (
-    command_of(
-        "mirror_export.cli",
-        "demo",
-        "make a model",
-        "tune, export, encode and compare, on real words",
-        *_DEMO,
-        *_EXPORT,
-    ),
-    command_of(
-        "mirror_export.cli",
-        "align",
-        "make a model",
-        "map the languages of a pack into one vector space",
-        *_EXPORT,
-    ),
-    command_of("mirror_export.cli", "export", "make a model", _HELP, *_EXPORT),
+COMMANDS = tuple(
+    command_of("mirror_export.cli", name, "make a model", text, *needed)
+    for name, (text, needed) in _MAKE.items()
 )

@@ -114,10 +114,6 @@ def _config(arguments: argparse.Namespace, model: str) -> ExportConfig:
     return build(ExportConfig, from_arguments(arguments), model=model, parity_texts=texts)
 
 
-def _max_length(text: str) -> int | str:
-    return text if text == "model" else int(text)
-
-
 def _jobs(text: str) -> int | str:
     return text if text == "auto" else int(text)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mirror_export.config import ExportConfig
 from mirror_rt.cli.common import format_table, progress
 from mirror_rt.errors import ConfigError, ModelError
-from mirror_rt.progress import progress_bar
+from mirror_rt.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from mirror_export.pack.export_pack import ModelResult, PackReport
@@ -27,22 +29,15 @@ def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
 
     models = _models(arguments)
     bar = progress_bar(len(models), progress(arguments), unit="model", desc="export")
-
-    def tell(result: ModelResult) -> None:
-        _tell(result)
-        bar.update(1)
-
-    try:
+    with closing(bar):
         report = export_pack(
             models,
             config,
             jobs=arguments.jobs,
             resume=arguments.resume,
             fallback=arguments.fallback,
-            on_result=tell,
+            on_result=partial(_tell, bar),
         )
-    finally:
-        bar.close()
     if arguments.json:
         print(json.dumps(_plain(report), indent=2, ensure_ascii=False))
     else:
@@ -82,8 +77,8 @@ def _models(arguments: argparse.Namespace) -> list[str]:
     return found
 
 
-def _tell(result: ModelResult) -> None:
-    """Print the log of a finished model's export, then one line about its result."""
+def _tell(bar: ProgressBar, result: ModelResult) -> None:
+    """Print the log of a finished model's export and a line about its result, and count it."""
     for line in result.log:
         print(f"{result.name}: {line}", file=sys.stderr)
     if result.manifest is None:
@@ -94,6 +89,7 @@ def _tell(result: ModelResult) -> None:
         names = ", ".join(result.manifest.variants)
         text = f"{result.seconds:.1f} s, {names}, {result.bytes / 1e6:.1f} MB"
     print(f"{result.name}: {text}", file=sys.stderr, flush=True)
+    bar.update(1)
 
 
 def _table(report: PackReport) -> str:
@@ -128,15 +124,6 @@ def _plain(report: PackReport) -> dict[str, Any]:
 
 def _plain_result(result: ModelResult) -> dict[str, Any]:
     manifest = result.manifest.to_dict() if result.manifest else {}
-    return {
-        "name": result.name,
-        "model": result.model,
-        "status": result.status,
-        "error": result.error,
-        "language": manifest.get("language"),
-        "variants": manifest.get("variants", {}),
-        "bytes": result.bytes,
-        "seconds": result.seconds,
-        "peak_bytes": result.peak_bytes,
-        "log": list(result.log),
-    }
+    own = ("name", "model", "status", "error", "bytes", "seconds", "peak_bytes", "log")
+    declared = {"language": manifest.get("language"), "variants": manifest.get("variants", {})}
+    return {name: getattr(result, name) for name in own} | declared

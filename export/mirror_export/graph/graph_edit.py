@@ -50,12 +50,8 @@ def by_rows(
     """Compute an array from a weight, some rows at a time.
 
     An embedding table may be most of a model, so its memory pages are released as they are done.
-
-    Args:
-        value: a weight of one dimension or more.
-        compute: maps some rows of the weight to the same rows of the result.
-        dtype: dtype of the result.
-        columns: number of columns of the result; None if it has the shape of the weight.
+    `compute` maps some rows of the weight to the same rows of the result, which has as many
+    `columns`; None for the shape of the weight.
     """
     weight = array(value)
     result = np.empty(weight.shape if columns is None else (len(weight), columns), dtype)
@@ -112,6 +108,22 @@ def replace(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape, result: ir.Value
     name = old.name
     graph.remove(node, safe=True)
     result.name = name
+
+
+def insert_behind(graph: ir.Graph, value: ir.Value, node: ir.Node, old_name: str) -> None:
+    """Insert `node`, which reads `value` first, between it and all others that read it.
+
+    The node's output takes over the name of the value, which is called `old_name` from then on.
+    """
+    producer = value.producer()
+    assert producer is not None  # callers pass no inputs of the graph
+    result = node.outputs[0]
+    result.type, result.shape = value.type, value.shape
+    name = value.name
+    value.replace_all_uses_with(result, replace_graph_outputs=True)
+    node.replace_input_with(0, value)
+    value.name, result.name = old_name, name
+    graph.insert_after(producer, node)
 
 
 def remove_unused(graph: ir.Graph) -> None:

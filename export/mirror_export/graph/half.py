@@ -41,12 +41,9 @@ _LIMIT = 65_504 / 4
 
 
 def to_half(model: ir.Model, keep: Collection[str] = (), kind: ir.DataType = _HALF) -> None:
-    """Convert a float32 graph in place; its inputs and outputs stay as they are.
+    """Convert a float32 graph in place to float16 or bfloat16, except for its inputs and outputs.
 
-    Args:
-        model: the graph.
-        keep: names of layers, as `layer_name` gives them, to leave in float32.
-        kind: float16 or bfloat16.
+    The layers that `keep` names, as `layer_name` does, stay in float32.
     """
     graph = model.graph
     split_embeddings(graph)
@@ -69,10 +66,8 @@ def to_half(model: ir.Model, keep: Collection[str] = (), kind: ir.DataType = _HA
 def single_layers(model: ir.Model, probe: Probe, kind: ir.DataType = _HALF) -> list[str]:
     """Return the layers that must stay in float32: those that may overflow or follow the pooling.
 
-    Args:
-        model: the float32 graph; it is changed in place.
-        probe: runs the graph to measure inputs, outputs and projections of the layers.
-        kind: float16 or bfloat16, in which only attention and its like may overflow.
+    The float32 graph is changed in place, to measure inputs, outputs and projections of the layers.
+    In bfloat16, only attention and its like may overflow.
     """
     graph = model.graph
     split_embeddings(graph)

@@ -45,16 +45,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def quantize(model: ir.Model, keep: Collection[str] = (), *, switches: bool = False) -> list[str]:
-    """Quantize the dense layers and the word embeddings of a float32 graph in place.
+    """Quantize a float32 graph's dense layers, but for `keep`, and word embeddings in place.
 
-    Args:
-        model: the graph.
-        keep: names of layers to leave in float32.
-        switches: keep every layer in both precisions; the graph gets an input `SWITCH`, bool
-            [layers], that chooses int8 (true) or float32 for each.
-
-    Returns:
-        The names of the quantized layers.
+    With `switches`, every layer is kept in both precisions; the graph gets an input `SWITCH`, bool
+    [layers], that chooses int8 (true) or float32 for each. Return the names of these layers.
     """
     graph = model.graph
     split_embeddings(graph)

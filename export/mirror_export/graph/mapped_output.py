@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from mirror_export.graph.graph_edit import constant
+from mirror_export.graph.graph_edit import constant, insert_behind
 from mirror_export.graph.torch_export import OUTPUT_NAMES
 from mirror_rt.errors import ModelError
 
@@ -21,15 +21,9 @@ def map_output(model: ir.Model, matrix: npt.NDArray[np.float32]) -> None:
     """
     graph = model.graph
     pooled = next((value for value in graph.outputs if value.name == _POOLED), None)
-    producer = None if pooled is None else pooled.producer()
-    if pooled is None or producer is None:
+    if pooled is None or pooled.producer() is None:
         raise ModelError(f"the graph has no output {_POOLED}: export the model again")
     number = sum(name.startswith("alignment") for name in graph.initializers)
     weight = constant(graph, f"alignment.{number}.weight", matrix)
     node = ir.Node("", "MatMul", [pooled, weight])
-    mapped = node.outputs[0]
-    mapped.type, mapped.shape = pooled.type, pooled.shape
-    pooled.replace_all_uses_with(mapped, replace_graph_outputs=True)
-    node.replace_input_with(0, pooled)
-    pooled.name, mapped.name = f"unaligned.{number}", _POOLED
-    graph.insert_after(producer, node)
+    insert_behind(graph, pooled, node, f"unaligned.{number}")

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from mirror_export.graph.graph_edit import replace, source
+from mirror_export.graph.graph_edit import replace, share_weights, source
 from mirror_rt.bundle.manifest import Layout
 
 # Field number and wire type (2: a length follows) of ModelProto.graph, GraphProto.initializer,
@@ -58,6 +58,15 @@ def write_onnx(model: ir.Model, path: Path) -> None:
     mapped = ir.from_proto(proto)
     _split_skip_norms(mapped.graph)
     ir.save(mapped, Layout.mapped(str(path)))
+
+
+def write_sharing(model: ir.Model, path: Path, weights: Path | None) -> None:
+    """Write `model` with the large weights that the graph `weights` has in a file; None for all."""
+    if weights is None:
+        write_onnx(model, path)
+    else:
+        share_weights(model, weights)
+        ir.save(model, path)
 
 
 def remove_sources(folder: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from mirror_export.graph.graph_edit import ORT, attention_parts, constant, replace
+from mirror_export.graph.graph_edit import ORT, attention_parts, constant, insert_behind, replace
 from mirror_export.graph.rotary import first_product, pack_heads, rotate_joined
 from mirror_rt.errors import ModelError
 from mirror_rt.tokens.joining import JoinedTokens
@@ -133,16 +133,8 @@ def _restore_padding(graph: ir.Graph, hidden: ir.Value, positions: ir.Value) -> 
     as fit, and those that no text has are never written by the attention, so they may be NaN, also
     times a mask of 0. `RestorePadding` would wait for the card to check the places of the tokens.
     """
-    producer = hidden.producer()
-    assert producer is not None  # it is the output of a norm
     node = ir.Node("", "Gather", [hidden, positions], [ir.AttrInt64("axis", 0)])
-    restored = node.outputs[0]
-    restored.type, restored.shape = hidden.type, hidden.shape
-    name = hidden.name
-    hidden.replace_all_uses_with(restored, replace_graph_outputs=True)
-    node.replace_input_with(0, hidden)
-    hidden.name, restored.name = f"{name}.joined", name
-    graph.insert_after(producer, node)
+    insert_behind(graph, hidden, node, f"{hidden.name}.joined")
 
 
 def _rank(value: ir.Value) -> int | None:

@@ -22,11 +22,7 @@ Array = npt.NDArray[Any]
 class Probe:
     """Runs graphs derived from those of a bundle; they read the bundle's weights in place.
 
-    Args:
-        folder: folder of the bundle.
-        manifest: manifest of the bundle.
-        texts: texts to run on; those of similar lengths share a batch.
-        rows: number of texts of a batch.
+    They run on `texts`, `rows` at a time, where texts of similar lengths share a batch.
 
     Attributes:
         batches: the texts, padded.

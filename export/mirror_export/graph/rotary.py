@@ -34,11 +34,7 @@ def rotate_joined(graph: ir.Graph, indices: ir.Value) -> None:
     """Rotate joined tokens by their places in the texts, and split them at their last axis.
 
     `RotaryEmbedding` refuses more tokens of a text than it has angles. So each joined token is a
-    text of its own.
-
-    Args:
-        graph: a graph whose tokens are joined.
-        indices: the place of each token in the padded batch, int64 [tokens].
+    text of its own. `indices`, int64 [tokens], are the places of the tokens in the padded batch.
     """
     axis, flat = (constant(graph, f"packing.{n}", np.array([n])) for n in (1, -1))
     rotations = [node for node in graph if node.op_type == "RotaryEmbedding"]

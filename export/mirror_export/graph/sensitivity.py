@@ -30,12 +30,8 @@ def sensitive_layers(
     number. Since a text's vector does not depend on the batch, the loss measured here is that of
     the graph without switches. The result does not depend on the speed of the machine.
 
-    Args:
-        model: a graph with switches, as `quantize` makes it.
-        layers: names of the layers, in the order of their switches.
-        probe: the texts to compare on.
-        expected: PyTorch's unit vectors of those texts, float32 [n, D].
-        gate: the limits to satisfy; only its cosines count.
+    The graph has a switch for each of the `layers`, as `quantize` makes them. `expected` are
+    PyTorch's unit vectors of the probe's texts, float32 [n, D]; only the gate's cosines count.
     """
     session = probe.session(model)
     exact = expected.astype(np.float64)

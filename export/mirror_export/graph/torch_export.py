@@ -60,15 +60,9 @@ def export_graph(
 ) -> dict[str, Any]:
     """Write `encoder` with its head and normalisation as ONNX, with onnxruntime's fused operators.
 
-    Args:
-        encoder: a transformers encoder, in evaluation mode on the CPU.
-        path: the .onnx file to write.
-        head: maps token vectors to text vectors.
-        input_names: input_ids, attention_mask and, if the model has types, token_type_ids.
-        max_length: most tokens of a text.
-
-    Returns:
-        What the graph consists of, see `describe_graph`.
+    The encoder is of transformers, in evaluation mode on the CPU. The inputs are input_ids,
+    attention_mask and, if the model has types, token_type_ids. Return what the graph consists of,
+    see `describe_graph`.
 
     Raises:
         ModelError: torch cannot trace the model or translate one of its operations.

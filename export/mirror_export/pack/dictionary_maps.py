@@ -74,10 +74,7 @@ class Alignment:
 class DictionaryMaps:
     """Fits the maps into the space of one bundle, one language after another.
 
-    Args:
-        pack: folder of the pack.
-        index: its index.
-        dictionaries: their languages are names of bundles.
+    The languages of the dictionaries are names of bundles of the pack.
 
     Attributes:
         by_name: the maps found so far, orthogonal, float64 [D, D]: vectors are rows before it.

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 import torch
 from torch import nn
 
 from mirror_export.graph.fusion import describe_graph
-from mirror_export.graph.graph_edit import read_graph, share_weights
+from mirror_export.graph.graph_edit import read_graph
 from mirror_export.graph.mapped_output import map_output
-from mirror_export.graph.onnx_file import remove_sources, write_onnx
+from mirror_export.graph.onnx_file import remove_sources, write_sharing
 from mirror_rt import Encoder, Manifest
 from mirror_rt.bundle.manifest import Layout, Variant, record_files
 from mirror_rt.errors import BundleError, ConfigError, ParityError
@@ -37,12 +36,8 @@ def copy_mapped(
 ) -> None:
     """Write the bundle `source` into the empty folder `target`, its vectors multiplied by a matrix.
 
-    Args:
-        source: the bundle; its files are hard links in `target` where they do not change.
-        target: folder to write.
-        matrix: orthogonal, [D, D].
-        texts: texts to compare the vectors of both bundles on.
-        **changes: fields of the manifest.
+    The matrix is orthogonal, [D, D]. Files that do not change become hard links; `changes` are
+    fields of the manifest. The vectors of both bundles are compared on `texts`.
 
     Raises:
         ConfigError: the bundle has task heads, or graphs for the native engine.
@@ -114,11 +109,7 @@ def _write_graphs(
         model, path = read_graph(source / variant.file), target / variant.file
         path.parent.mkdir(parents=True, exist_ok=True)
         map_output(model, weight)
-        if variant.weights:
-            share_weights(model, target / variant.weights)
-            ir.save(model, path)
-        else:
-            write_onnx(model, path)
+        write_sharing(model, path, target / variant.weights if variant.weights else None)
         described[variant.file] = describe_graph(model)
     for folder in {(target / file).parent for file in described}:
         remove_sources(folder)

@@ -24,9 +24,7 @@ def expected_peak(weights: Sequence[int]) -> int:
 def jobs_that_fit(weights: Sequence[int], available: int | None = None) -> int:
     """Return how many of the exports may run at a time: at least 1, at most one per processor.
 
-    Args:
-        weights: bytes of the weights of each model.
-        available: bytes of memory; None for what this process may still use.
+    `weights` are the bytes of each model's; `available` is None for what this process may use.
     """
     memory = available_memory() if available is None else available
     largest = sorted(weights, reverse=True)[: available_cpus()]
@@ -37,10 +35,7 @@ def jobs_that_fit(weights: Sequence[int], available: int | None = None) -> int:
 def available_memory(root: Path = Path("/")) -> int:
     """Return the bytes that this process may still use, by the machine and by its cgroups' limits.
 
-    Return 0 if the system does not tell (it is not Linux).
-
-    Args:
-        root: folder that contains /proc and the cgroup file systems.
+    It is 0 if the system does not tell (it is not Linux); `root` has /proc and the cgroups.
     """
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()

@@ -21,13 +21,7 @@ def link_identical(bundles: Sequence[Path]) -> int:
     """Make identical files of several bundles one file on disk, if the file system can.
 
     Files beside a graph are left alone: a graph may have them as external data, and onnx refuses to
-    load external data with several hard links.
-
-    Args:
-        bundles: folders of the bundles; their manifests say which files are the same.
-
-    Returns:
-        Bytes saved by links, whether made now or before.
+    load external data with several hard links. Return the bytes saved by links, made now or before.
     """
     first: dict[str, Path] = {}
     saved = 0

@@ -43,8 +43,7 @@ def find_models(folder: Path) -> tuple[list[str], list[str]]:
 def name_models(models: Sequence[str]) -> dict[str, str]:
     """Name every model by its language if no other model declares the same, else by its folder.
 
-    Returns:
-        The name in the pack -> the model, in the order given.
+    Return the models by their names in the pack, in the order given.
 
     Raises:
         ConfigError: a model is given twice, or two would have the same name.

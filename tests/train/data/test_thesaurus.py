@@ -34,31 +34,36 @@ def write(tmp_path):
     return write_file
 
 
+def merged(thesaurus):
+    """Return the synonyms of each word in any sense."""
+    return {word: set().union(*senses) for word, senses in thesaurus.senses.items()}
+
+
 def test_mythes_files(write):
     """Remarks in brackets may be other relations, so the words that have them are left out."""
     thesaurus = read_thesaurus(write("th_fr_FR_v2.dat", FRENCH, "utf-8-sig"))
     assert thesaurus.form == "mythes"
-    assert thesaurus.synonyms == {
+    assert merged(thesaurus) == {
         "maison": {"demeure", "logis"},
         "demeure": {"maison", "logis"},
     }
     russian = "microsoft-cp1251\nда|2\n(синоним)|так|ага\n(антоним)|нет\n"
     thesaurus = read_thesaurus(write("th_ru_RU_v2.dat", russian, "cp1251"))
-    assert thesaurus.synonyms == {"да": {"так", "ага"}}
+    assert merged(thesaurus) == {"да": {"так", "ага"}}
     polish = "ISO8859-2\r\nźródło|1\r\n-|początek|woda (pojęcie nadrzędne)\r\n"
     thesaurus = read_thesaurus(write("th_pl_PL_v2.dat", polish, "iso8859-2"))
-    assert thesaurus.synonyms == {"źródło": {"początek"}}
+    assert merged(thesaurus) == {"źródło": {"początek"}}
     romanian = "UTF-8\nosana|2\ninterj\n-|slavă\n"
-    assert read_thesaurus(write("th_ro_RO_v2.dat", romanian)).synonyms == {"osana": {"slavă"}}
+    assert merged(read_thesaurus(write("th_ro_RO_v2.dat", romanian))) == {"osana": {"slavă"}}
 
 
 def test_vowel_signs_that_texts_leave_out(write):
     """Arabic words are listed with them, but head their own entries without."""
     arabic = "UTF-8\nسرور|1\n(مصدر)|فَرَح\nفرح|1\n(مصدر)|سُرُور\n"
-    synonyms = read_thesaurus(write("th_ar_AE_v2.dat", arabic)).synonyms
+    synonyms = merged(read_thesaurus(write("th_ar_AE_v2.dat", arabic)))
     assert synonyms == {"سرور": {"فرح"}, "فرح": {"سرور"}}
     hebrew = "UTF-8\nשלום|1\n-|שָׁלוֹם|בְּרָכָה\n"
-    assert read_thesaurus(write("th_he_IL.dat", hebrew)).synonyms == {"שלום": {"ברכה"}}
+    assert merged(read_thesaurus(write("th_he_IL.dat", hebrew))) == {"שלום": {"ברכה"}}
 
 
 WORDNET = """  1 This software is provided under the following license.
@@ -70,14 +75,14 @@ WORDNET = """  1 This software is provided under the following license.
 
 def test_wordnet(write):
     folder = write("wordnet/data.adj", WORDNET).parent
-    synonyms = read_thesaurus(folder).synonyms
+    synonyms = merged(read_thesaurus(folder))
     assert synonyms["able"] == {"fit"}
     assert synonyms["j"] == {"hot dog", *"bcdefghi"}
     assert thesaurus_license(folder, "en") == "WordNet 3.0 license"
 
 
 def test_tables(write):
-    synonyms = read_thesaurus(write("own.tsv", "Car\tauto\tcar\nbig\tlarge\n")).synonyms
+    synonyms = merged(read_thesaurus(write("own.tsv", "Car\tauto\tcar\nbig\tlarge\n")))
     assert synonyms == {"car": {"auto"}, "auto": {"car"}, "big": {"large"}, "large": {"big"}}
 
 

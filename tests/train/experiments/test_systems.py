@@ -268,9 +268,8 @@ def test_options_of_systems_go_with_them_alone(folder, tmp_path, cli):
 @pytest.mark.parametrize("system", ["mirror", "cf", "burt", "multitask", "flow"])
 def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_bert, tmp_path):
     """Not that of a flow, which learns vectors, however large the encoder is."""
-    inputs, model = Inputs(folder, top=48), str(tiny_bert)
-    job = SystemJob(system=system, inputs=inputs, out=tmp_path / "out", model=model, max_steps=1,
-              learning_rate=8e-4, precision="fp32", device="cpu",
+    job = SystemJob(system=system, data=folder, top=48, out=tmp_path / "out", model=str(tiny_bert),
+              max_steps=1, learning_rate=8e-4, precision="fp32", device="cpu",
               show_progress_bar=False)  # fmt: skip
     own = SYSTEMS[system].options()
     tuned = SYSTEMS[system].tune(SYSTEMS[system].recipe(), job).manifest.recipe

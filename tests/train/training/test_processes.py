@@ -16,7 +16,8 @@ import torch
 
 from mirror_rt import ConfigError
 from mirror_train import TorchEncoder
-from mirror_train.compute.processes import Processes, is_first_process, joined_processes
+from mirror_train.compute.launch import is_first_process
+from mirror_train.compute.processes import Processes, joined_processes
 from mirror_train.data.views import dropout_seed, step_rng
 from paths import TESTS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mirror_rt.cli.options import add_options, build, from_arguments
+from mirror_rt.cli.options import add_options
 from mirror_rt.cli.parser import Subparsers, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.training_options import (
@@ -15,7 +15,7 @@ from mirror_train.cli.training_options import (
     print_result,
 )
 from mirror_train.pairs.burt_data import BurtTasks
-from mirror_train.pairs.recipe import OBJECTIVES, BurtConfig, BurtRecipe
+from mirror_train.pairs.recipe import BurtConfig, BurtRecipe
 
 _FILES = {
     "nli": "SNLI, MultiNLI: the published .jsonl or .txt, or a TSV of premise, hypothesis, label",
@@ -46,7 +46,7 @@ mirror-rt train burt --nli train.tsv --ppdb train.gz --ablation pooling --evalua
     _add_data_options(parser)
     add_base_options(parser)
     add_run_options(parser, BurtConfig)
-    _add_recipe_options(parser)
+    add_options(parser.add_argument_group("hyper-parameters"), BurtRecipe)
     _add_ablation_options(parser)
     parser.set_defaults(run=run)
 
@@ -64,16 +64,6 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--top", type=int, metavar="N", help="the first N rows of --nli and --paraphrases alone"
     )
-
-
-def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("hyper-parameters")
-    group.add_argument(
-        "--objectives",
-        metavar="NAME,...",
-        help=f"of {', '.join(OBJECTIVES)} (default: those that there are data for)",
-    )
-    add_options(group, BurtRecipe, leave_out=["objectives"])
 
 
 def _add_ablation_options(parser: argparse.ArgumentParser) -> None:
@@ -103,10 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from mirror_train.pairs.burt import tune_burt
 
-    names = arguments.objectives.split(",") if arguments.objectives else []
-    objectives = tuple(name.strip() for name in names)
-    recipe = build(BurtRecipe, from_arguments(arguments), objectives=objectives)
-    config = given_config(arguments, BurtConfig, recipe=recipe)
+    config = given_config(arguments, BurtConfig)
     tasks = BurtTasks.load(
         nli=arguments.nli,
         ppdb=arguments.ppdb,

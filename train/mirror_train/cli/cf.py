@@ -76,8 +76,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from mirror_train.flow.contrastive import tune_cf
 
-    if (arguments.data is None) == (arguments.words is None):
-        arguments.wrong_usage("pass one of --data FILE and --words LANG")
     config = given_config(arguments, CfConfig, recipe=_recipe(arguments))
     report(tune_cf(training_data(arguments), config))
 

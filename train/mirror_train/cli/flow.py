@@ -43,8 +43,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from mirror_train.flow.likelihood import tune_flow
 
-    if (arguments.data is None) == (arguments.words is None):
-        arguments.wrong_usage("pass one of --data FILE and --words LANG")
     config = given_config(arguments, FlowConfig)
     report(tune_flow(training_data(arguments), config))
 

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         rows = _of_language(table, arguments.lang, arguments.level)
     if arguments.json:
-        print(json.dumps([_plain(row) for row in rows], indent=2, ensure_ascii=False))
+        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2, ensure_ascii=False))
     elif arguments.lang is None and arguments.level is None:
         print(_languages(table))
     else:
@@ -104,7 +104,3 @@ def _row(row: LanguageRecipe) -> list[str]:
         *(f"{number:g}" for number in numbers),
         base.source or "-",
     ]
-
-
-def _plain(row: LanguageRecipe) -> dict[str, Any]:
-    return dataclasses.asdict(row)

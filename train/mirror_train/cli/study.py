@@ -152,7 +152,7 @@ def _run(arguments: argparse.Namespace, bar: ProgressBar) -> None:
         study=study,
         recipe=recipe,
         data=_strings(arguments, study, recipe),
-        pairs=_pairs(arguments, recipe),
+        pairs=arguments.pairs or _in_data(arguments, recipe, 1, "--pairs FILE.tsv"),
     )
     check_free(arguments.out / study.name, overwrite=True)  # --out may be a file
     print(
@@ -193,10 +193,6 @@ def _strings(arguments: argparse.Namespace, study: Study, recipe: Recipe) -> Tra
     data = load_training_data(path, data_format="text", language=arguments.lang)
     strings = data.first[:top]
     return dataclasses.replace(data, first=strings, second=strings)
-
-
-def _pairs(arguments: argparse.Namespace, recipe: Recipe) -> Path:
-    return arguments.pairs or _in_data(arguments, recipe, 1, "--pairs FILE.tsv")
 
 
 def _in_data(arguments: argparse.Namespace, recipe: Recipe, which: int, instead: str) -> Path:

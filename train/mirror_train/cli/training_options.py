@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +31,7 @@ def add_base_options(
 ) -> None:
     """Add --out, --model and the options that say how the model is loaded.
 
-    Args:
-        parser: parser of the command.
-        what: what the help calls the model.
-        note: an addition to the help of --model.
+    The help calls the model `what`, and has `note` at the end of its text on --model.
     """
     add_model(
         parser,
@@ -53,18 +49,10 @@ def add_base_options(
     )
 
 
-def add_run_options(
-    parser: argparse.ArgumentParser, config: type, *, leave_out: Collection[str] = ()
-) -> None:
-    """Add the group of options that say how a command runs.
-
-    Args:
-        parser: parser of the command.
-        config: the configuration whose fields the options set.
-        leave_out: names of fields without an option in this group.
-    """
+def add_run_options(parser: argparse.ArgumentParser, config: type) -> None:
+    """Add the group of options that say how a command runs, for the fields of its configuration."""
     group = parser.add_argument_group("run")
-    add_options(group, config, leave_out=[*_ELSEWHERE, *leave_out])
+    add_options(group, config, leave_out=_ELSEWHERE)
     group.add_argument("--quiet", action="store_true", help="show no progress")
     parser.set_defaults(kept=_kept)
 

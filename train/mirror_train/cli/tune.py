@@ -22,6 +22,7 @@ from mirror_train.cli.training_options import (
 )
 from mirror_train.cli.tune_joint import JOINT_BASE, SHARE_TEMPERATURE, JointRun, joint_run
 from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
+from mirror_train.compute.launch import is_first_process
 from mirror_train.data.strings import DataFormat, load_training_data, word_list
 from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
 from mirror_train.data.training_data import TrainingData
@@ -182,7 +183,6 @@ def _add_language_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    from mirror_train.compute.processes import is_first_process
     from mirror_train.training.tune import tune
 
     cluster = build(ClusterOptions, from_arguments(arguments))
@@ -233,8 +233,6 @@ def _look_at(
 
 def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> str:
     """Return the recipe for the strings, and say which it is and why."""
-    from mirror_train.compute.processes import is_first_process
-
     name, reason = ("word", "for words")
     if arguments.joint:
         name, reason = ("joint", "for one encoder of many languages")
@@ -267,8 +265,8 @@ def _check_one_language(arguments: argparse.Namespace) -> None:
 
 def training_data(arguments: argparse.Namespace) -> TrainingData:
     """Read the strings that the options name, and print how many there are."""
-    from mirror_train.compute.processes import is_first_process
-
+    if (arguments.data is None) == (arguments.words is None):
+        arguments.wrong_usage("pass one of --data FILE and --words LANG")
     if arguments.words is not None:
         if arguments.data_format or arguments.lang:
             raise ConfigError("--data-format and --lang go with --data, not with --words LANG")
@@ -289,8 +287,6 @@ def training_data(arguments: argparse.Namespace) -> TrainingData:
 
 
 def _strings(arguments: argparse.Namespace) -> TrainingData:
-    from mirror_train.compute.processes import is_first_process
-
     if arguments.thesaurus is None:
         return training_data(arguments)
     if arguments.data_format:

@@ -17,6 +17,7 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.lexicon import read_lexicon
 from mirror_train.cli.training_options import given_config
 from mirror_train.cli.tune_languages import find_strings, language_tags
+from mirror_train.compute.launch import is_first_process
 from mirror_train.data.freedict import installed_dictionaries, read_freedict
 from mirror_train.data.installed_thesauri import find_thesaurus
 from mirror_train.data.strings import load_training_data, word_list
@@ -49,14 +50,9 @@ class JointRun:
     def measure_base(self, base: Pretrained, config: TuneConfig) -> None:
         """Measure the base model, with the pooling that it declares, else the mean."""
         from mirror_train.compute.precision import resolve_device
-        from mirror_train.model.declared_modules import declared_head
-        from mirror_train.model.pooling_head import Head
         from mirror_train.model.torch_encoder import TorchEncoder
 
-        head = declared_head(base.folder) or Head(["mean"])
-        self.before = self._ranks(
-            TorchEncoder(base, head=head, device=resolve_device(config.device))
-        )
+        self.before = self._ranks(TorchEncoder(base, device=resolve_device(config.device)))
 
     def print_result(self, config: TuneConfig, *, as_json: bool) -> None:
         """Measure what the run wrote, and print the table."""
@@ -88,7 +84,6 @@ def joint_run(arguments: argparse.Namespace) -> JointRun:
             options do not go together.
         DataError: a file cannot be used.
     """
-    from mirror_train.compute.processes import is_first_process
     from mirror_train.languages.joint import joint_data
     from mirror_train.languages.retrieval import hold_out
 

@@ -15,6 +15,7 @@ from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
+from mirror_train.compute.launch import check_one_process
 from mirror_train.data.installed_thesauri import find_thesaurus
 from mirror_train.data.strings import (
     has_word_list,
@@ -47,11 +48,8 @@ def run_languages(
 ) -> None:
     """Tune for the languages of the command line.
 
-    Args:
-        arguments: arguments of the command.
-        template: settings that all languages share; its recipe gives the level.
-        changes: fields of the recipe that the command line sets.
-        cluster: what tunes them.
+    They share the settings of `template`, whose recipe gives the level; `changes` are the fields of
+    the recipe that the command line sets.
 
     Raises:
         ConfigError: a language is unknown or has no strings, or options do not go together; raised
@@ -83,8 +81,6 @@ def first_strings(arguments: argparse.Namespace) -> TrainingData | None:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    from mirror_train.compute.processes import world_size
-
     if arguments.data_format:
         raise ConfigError("--data-format goes with a file as --data, not with --lang alone")
     if arguments.revision and not arguments.model:
@@ -96,8 +92,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     for option, folder in (("--words", arguments.words), ("--data", arguments.data)):
         if folder is not None and not Path(folder).is_dir():
             raise ConfigError(f"{option} {folder}: with --lang TAG alone, a folder is expected")
-    if (count := world_size()) > 1:
-        raise ConfigError(f"--lang TAG,... runs in one process, and torchrun started {count}")
+    check_one_process("--lang TAG,...")
 
 
 def _jobs(

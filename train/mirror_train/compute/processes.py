@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mirror_rt.errors import ConfigError, ProcessGroupError
+from mirror_train.compute.launch import world_size
 from mirror_train.compute.precision import resolve_device
 
 T = TypeVar("T")
@@ -105,11 +106,6 @@ class Processes:
         dist.broadcast_object_list(objects, src=0, group=self.group)
 
 
-def is_first_process() -> bool:
-    """Return whether this process, the only or the first one, is the one that prints."""
-    return world_size() == 1 or os.environ.get("RANK", "0") == "0"
-
-
 @contextlib.contextmanager
 def joined_processes(device: str) -> Iterator[Processes]:
     """Join the processes that torchrun started, or yield a single process where it started none.
@@ -144,14 +140,6 @@ def joined_processes(device: str) -> Iterator[Processes]:
     finally:
         if not started and dist.is_initialized():
             dist.destroy_process_group()
-
-
-def world_size() -> int:
-    """Return the number of processes that torchrun started; 1 without torchrun."""
-    text = os.environ.get("WORLD_SIZE", "1")
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"the environment variable WORLD_SIZE must be at least 1, got {text!r}")
-    return int(text)
 
 
 def _own_device(name: str) -> torch.device:

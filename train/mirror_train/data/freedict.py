@@ -49,11 +49,8 @@ def read_freedict(path: Path, languages: tuple[str, str]) -> list[tuple[str, str
     """Return words of a dictionary with their translations, read strictly, in lower case.
 
     Both are frequent words of their languages (all words, where wordfreq has none), and a word has
-    its first two translations. Explanations, examples and cross-references are left out.
-
-    Args:
-        path: the index; the entries are beside it, as .dict.dz or .dict.
-        languages: of the words and of the translations.
+    its first two translations. Explanations, examples and cross-references are left out. `path` is
+    the index, beside which the entries are, as .dict.dz or .dict.
 
     Raises:
         DataError: a file is missing or not in dictd's format, or no entry is left.

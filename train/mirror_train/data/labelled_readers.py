@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,31 +59,36 @@ def read_nli(path: Path) -> Examples:
             contradiction (the message names the line), or no row is left.
     """
     if path.suffix == ".jsonl":
-        names = ("sentence1", "sentence2", "gold_label")
-        records = enumerate(iter_jsonl(path, *names), 1)
-        return _nli_classes(path, (_nli_record(path, n, r) for n, r in records))
-    if path.suffix == ".csv":
-        return _nli_classes(path, _pairs(path, ("gold_label", "label")))
-    return _nli_classes(path, _nli_rows(path))
+        records = enumerate(iter_jsonl(path, "sentence1", "sentence2", "gold_label"), 1)
+        cells: Iterable[_Cells] = (_nli_record(path, n, r) for n, r in records)
+    elif path.suffix == ".csv":
+        cells = _pairs(path, ("gold_label", "label"))
+    else:
+        cells = _nli_rows(path)
+
+    def parse(cell: str) -> int | None:  # numbers are refused, as files differ in them
+        name = cell.strip().lower()
+        return NLI_LABELS.index(name) if name in NLI_LABELS else None
+
+    return _examples(path, cells, parse, f"one of {', '.join(NLI_LABELS)}", NLI_LABELS, np.int64)
 
 
-def read_similarity(path: Path, scale: tuple[float, float] = (0.0, 5.0)) -> Examples:
-    """Read a table with two text columns and similarity (or score), in the range `scale`.
+def read_similarity(path: Path) -> Examples:
+    """Read a table with two text columns and similarity (or score), 0 .. 5.
 
     Raises:
         DataError: as for `read_nli`, or a value is not a number in that range.
     """
-    low, high = scale
 
     def parse(cell: str) -> float | None:
         try:
             value = float(cell)
         except ValueError:
             return None
-        return value if math.isfinite(value) and low <= value <= high else None
+        return value if 0 <= value <= 5 else None
 
     cells = _pairs(path, ("similarity", "score"))
-    return _examples(path, cells, parse, f"a number in {low:g} .. {high:g}", (), np.float64)
+    return _examples(path, cells, parse, "a number in 0 .. 5", (), np.float64)
 
 
 def _nli_record(path: Path, number: int, record: tuple[Any, ...]) -> _Cells:
@@ -119,17 +123,6 @@ def _nli_rows(path: Path) -> Iterable[_Cells]:
 def _classes(path: Path, cells: Iterable[_Cells], labels: tuple[str, ...]) -> Examples:
     expected = "one of " + ", ".join(f"{label} ({i})" for i, label in enumerate(labels))
     return _examples(path, cells, lambda cell: class_of(cell, labels), expected, labels, np.int64)
-
-
-def _nli_classes(path: Path, cells: Iterable[_Cells]) -> Examples:
-    """Make examples from cells with label names; numbers are refused, as files differ in them."""
-    expected = f"one of {', '.join(NLI_LABELS)}"
-
-    def parse(cell: str) -> int | None:
-        name = cell.strip().lower()
-        return NLI_LABELS.index(name) if name in NLI_LABELS else None
-
-    return _examples(path, cells, parse, expected, NLI_LABELS, np.int64)
 
 
 def _examples(

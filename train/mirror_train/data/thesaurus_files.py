@@ -40,11 +40,6 @@ class Thesaurus:
     form: str
     sha256: str
 
-    @property
-    def synonyms(self) -> dict[str, set[str]]:
-        """The synonyms of each word in any sense."""
-        return {word: set().union(*senses) for word, senses in self.senses.items()}
-
 
 def read_thesaurus(path: Path) -> Thesaurus:
     """Read a MyThes file (`.dat`), a folder with the files of WordNet, or a TSV file.

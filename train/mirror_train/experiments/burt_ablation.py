@@ -11,8 +11,12 @@ from typing import Any
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
-from mirror_rt.io.atomic import new_file, write_json
-from mirror_train.experiments.kept_results import KeptResult, run_setting
+from mirror_train.experiments.kept_results import (
+    KeptResult,
+    run_setting,
+    to_markdown,
+    write_results,
+)
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.pairs.burt import tune_burt
@@ -83,11 +87,8 @@ def run_ablations(
                 scores = _run(tasks, config, recipe, sets, common)
             rows.append({"ablation": name, "row": label, "scores": scores})
             on_row(f"{name}, {label}: {_line(scores)}")
-    write_json(config.out / "ablation.json", {"setting": common, "rows": rows})
-    path = config.out / "ablation.md"
-    with new_file(path, overwrite=True) as file:
-        file.write(_table(rows, list(sets)).encode())
-    return path
+    values = {"setting": common, "rows": rows}
+    return write_results(config.out, "ablation", _table(rows, list(sets)), values)[0]
 
 
 def _run(
@@ -144,13 +145,10 @@ def _line(scores: dict[str, float] | None) -> str:
 
 
 def _table(rows: list[dict[str, Any]], sets: list[str]) -> str:
-    lines = [
-        "| ablation | row | " + " | ".join(sets) + " |",
-        "| --- | --- |" + " --- |" * len(sets),
-    ]
+    lines = []
     for row in rows:
         scores = row["scores"] or {}
         figures = [f"{100 * scores[name]:.1f}" if name in scores else "no data" for name in sets]
-        label = row["row"].replace("|", "\\|")
-        lines.append(f"| {row['ablation']} | {label} | " + " | ".join(figures) + " |")
-    return "\n".join(lines) + "\n\nSpearman's rho, in percent.\n"
+        lines.append([row["ablation"], row["row"].replace("|", "\\|"), *figures])
+    table = to_markdown(["ablation", "row", *sets], lines)
+    return f"{table}\nSpearman's rho, in percent.\n"

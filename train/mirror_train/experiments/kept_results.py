@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from mirror_rt import __version__
 from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.errors import DataError
-from mirror_rt.io.atomic import sha256, write_json
+from mirror_rt.io.atomic import new_file, sha256, write_json
 from mirror_train.compute.precision import resolve_device, resolve_precision
 
 T = TypeVar("T")
@@ -90,6 +90,21 @@ def machine_facts(*, precision: str, device: str) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,
     }
+
+
+def to_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, a line for each row."""
+    lines = [f"| {' | '.join(cells)} |\n" for cells in (header, *rows)]
+    return "".join([lines[0], "|", "---|" * len(header), "\n", *lines[1:]])
+
+
+def write_results(folder: Path, name: str, text: str, values: dict[str, Any]) -> list[Path]:
+    """Write NAME.md and NAME.json into a folder; return their paths."""
+    table, figures = folder / f"{name}.md", folder / f"{name}.json"
+    with new_file(table, overwrite=True) as file:
+        file.write(text.encode())
+    write_json(figures, values)
+    return [table, figures]
 
 
 def files_sha256(paths: Iterable[Path], below: Path) -> str:

@@ -6,7 +6,6 @@ is the reference that the others are compared with.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError
+from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import Precision
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Level, Recipe, least
@@ -90,8 +90,7 @@ class StudyConfig(RunConfig):
 
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise ConfigError("a study runs in one process: start it without torchrun")
+        check_one_process("a study")
 
 
 _BASE = Setup("untuned", tuned=False)

@@ -5,21 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.errors import require
-from mirror_rt.io.atomic import new_file
+from mirror_rt.evaluation.plots import new_figure, save_png
 from mirror_train.experiments.studies import Study
 from mirror_train.experiments.study_report import LEVEL, Row
 
 
 def plot_study(path: Path, study: Study, rows: list[Row]) -> None:
     """Plot the rows of `summarize` as a PNG file, along the study's axis or one under the other."""
-    require("matplotlib", extra="study", purpose="mirror-rt study")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    height = 3.6 if study.axis else 1.2 + 0.4 * len(rows)
-    figure = Figure(figsize=(6.4, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 3.6 if study.axis else 1.2 + 0.4 * len(rows))
     axes = figure.add_subplot()
     if study.axis:
         _along_axis(axes, study, rows)
@@ -27,10 +20,8 @@ def plot_study(path: Path, study: Study, rows: list[Row]) -> None:
         _one_under_the_other(axes, rows)
     seeds = max(len(row.values) for row in rows)
     interval = f"mean and {LEVEL:.0%} t interval of {seeds} seeds" if seeds > 1 else "one seed"
-    figure.suptitle(f"{study.title}\n({interval})", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    with new_file(path, overwrite=True) as file:
-        figure.savefig(file, format="png", dpi=150)
+    save_png(figure, path, f"{study.title}\n({interval})", overwrite=True)
 
 
 def _along_axis(axes: Any, study: Study, rows: list[Row]) -> None:

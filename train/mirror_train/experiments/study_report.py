@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.errors import require
-from mirror_rt.io.atomic import new_file, write_json
-from mirror_train.experiments.kept_results import machine_facts
+from mirror_train.experiments.kept_results import machine_facts, to_markdown, write_results
 from mirror_train.experiments.studies import StudyConfig
 from mirror_train.experiments.study_run import Run
 
@@ -78,16 +77,14 @@ def _verdict(row: Row, reference: Row) -> str:
 def markdown_table(rows: list[Row]) -> str:
     """Return the rows as a Markdown table, rho with four decimals."""
     reference = next(row.label for row in rows if row.verdict == "reference")
-    lines = [
-        f"| setup | Spearman's rho | {LEVEL:.0%} interval | seeds | against {reference} |",
-        "|---|---|---|---|---|",
-    ]
+    lines = []
     for row in rows:
         fixed = row.low == row.high  # a base model, or seeds that have no effect
         interval = "-" if row.low is None or fixed else f"{row.low:.4f} .. {row.high:.4f}"
         seeds = "-" if fixed and len(row.values) == 1 else str(len(row.values))
-        lines.append(f"| {row.label} | {row.mean:.4f} | {interval} | {seeds} | {row.verdict} |")
-    return "\n".join(lines) + "\n"
+        lines.append([row.label, f"{row.mean:.4f}", interval, seeds, row.verdict])
+    header = ["setup", "Spearman's rho", f"{LEVEL:.0%} interval", "seeds", f"against {reference}"]
+    return to_markdown(header, lines)
 
 
 def write_report(config: StudyConfig, runs: list[Run], rows: list[Row]) -> list[Path]:
@@ -101,9 +98,6 @@ def write_report(config: StudyConfig, runs: list[Run], rows: list[Row]) -> list[
         + "".join(f"- {name}: {value}\n" for name, value in about.items() if name != "recipe")
         + f"- recipe: {', '.join(f'{k} {v}' for k, v in about['recipe'].items())}\n"
     )
-    table, values = config.out / f"{study.name}.md", config.out / f"{study.name}.json"
-    with new_file(table, overwrite=True) as file:
-        file.write(text.encode())
     results = {
         "study": study.name,
         "source": study.source,
@@ -111,8 +105,7 @@ def write_report(config: StudyConfig, runs: list[Run], rows: list[Row]) -> list[
         "rows": [dataclasses.asdict(row) for row in rows],
         "runs": [dataclasses.asdict(run) for run in runs],
     }
-    write_json(values, results | about)
-    return [table, values]
+    return write_results(config.out, study.name, text, results | about)
 
 
 def _reading(config: StudyConfig) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import OutputExistsError
 from mirror_rt.io.atomic import check_free
+from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.training_data import TrainingData
 from mirror_train.flow.fitting import RegularisedFit, fit_flow, initial_flow
 from mirror_train.flow.recipe import CfConfig
-from mirror_train.flow.run import check_batch, check_one_process, text_vectors
+from mirror_train.flow.run import check_batch, text_vectors
 from mirror_train.model.glow import Flow, check_flow_size
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
@@ -41,7 +42,7 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
         KeyboardInterrupt: Ctrl-C in the second step; the result of the first is in OUT.mirror.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.
     """
-    check_one_process("cf")
+    check_one_process("mirror-rt train cf")
     check_free(config.out, overwrite=config.overwrite)
     check_batch(data, config.recipe.flow.batch_size)
     if not config.recipe.joint:
@@ -84,13 +85,8 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
 
 
 def _load(model: str, config: CfConfig) -> Pretrained:
-    return load_pretrained(
-        model,
-        revision=config.revision if model == config.model else None,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-        dropout=config.recipe.mirror.dropout,
-    )
+    dropout = config.recipe.mirror.dropout
+    return load_pretrained(model, dropout=dropout, **config.load_options(model))
 
 
 def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from mirror_rt.io.atomic import check_free
+from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.training_data import TrainingData
 from mirror_train.flow.fitting import fit_flow, initial_flow
 from mirror_train.flow.recipe import FlowConfig
-from mirror_train.flow.run import (
-    check_batch,
-    check_one_process,
-    frozen_head,
-    text_vectors,
-    tuned_level,
-)
+from mirror_train.flow.run import check_batch, frozen_head, text_vectors, tuned_level
 from mirror_train.model.glow import check_flow_size
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
@@ -36,7 +31,7 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
         OutputExistsError: `out` exists.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.
     """
-    check_one_process("flow")
+    check_one_process("mirror-rt train flow")
     check_free(config.out, overwrite=config.overwrite)
     check_batch(data, config.recipe.batch_size)
     device, show = resolve_device(config.device), shows_bars(config.show_progress_bar)

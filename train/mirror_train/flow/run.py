@@ -1,4 +1,4 @@
-"""Functions that BERT-flow and BERT-CF share: checks, the head below a flow, and its vectors."""
+"""Functions that BERT-flow and BERT-CF share: a check, the head below a flow, and its vectors."""
 
 from __future__ import annotations
 
@@ -10,22 +10,12 @@ import torch
 
 from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
 from mirror_rt.encoding.batch_encoder import Vectors
-from mirror_rt.errors import ConfigError, DataError, ModelError
-from mirror_train.compute.processes import world_size
+from mirror_rt.errors import DataError, ModelError
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
-
-
-def check_one_process(command: str) -> None:
-    """Raise ConfigError where torchrun has started several processes."""
-    if (count := world_size()) > 1:
-        raise ConfigError(
-            f"mirror-rt train {command} runs in one process, torchrun started {count}: "
-            "start it without"
-        )
 
 
 def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size") -> None:

@@ -107,12 +107,8 @@ def base_warning(
 ) -> str | None:
     """Return a warning that names a better base model, or None if this one knows the strings.
 
-    Args:
-        tokenizer: of the base model, by transformers.
-        data: the strings to tune on; where their language is not said, py3langid is asked.
-        model: name of the base model.
-        table: says which languages a base model is for, and which model to recommend.
-        level: level of the recipe.
+    Where the language of the strings is not said, py3langid is asked. The table says which
+    languages the base model of that name is for, and which model to recommend at this level.
     """
     texts = _sample(data)
     if not letters_by_script(texts):

@@ -24,14 +24,9 @@ def joint_data(
     The share of each source is the power 1 / temperature of its size, so that a temperature of 1
     keeps the sizes and a high one makes them equal (Devlin 2018, multilingual BERT). Of a large
     source some pairs are left out at random, and those of a small one are repeated. The order of a
-    run's batches is random, so each has all sources in
-    these shares. Pairs that share a string, also of two languages, are no negatives of each other.
-
-    Args:
-        by_source: name of a language or dictionary -> its strings or entries.
-        temperature: at least 1.
-        seed: decides which pairs are taken.
-        pairs: number of pairs of an epoch, up to rounding; None for as many as there are.
+    run's batches is random, so each has all sources in these shares. Pairs that share a string,
+    also of two languages, are no negatives of each other. An epoch has about `pairs` pairs, or as
+    many as there are; the seed decides which are taken.
 
     Raises:
         ConfigError: the temperature is below 1, or there is no source.

@@ -28,8 +28,6 @@ from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageTable, load_languages
 from mirror_train.languages.fit import run_warnings
-from mirror_train.model.declared_modules import declared_head
-from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
@@ -70,10 +68,6 @@ class LanguageJob:
         if self.synonyms:
             return load_thesaurus(self.strings, language=self.language, top=self.top)
         return load_training_data(self.strings, language=self.language)
-
-    def warnings(self, data: TrainingData, base: Pretrained) -> list[str]:
-        """Return what looks wrong about the strings, or about the base model for them."""
-        return run_warnings(data, base, self.config, self.table or load_languages())
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +155,11 @@ def _tune_one(job: LanguageJob, bases: Bases) -> LanguageResult:
     data = job.read()
     pairs = read_scored_pairs(job.pairs) if job.pairs else None
     base = bases.load(job.config)
-    for warning in (warnings := job.warnings(data, base)):
+    warnings = run_warnings(data, base, job.config, job.table or load_languages())
+    for warning in warnings:
         logger.warning("%s", warning)
-    device = resolve_device(job.config.device)
-    head = declared_head(base.folder) or Head(["mean"])
-    before = _measure(TorchEncoder(base, head=head, device=device), data, pairs)
+    encoder = TorchEncoder(base, device=resolve_device(job.config.device))
+    before = _measure(encoder, data, pairs)
     manifest = tune(data, job.config, base=copy.deepcopy(base)).manifest
     after = _measure(TorchEncoder.load(job.config.out, device=job.config.device), data, pairs)
     return _result(job, manifest, "tuned", before=before, after=after,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
+from mirror_train.languages.joint import Entries
 
 _SHARE, _MOST_WORDS = 20, 50  # one word of 20 is held out, at most 50
 _MOST_OTHERS = 150  # words to choose among, beside the right ones
-
-Entries = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mirror_rt.adapters.ray_cluster import ClusterOptions, connected, run_tasks
 from mirror_rt.errors import ConfigError, OutputExistsError, ProcessGroupError
@@ -48,7 +46,8 @@ def tune_languages(
     """
     _check_outputs(jobs)
     results = dict[str, LanguageResult]()
-    ordered = sorted(jobs, key=_base_order(jobs))
+    bases = [base_key(job.config) for job in jobs]
+    ordered = sorted(jobs, key=lambda job: bases.index(base_key(job.config)))
     run = _in_turn(ordered) if cluster.engine is None else _in_cluster(ordered, cluster)
     for job, result in run:
         results[job.language] = result
@@ -72,20 +71,15 @@ def _in_cluster(jobs: Sequence[LanguageJob], cluster: ClusterOptions) -> _Run:
                           "tuned on one card")  # fmt: skip
     named = {job.language: job for job in jobs}
     tasks = [_with_absolute_paths(job) for job in jobs]
-    with connected(cluster), _told_how_to_resume():
-        for task, result in run_tasks(_run_in_worker, tasks, cluster, again=_resumed):
-            job = named[task.language]
-            if isinstance(result, ProcessGroupError):
-                result = failure(job, result)
-            elif result.warning and result.status == "tuned":
-                logger.warning("%s", result.warning)  # the worker's own log is not seen
-            yield job, replace(result, model=job.config.model)
-
-
-@contextlib.contextmanager
-def _told_how_to_resume() -> Iterator[None]:
     try:
-        yield
+        with connected(cluster):
+            for task, result in run_tasks(_run_in_worker, tasks, cluster, again=_resumed):
+                job = named[task.language]
+                if isinstance(result, ProcessGroupError):
+                    result = failure(job, result)
+                elif result.warning and result.status == "tuned":
+                    logger.warning("%s", result.warning)  # the worker's own log is not seen
+                yield job, replace(result, model=job.config.model)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             "interrupted; --resume keeps the languages that are finished, and goes on from the "
@@ -106,10 +100,8 @@ def _run_in_worker(job: LanguageJob) -> LanguageResult:
     return run_job(job, _bases_of_worker())
 
 
-@functools.cache
-def _bases_of_worker() -> Bases:
-    """Return the cache of this process, which Ray lets run one task after another."""
-    return Bases()
+# The cache of this process, which Ray lets run one task after another.
+_bases_of_worker = functools.cache(Bases)
 
 
 def _resumed(job: LanguageJob) -> LanguageJob:
@@ -126,14 +118,6 @@ def _with_absolute_paths(job: LanguageJob) -> LanguageJob:
                      model=str(model.absolute()) if model.exists() else config.model)  # fmt: skip
     return replace(job, config=config, strings=job.strings and job.strings.absolute(),
                    pairs=job.pairs and job.pairs.absolute())  # fmt: skip
-
-
-def _base_order(jobs: Sequence[LanguageJob]) -> Callable[[LanguageJob], int]:
-    """Return a sort key that puts jobs with the same base model together, at the first of them."""
-    first: dict[tuple[Any, ...], int] = {}
-    for i, job in enumerate(jobs):
-        first.setdefault(base_key(job.config), i)
-    return lambda job: first[base_key(job.config)]
 
 
 def _check_outputs(jobs: Sequence[LanguageJob]) -> None:

@@ -19,11 +19,7 @@ def first_view(
 ) -> Tensor:
     """Contrast each row of view 1 with all other rows; BERT-CF's batches of 16 need no kernel.
 
-    Args:
-        z1: [N, D] embeddings of one view, any scale, floating point.
-        z2: [N, D] embeddings of the other view; row i belongs to row i of `z1`.
-        temperature: tau, greater than 0.
-        group_ids: int64 [N]; pairs with equal ids are not negatives of each other.
+    The arguments are those of `mirror_train.infonce`.
 
     Returns:
         The mean over the N anchors of -ln(softmax at the positive), a scalar in float32 (float64

@@ -28,7 +28,8 @@ class TorchEncoder(BatchEncoder):
 
     Args:
         pretrained: the model and its tokenizer.
-        head: maps token vectors to a text vector, and says whether it is normalised by default.
+        head: maps token vectors to a text vector, and says whether it is normalised by default;
+            None for the one that the model's folder declares, else the mean.
         max_length: maximum number of tokens of a text; None for as many as the model takes.
         pad_to: pad and cut every text to this many tokens, for `mean-with-padding`; None for not.
         device: where to compute; the model is moved there. None for the CPU.
@@ -40,7 +41,7 @@ class TorchEncoder(BatchEncoder):
         self,
         pretrained: Pretrained,
         *,
-        head: Head,
+        head: Head | None = None,
         max_length: int | None = None,
         pad_to: int | None = None,
         device: torch.device | None = None,
@@ -48,13 +49,13 @@ class TorchEncoder(BatchEncoder):
     ) -> None:
         self.pretrained = pretrained
         self.device = device or torch.device("cpu")
-        self.head = head.to(self.device)
+        self.head = (head or declared_head(pretrained.folder) or Head(["mean"])).to(self.device)
         limit = pad_to or max_length or pretrained.max_length
         pipeline = Pipeline(
             pretrained.text_tokenizer(limit, copy=copy_tokenizer),
             _TorchModel(pretrained, self.head, self.device),
             pad_to=pad_to,
-            normalize=head.normalize,
+            normalize=self.head.normalize,
         )
         super().__init__(pipeline, mask_token=pretrained.mask_token)
 
@@ -86,10 +87,9 @@ class TorchEncoder(BatchEncoder):
         pretrained = load_pretrained(
             name, revision=revision, offline=offline, trust_remote_code=trust_remote_code
         )
-        head = declared_head(pretrained.folder) if pooling == "auto" else Head([pooling])
         return cls(
             pretrained,
-            head=head or Head(["mean"]),
+            head=None if pooling == "auto" else Head([pooling]),
             pad_to=declared_pad_to(pretrained.folder),
             device=resolve_device(device),
         )

@@ -34,7 +34,7 @@ def tune_burt(tasks: BurtTasks, config: BurtConfig) -> TuneReport:
     objectives = config.recipe.objectives or tasks.objectives
     if not objectives:
         raise ConfigError("there are no data: pass --nli FILE, --ppdb FILE or --paraphrases FILE")
-    recipe = dataclasses.replace(config.recipe, objectives=tuple(objectives))
+    recipe = dataclasses.replace(config.recipe, objectives=objectives)
     for name in objectives:
         if name != "pi":
             tasks.of(name).check_classes()
@@ -49,14 +49,13 @@ def _train(
     session: Session, layers: Mapping[str, TaskLayer], batches: _Batches, recipe: BurtRecipe
 ) -> TrainingStats:
     config = session.config
-    parameters = [p for layer in layers.values() for p in layer.parameters()]
     trainer = TaskTrainer(
         session=session,
         layers=layers,
         batches=batches,
         weights=dict.fromkeys(layers, 1.0),
         optimizer=torch.optim.Adam(
-            [*session.base.model.parameters(), *parameters],
+            session.parameters(layers),
             lr=recipe.learning_rate,
             betas=(0.9, 0.98),
             eps=1e-9,

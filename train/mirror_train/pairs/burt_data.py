@@ -18,7 +18,7 @@ from mirror_train.data.labelled_readers import PARAPHRASE_LABELS, read_nli, read
 from mirror_train.data.strings import load_training_data
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.ppdb import Ppdb, read_ppdb
-from mirror_train.pairs.recipe import OBJECTIVES
+from mirror_train.pairs.recipe import OBJECTIVES, Objective
 
 IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
 
@@ -90,7 +90,7 @@ class BurtTasks:
         return rows
 
     @property
-    def objectives(self) -> tuple[str, ...]:
+    def objectives(self) -> tuple[Objective, ...]:
         """The objectives that there are data for."""
         given = zip(OBJECTIVES, (self.nli, self.paraphrases, self.relations), strict=True)
         return tuple(name for name, rows in given if rows is not None)

@@ -63,14 +63,13 @@ def _train(
     session: Session, data: MultitaskData, recipe: MultitaskRecipe, layers: dict[str, TaskLayer]
 ) -> TuneReport:
     config = session.config
-    parameters = [p for layer in layers.values() for p in layer.parameters()]
     trainer = TaskTrainer(
         session=session,
         layers=layers,
         batches=_Batches(data, recipe, config.seed),
         weights=recipe.weights,
         optimizer=torch.optim.AdamW(
-            [*session.base.model.parameters(), *parameters],
+            session.parameters(layers),
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             fused=True,

@@ -15,7 +15,8 @@ from mirror_train.training.run_config import RunConfig
 
 # The names in section 5.1 of the paper: natural language inference, paraphrase identification and
 # pairwise text classification.
-OBJECTIVES = ("nli", "pi", "ptc")
+Objective = Literal["nli", "pi", "ptc"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 TASKS = ("sentiment", "paraphrase", "similarity")
 BurtPooling = Literal["cls", "max", "mean"]
 # The seven concatenations of table 4, made of the parts in `mirror_rt.heads.task_heads.FEATURES`.
@@ -61,7 +62,7 @@ class BurtRecipe:
         max_length: the most tokens of a text in training.
     """
 
-    objectives: tuple[str, ...] = ()
+    objectives: tuple[Objective, ...] = ()
     pooling: Annotated[BurtPooling, _BURT_POOLING] = "mean"
     concatenation: Annotated[str, _CONCATENATION] = "u,v,|u-v|"
     negatives: Annotated[int, least(1)] = 3

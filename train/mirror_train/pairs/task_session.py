@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
-from mirror_rt.bundle.manifest import PoolingMode
-from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.errors import ModelError
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.io.atomic import check_free
+from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
-from mirror_train.compute.processes import world_size
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
@@ -35,11 +35,6 @@ class Session:
     device: torch.device
     precision: Precision
 
-    @property
-    def pooling(self) -> PoolingMode:
-        """The pooling from token vectors to the vector of a text."""
-        return self.head.poolings[0]
-
     def encoder(self) -> TorchEncoder:
         """Return an encoder with the model's current weights and the `encode` of a bundle."""
         return TorchEncoder(self.base, head=self.head, device=self.device)
@@ -53,10 +48,14 @@ class Session:
             torch.manual_seed(self.config.seed)
             return {name: of(self.base.dimension).to(self.device) for name, of in make.items()}
 
+    def parameters(self, layers: Mapping[str, TaskLayer]) -> list[nn.Parameter]:
+        """Return the parameters of the model and of the task heads."""
+        return list(nn.ModuleList([self.base.model, *layers.values()]).parameters())
+
     def heads(self, layers: Mapping[str, TaskLayer]) -> Heads:
         """Return the task heads with their current weights."""
         made = {name: layer.to_head() for name, layer in layers.items()}
-        return Heads(self.base.dimension, self.pooling, made)
+        return Heads(self.base.dimension, self.head.poolings[0], made)
 
     def save(
         self,
@@ -105,8 +104,7 @@ def open_session(config: BurtConfig | MultitaskConfig) -> Session:
         OutputExistsError: `config.out` exists.
         OSError: the disk cannot hold the result.
     """
-    if world_size() != 1:
-        raise ConfigError("tasks are tuned in one process: start it without torchrun")
+    check_one_process("training on tasks")
     check_free(config.out, overwrite=config.overwrite)
     recipe, device = config.recipe, resolve_device(config.device)
     precision = resolve_precision(config.precision, device)

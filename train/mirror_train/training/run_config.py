@@ -50,10 +50,11 @@ class RunConfig:
         """Return the fields of `RunConfig`, to make the settings of another run from."""
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(RunConfig)}
 
-    def load_options(self) -> dict[str, Any]:
-        """Return the fields that say how the base model is loaded."""
-        names = ("revision", "offline", "trust_remote_code")
-        return {name: getattr(self, name) for name in names}
+    def load_options(self, model: str | None = None) -> dict[str, Any]:
+        """Return the fields that say how a model is loaded; only the base has the revision."""
+        revision = self.revision if model in (None, self.model) else None
+        own = {name: getattr(self, name) for name in ("offline", "trust_remote_code")}
+        return own | {"revision": revision}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

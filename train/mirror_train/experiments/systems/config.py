@@ -15,41 +15,9 @@ from mirror_train.pairs import BurtRecipe, MultitaskRecipe
 from mirror_train.recipes.recipe import Recipe, least
 from mirror_train.training.run_config import RunConfig
 
+# Not in the annotation: `get_type_hints` evaluates that without the names of this module.
+_RATE = Rule("above 0", lambda rate: 0 < rate < math.inf)
 RecipeType = TypeVar("RecipeType", Recipe, BurtRecipe, MultitaskRecipe)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemJob(RunConfig):
-    """The settings for tuning one system from one base model; see `RunConfig`.
-
-    Attributes:
-        system: its name in `mirror_train.experiments.systems.table.SYSTEMS`.
-        inputs: the data that it can be tuned on.
-        max_steps: the most optimiser steps of a flow, of BURT and of several tasks, which count
-            steps and not epochs; None for as many as their papers have.
-        learning_rate: the rate of everything that moves the encoder; that of a flow stays as it is.
-            None for each recipe's own.
-        max_length: the most tokens that the base model has positions for; recipes for longer texts
-            are cut to it.
-        precision: auto, fp32, bf16 or fp16.
-    """
-
-    system: str
-    inputs: Inputs
-    max_steps: int | None = None
-    learning_rate: float | None = None
-    max_length: int | None = None
-    precision: Precision = "auto"
-
-
-def fitted(recipe: RecipeType, job: SystemJob) -> RecipeType:
-    """Return the recipe with the job's learning rate, and texts cut to what the base can take."""
-    changes: dict[str, Any] = {}
-    if job.learning_rate is not None:
-        changes["learning_rate"] = job.learning_rate
-    if job.max_length is not None:
-        changes["max_length"] = min(recipe.max_length, job.max_length)
-    return dataclasses.replace(recipe, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +45,36 @@ class SystemsConfig(RunConfig):
     language: str = "en"
     top: Annotated[int | None, least(2)] = None
     max_steps: Annotated[int | None, least(1)] = None
-    learning_rate: Annotated[float | None, Rule("above 0", lambda rate: 0 < rate < math.inf)] = None
+    learning_rate: Annotated[float | None, _RATE] = None
     samples: Annotated[int, least(0)] = 1000
     export: bool = True
     precision: Precision = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemJob(SystemsConfig):
+    """The settings for tuning one system into `out`; see `SystemsConfig`.
+
+    Attributes:
+        system: its name in `mirror_train.experiments.systems.table.SYSTEMS`.
+        max_length: the most tokens that the base model has positions for; recipes for longer texts
+            are cut to it.
+    """
+
+    system: str
+    max_length: int | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """The data that it can be tuned on."""
+        return Inputs(self.data, self.language, self.top)
+
+
+def fitted(recipe: RecipeType, job: SystemJob) -> RecipeType:
+    """Return the recipe with the job's learning rate, and texts cut to what the base can take."""
+    changes: dict[str, Any] = {}
+    if job.learning_rate is not None:
+        changes["learning_rate"] = job.learning_rate
+    if job.max_length is not None:
+        changes["max_length"] = min(recipe.max_length, job.max_length)
+    return dataclasses.replace(recipe, **changes)

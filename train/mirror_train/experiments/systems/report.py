@@ -9,8 +9,7 @@ from typing import Any
 
 from mirror_rt.evaluation.bootstrap import CONFIDENCE
 from mirror_rt.evaluation.run import Result
-from mirror_rt.io.atomic import new_file, write_json
-from mirror_train.experiments.kept_results import machine_facts
+from mirror_train.experiments.kept_results import machine_facts, to_markdown, write_results
 from mirror_train.experiments.systems.claims import Finding, judge
 from mirror_train.experiments.systems.config import SystemsConfig
 from mirror_train.experiments.systems.rows import Row, row_to_json
@@ -37,35 +36,31 @@ def figures_table(rows: list[Row]) -> str:
     """Return a table with each system's training data, figures with intervals, time and memory."""
     columns = _columns(rows)
     header = ["system", "tuned on", *(title for title, _ in columns), "time", "memory"]
-    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    lines = []
     for row in rows:
         if row.tuned.error is not None:
             cells = [f"failed: {row.tuned.error}", *("-" for _ in columns)]
         else:
             by_key = {_key(result): result for result in row.results}
             cells = [row.tuned.data or "-", *(_cell(by_key.get(key)) for _, key in columns)]
-        cells += [_seconds(row), _memory(row)]
-        lines.append(f"| {' | '.join([row.system, *cells])} |")
-    return "\n".join(lines) + "\n"
+        lines.append([row.system, *cells, _seconds(row), _memory(row)])
+    return to_markdown(header, lines)
 
 
 def claims_table(findings: list[Finding]) -> str:
     """Return a table with the difference, its interval and the verdict for each claim and set."""
-    lines = ["| system | its paper says | on | difference | |", "|---|---|---|---|---|"]
+    lines = []
     for one in findings:
         found = one.difference.interval
         around = "" if found is None else f" [{found.low:+.4f}, {found.high:+.4f}]"
-        lines.append(
-            f"| {one.system} | {one.claim} | {one.set} | {one.difference.value:+.4f}{around} | "
-            f"{one.verdict} |"
-        )
-    return "\n".join(lines) + "\n"
+        value = f"{one.difference.value:+.4f}{around}"
+        lines.append([one.system, str(one.claim), one.set, value, one.verdict])
+    return to_markdown(["system", "its paper says", "on", "difference", ""], lines)
 
 
 def write_report(config: SystemsConfig, rows: list[Row], left_out: dict[str, str]) -> list[Path]:
     """Write systems.md and systems.json into the study's folder; return their paths."""
     findings, about = find_claims(rows), _about(config)
-    table, values = config.out / "systems.md", config.out / "systems.json"
     text = (
         "# systems: every system from one base model, on the same sets\n\n"
         f"{figures_table(rows)}\n"
@@ -76,23 +71,17 @@ def write_report(config: SystemsConfig, rows: list[Row], left_out: dict[str, str
         + "".join(f"- left out, {name}: {reason}\n" for name, reason in left_out.items())
         + "".join(f"- {name}: {value}\n" for name, value in about.items())
     )
-    with new_file(table, overwrite=True) as file:
-        file.write(text.encode())
     plain = [row_to_json(row) for row in rows]
     for row in plain:
         for result in row["results"]:
             del result["replicates"]
-    write_json(
-        values,
-        about
-        | {
-            "confidence": CONFIDENCE,
-            "rows": plain,
-            "claims": [_plain(finding) for finding in findings],
-            "left_out": left_out,
-        },
-    )
-    return [table, values]
+    values = {
+        "confidence": CONFIDENCE,
+        "rows": plain,
+        "claims": [_plain(finding) for finding in findings],
+        "left_out": left_out,
+    }
+    return write_results(config.out, "systems", text, about | values)
 
 
 def _columns(rows: list[Row]) -> list[tuple[str, tuple[str, str, str]]]:

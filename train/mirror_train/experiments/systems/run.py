@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
 from mirror_rt.io.atomic import sha256
 from mirror_train.experiments.kept_results import KeptResult, files_sha256, run_setting
 from mirror_train.experiments.systems.config import SystemJob, SystemsConfig
-from mirror_train.experiments.systems.inputs import INPUTS, Inputs, find_input
+from mirror_train.experiments.systems.inputs import INPUTS, find_input
 from mirror_train.experiments.systems.rows import Row, row_from_json, row_to_json
 from mirror_train.experiments.systems.table import BASE, System, find_systems
 from mirror_train.experiments.systems.worker import Tuned, tune_in_process
@@ -39,7 +39,7 @@ def open_with_torch(config: SystemsConfig) -> Callable[[str, str], Opened]:
     """Return a function that opens tuned models with PyTorch, without exporting them."""
 
     def open_model(name: str, model: str) -> Opened:
-        options = config.load_options() | ({} if name == BASE else {"revision": None})
+        options = config.load_options(model)
         return Opened(TorchEncoder.load(model, device=config.device, **options))
 
     return open_model
@@ -146,23 +146,12 @@ class _Runner:
         out = self._config.out / "models" / name
         shutil.rmtree(out, ignore_errors=True)
         out.parent.mkdir(parents=True, exist_ok=True)
-        tuned = tune_in_process(self._job(name, out))
+        options = {one.name: getattr(self._config, one.name) for one in fields(SystemsConfig)}
+        options |= {"out": out, "overwrite": True}
+        tuned = tune_in_process(SystemJob(system=name, max_length=self._max_length, **options))
         if tuned.error is not None:
             return Row(name, tuned)
         return self._evaluate(name, str(out), tuned)
-
-    def _job(self, name: str, out: Path) -> SystemJob:
-        config = self._config
-        options = config.run_options() | {"out": out, "overwrite": True}
-        return SystemJob(
-            system=name,
-            inputs=Inputs(config.data, config.language, config.top),
-            max_steps=config.max_steps,
-            learning_rate=config.learning_rate,
-            max_length=self._max_length,
-            precision=config.precision,
-            **options,
-        )
 
     def _evaluate(self, name: str, model: str, tuned: Tuned) -> Row:
         try:
