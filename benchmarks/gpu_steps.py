@@ -153,7 +153,8 @@ class Steps:
             graphs = ["--cuda-graphs"] if captured and self.on_card else []
             words = (bundle, variant, "--device", self.a.device, *graphs, "--json", "{result}")
             encode = self.script("gpu_attention.py", *words)
-            yield Step(f"attention-{name}", encode, 40, safe, needs=["export-minilm"])
+            offline = {"HF_HUB_OFFLINE": "1"}  # a script needs its own folder on the path
+            yield Step(f"attention-{name}", encode, 40, offline, needs=["export-minilm"])
         for name in ("minilm", "base"):
             yield Step(f"encode-{name}", self.encode(name), 200, needs=[f"export-{name}"])
         base = str(self.work / "bundles" / "base")
