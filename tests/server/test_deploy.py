@@ -68,6 +68,26 @@ def test_kustomize():
     assert len(list(yaml.safe_load_all(done.stdout))) == len(objects())
 
 
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+@pytest.mark.parametrize("guide", ["deploy", "kubernetes"])
+def test_the_secret_of_the_guides(guide, tmp_path):
+    """It has what the pod and the PodMonitor look for."""
+    text = (ROOT / f"docs/guides/{guide}.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^kubectl create .*", text, re.MULTILINE)
+    (tmp_path / "keys.txt").write_text("a\n")
+    line = [*line.split(), "--dry-run=client", "-o", "yaml"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    secret, found = yaml.safe_load(done.stdout), objects()
+    (endpoint,) = found["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["authorization"]["credentials"] == {
+        "name": secret["metadata"]["name"], "key": "metrics"
+    }  # fmt: skip
+    assert secret["data"].keys() == {"keys", "metrics"}
+    volumes = found["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert {"secretName": secret["metadata"]["name"]} in [each.get("secret") for each in volumes]
+
+
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
 def test_dockerfile(name):
     text = (DEPLOY / name).read_text()

@@ -23,7 +23,24 @@ from mirror_rt.server.http.openapi import openapi_document
 from paths import ROOT, TESTS
 
 CHART, PACKAGES = ROOT / "deploy/helm/mirror-rt", ROOT / "build/helm"
+GUIDE = (ROOT / "docs/guides/kubernetes.md").read_text(encoding="utf-8")
+
+
+def values_of(command):
+    """What a `helm upgrade` sets, as Helm reads it."""
+    values = {}
+    for path, value in re.findall(r"[ ,]([\w.-]+)=([^,\s]*)", command):
+        *keys, last = path.split(".")
+        inner = functools.reduce(lambda each, key: each.setdefault(key, {}), keys, values)
+        inner[last] = yaml.safe_load(value) if value else ""
+    return values
+
+
+OF_GUIDE, KSERVE_OF_GUIDE = map(
+    values_of, re.findall(r"^helm upgrade .*?(?=^```)", GUIDE, re.DOTALL | re.MULTILINE)
+)
 COMMON = {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"}
+OF_KSERVE = {"ServingRuntime", "InferenceService", "ServiceAccount"}
 KSERVE = {"enabled": True, "storageUri": "s3://models/bundle"}
 FORMS = {
     "default": ({}, COMMON | {"HorizontalPodAutoscaler"}),
@@ -39,7 +56,9 @@ FORMS = {
          "serve": {"source": "all-MiniLM-L6-v2"}},
         {"Deployment", "Service"},
     ),
-    "kserve": ({"kserve": KSERVE}, {"ServingRuntime", "InferenceService", "ServiceAccount"}),
+    "kserve": ({"kserve": KSERVE}, OF_KSERVE),
+    "the guide's": (OF_GUIDE, COMMON | {"HorizontalPodAutoscaler"}),
+    "the guide's kserve": (KSERVE_OF_GUIDE, OF_KSERVE),
     "scheduled": (
         {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}],
          "imagePullSecrets": [{"name": "pull"}], "env": [{"name": "HF_HOME", "value": "/tmp"}],
@@ -187,7 +206,7 @@ def test_the_container(rendered, form):
     assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
-@pytest.mark.parametrize("form", sorted(FORMS.keys() - {"kserve"}))
+@pytest.mark.parametrize("form", [form for form in FORMS if "Deployment" in FORMS[form][1]])
 def test_the_deployment(rendered, form):
     """Its pods have time to drain, and are those that the other objects mean."""
     objects = rendered[form]
