@@ -30,8 +30,9 @@ export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 step "fetch, beside it: Triton's client and schema (it wants older versions of what others need),"
-echo "   Helm as a library (whose Python part runs with 3.11, too) and Kubernetes' schemas, fastembed,"
-echo "   whose class is compared (it wants an older huggingface_hub), and CUDA's disassembler"
+echo "   Helm as a library (whose Python part runs with 3.11, too) and the schemas of Kubernetes, KEDA,"
+echo "   the Prometheus operator and KServe, fastembed, whose class is compared (it wants an older"
+echo "   huggingface_hub), and CUDA's disassembler"
 fetch() { # into the folder $2, unless its part $3 is there; $1 is all or alone, with or without dependencies
   [ -e "$2/$3" ] && return
   local alone=(--no-deps)
@@ -43,6 +44,8 @@ fetches() {
     zope.event zope.interface python-rapidjson brotli
   fetch all build/helm kubernetes_validate cffi kubernetes-validate
   fetch alone build/helm helm_sdkpy helm-sdkpy
+  fetch alone build/helm kserve cloudcoil cloudcoil-models-keda cloudcoil-models-prometheus-operator \
+    kserve six
   fetch alone build/fastembed fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
   fetch alone build/cuda-tools nvidia nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.pipeline.options import EncodeKeywords
@@ -205,6 +207,31 @@ class Adapter:
         self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
         if self._loads_at_once:
             self._lazy.load()
+
+
+@dataclass(eq=False, repr=False)
+class TableAdapter:
+    """The base of adapters that add a column of vectors to the tables of an engine."""
+
+    model: str | Path
+    _: KW_ONLY
+    text_column: str = "text"
+    vector_column: str = "embedding"
+    columns: Sequence[str] | None = None
+    model_kwargs: Mapping[str, Any] | None = None
+    encode_kwargs: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._lazy = LazyEncoder(self.model, self.model_kwargs, self.encode_kwargs)
+
+    def _table(self, encoder: Encoder) -> TableEncoder:
+        return TableEncoder(
+            encoder,
+            text_column=self.text_column,
+            vector_column=self.vector_column,
+            columns=self.columns,
+            **self._lazy.encode_kwargs,
+        )
 
 
 def _load(model: str, options: dict[str, Any]) -> Encoder:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from mirror_rt.adapters.lazy import LazyEncoder
-from mirror_rt.encoding.tables import TableEncoder
+from mirror_rt.adapters.lazy import TableAdapter
 from mirror_rt.errors import ConfigError, importing
 
 with importing("ray", extra="ray", purpose="mirror_rt.adapters.ray"):
@@ -16,7 +13,7 @@ with importing("ray", extra="ray", purpose="mirror_rt.adapters.ray"):
     import ray
 
 
-class MirrorEmbedder:
+class MirrorEmbedder(TableAdapter):
     """Add a column of vectors to the batches of a Ray dataset, in actors that load once.
 
         dataset.map_batches(
@@ -44,24 +41,10 @@ class MirrorEmbedder:
         MirrorError: the model cannot be loaded.
     """
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        text_column: str = "text",
-        vector_column: str = "embedding",
-        columns: Sequence[str] | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        encode_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        lazy = LazyEncoder(model, assigned_resources() | dict(model_kwargs or {}), encode_kwargs)
-        self._table = TableEncoder(
-            lazy.local_encoder,
-            text_column=text_column,
-            vector_column=vector_column,
-            columns=columns,
-            **lazy.encode_kwargs,
-        )
+    def __post_init__(self) -> None:
+        self.model_kwargs = assigned_resources() | dict(self.model_kwargs or {})
+        super().__post_init__()
+        self._encoding = self._table(self._lazy.local_encoder)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the rows of a batch with their vectors.
@@ -75,8 +58,8 @@ class MirrorEmbedder:
                 f"expected batches in the format of Arrow, got {type(batch).__name__}: pass "
                 "batch_format='pyarrow' to map_batches"
             )
-        made = self._table.encode(batch.combine_chunks().to_batches())
-        return pa.Table.from_batches(made, self._table.schema(batch.schema))
+        made = self._encoding.encode(batch.combine_chunks().to_batches())
+        return pa.Table.from_batches(made, self._encoding.schema(batch.schema))
 
 
 def assigned_resources() -> dict[str, Any]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mirror_rt.adapters.lazy import LazyEncoder
+from mirror_rt.adapters.lazy import LazyEncoder, TableAdapter
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import importing
 
 with importing("pyspark", extra="spark", purpose="mirror_rt.adapters.spark"):
@@ -34,7 +33,7 @@ _SHORT = {"uint8": (pa.int16(), ShortType()), "ubinary": (pa.int16(), ShortType(
           "int8": (pa.int8(), ByteType()), "binary": (pa.int8(), ByteType())}  # fmt: skip
 
 
-class MirrorEmbedder:
+class MirrorEmbedder(TableAdapter):
     """Add a column of vectors to a frame of Spark.
 
         frame = MirrorEmbedder("all-MiniLM-L6-v2").transform(frame)
@@ -58,42 +57,20 @@ class MirrorEmbedder:
         ConfigError: an option is unknown.
     """
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        text_column: str = "text",
-        vector_column: str = "embedding",
-        columns: Sequence[str] | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        encode_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
-        self._text_column = text_column
-        self._vector_column = vector_column
-        self._columns = columns
-
     def transform(self, frame: DataFrame) -> DataFrame:
         """Return the frame with its vectors, which Spark computes when they are needed."""
         return frame.mapInArrow(self, self.schema(frame.schema))
 
     def schema(self, schema: StructType) -> StructType:
         """Return the schema of the result for frames of a schema."""
-        kept = schema.names if self._columns is None else self._columns
+        kept = schema.names if self.columns is None else self.columns
         fields = [field for field in schema.fields if field.name in kept]
         number = _numbers(self._lazy.encode_kwargs)[1]
-        return StructType([*fields, StructField(self._vector_column, ArrayType(number))])
+        return StructType([*fields, StructField(self.vector_column, ArrayType(number))])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of a task with their vectors."""
-        encoder = _encoder_of_worker(self._lazy)
-        table = TableEncoder(
-            encoder,
-            text_column=self._text_column,
-            vector_column=self._vector_column,
-            columns=self._columns,
-            **self._lazy.encode_kwargs,
-        )
+        table = self._table(_encoder_of_worker(self._lazy))
         vectors = pa.list_(_numbers(self._lazy.encode_kwargs)[0])
         for batch in table.encode(batches):
             last = batch.num_columns - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -83,6 +84,22 @@ def query_vector(encoder, document_vectors):
 def ranked(document_vectors, query_vector) -> list[str]:
     """The documents, the nearest to the query first."""
     return [DOCUMENTS[i] for i in np.argsort(-(document_vectors @ query_vector))]
+
+
+@pytest.fixture(scope="session")
+def shown():
+    """From words to the block of the guide that has them, with what is here for what is there."""
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "scale.md"
+    blocks = re.findall(r"^```text\n(.*?)^```", guide.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+    def shown(words: str, others: dict[str, object]) -> str:
+        (block,) = [block for block in blocks if words in block]
+        for there, here in others.items():
+            assert there in block
+            block = block.replace(there, str(here))
+        return block
+
+    return shown
 
 
 @pytest.fixture

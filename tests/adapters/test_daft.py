@@ -37,3 +37,13 @@ def test_wrong_options_are_refused_at_once(model):
         MirrorProvider().get_text_embedder()
     with pytest.raises(ConfigError, match="must be float32"):
         MirrorProvider(encode_kwargs={"precision": "int8"})
+
+
+def test_the_pipeline_of_the_guide(shown, model, documents, tmp_path):
+    daft.from_pydict({"text": documents}).write_parquet(f"{tmp_path}/texts")
+    there = {"all-MiniLM-L6-v2": model, "s3://texts/2026": f"{tmp_path}/texts",
+             "s3://vectors/2026": f"{tmp_path}/vectors"}  # fmt: skip
+    exec(shown("daft.read_parquet", there), {})
+    made = daft.read_parquet(f"{tmp_path}/vectors").to_pydict()
+    assert made["text"] == documents
+    assert all(len(vector) > 1 for vector in made["embedding"])

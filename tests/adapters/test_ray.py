@@ -186,3 +186,21 @@ def test_command(model, dataset, tmp_path):
     done = subprocess.run([str(word) for word in line], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "360 vectors in 8 parts" in done.stderr
+
+
+def test_the_command_of_the_guide(shown, model, bucket):
+    line = shown("--engine ray", {
+        "$ mirror-rt": f"{sys.executable} -P -m mirror_rt.cli", "bundle": model,
+        "auto": ray.get_runtime_context().gcs_address, "--worker-cpus 4": "--worker-cpus 2",
+    })  # fmt: skip
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(table("vectors/2026", bucket)) == 360
+
+
+def test_the_pipeline_of_the_guide(shown, model, bucket):
+    there = {"all-MiniLM-L6-v2": model, "num_cpus=4": "num_cpus=1", "size=16": "size=1"}
+    exec(shown("map_batches", there), {})
+    made = table("vectors/2026", bucket)
+    assert (len(made), made.column_names) == (360, ["id", "text", "embedding"])
+    assert made["embedding"].null_count == 0

@@ -93,3 +93,12 @@ def test_function_of_columns(model, frame, documents, encoder):
 def test_unknown_options_are_refused_at_once(model):
     with pytest.raises(ConfigError, match="no option 'thread'"):
         MirrorEmbedder(str(model), model_kwargs={"thread": 1})
+
+
+def test_the_pipeline_of_the_guide(shown, spark, model, frame, tmp_path):
+    frame.write.parquet(f"{tmp_path}/texts")
+    there = {"all-MiniLM-L6-v2": model, "s3://texts/2026": f"{tmp_path}/texts",
+             "s3://vectors/2026": f"{tmp_path}/vectors"}  # fmt: skip
+    exec(shown("embedding_udf", there), {"spark": spark})
+    rows = rows_of(spark.read.parquet(f"{tmp_path}/vectors"))
+    assert [row.embedding is None for row in rows] == ([False] * 6 + [True] * 2) * 20

@@ -24,10 +24,9 @@ KUBERNETES = DEPLOY / "kubernetes"
 
 
 def objects():
-    """The Kubernetes objects that the kustomization lists, by kind."""
-    resources = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
-    found = [yaml.safe_load((KUBERNETES / name).read_text()) for name in resources]
-    return {document["kind"]: document for document in found}
+    """The objects of the kustomization, by kind; test_helm.py tests how they fit together."""
+    (name,) = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    return {each["kind"]: each for each in yaml.safe_load_all((KUBERNETES / name).read_text())}
 
 
 def test_every_variable_is_an_option():
@@ -45,45 +44,13 @@ def test_every_variable_is_an_option():
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.suffix == ".yaml"], ids=lambda p: p.name)
 def test_yaml(path):
-    assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
-
-
-def test_kubernetes():
-    found = objects()
-    assert set(found) == {"Deployment", "Service", "PodDisruptionBudget", "PodMonitor",
-                          "HorizontalPodAutoscaler"}  # fmt: skip
-    deployment = found["Deployment"]["spec"]
-    pod = deployment["template"]["spec"]
-    (server,) = pod["containers"]
-    ports = {port["name"] for port in server["ports"]}
-    paths = openapi_document()["paths"]
-    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
-        probe = server[kind]["httpGet"]
-        assert "get" in paths[probe["path"]]
-        assert probe["port"] in ports
-    (service_port,) = found["Service"]["spec"]["ports"]
-    (endpoint,) = found["PodMonitor"]["spec"]["podMetricsEndpoints"]
-    assert {service_port["targetPort"], endpoint["port"]} <= ports
-    assert "get" in paths[endpoint["path"]]
-    labels = deployment["template"]["metadata"]["labels"]
-    for kind in ("PodDisruptionBudget", "PodMonitor"):
-        assert found[kind]["spec"]["selector"]["matchLabels"] == labels
-    assert found["Service"]["spec"]["selector"] == labels == deployment["selector"]["matchLabels"]
-    volumes = {volume["name"] for volume in pod["volumes"]}
-    assert {mount["name"] for mount in server["volumeMounts"]} == volumes
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert server["securityContext"]["readOnlyRootFilesystem"]
-    drain = next(v["value"] for v in server["env"] if v["name"] == "MIRROR_RT_SERVE_DRAIN")
-    assert pod["terminationGracePeriodSeconds"] >= int(drain) + 5 + 10
+    documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    assert documents
+    assert all(isinstance(each, dict) for each in documents)
 
 
 def test_autoscaler_has_its_metric():
     scaler = objects()["HorizontalPodAutoscaler"]["spec"]
-    target = objects()["Deployment"]
-    assert scaler["scaleTargetRef"] == {
-        "apiVersion": target["apiVersion"], "kind": "Deployment",
-        "name": target["metadata"]["name"],
-    }  # fmt: skip
     values = yaml.safe_load((KUBERNETES / "prometheus-adapter.values.yaml").read_text())
     (rule,) = values["rules"]["custom"]
     (metric,) = scaler["metrics"]
@@ -99,6 +66,26 @@ def test_kustomize():
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(list(yaml.safe_load_all(done.stdout))) == len(objects())
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+@pytest.mark.parametrize("guide", ["deploy", "kubernetes"])
+def test_the_secret_of_the_guides(guide, tmp_path):
+    """It has what the pod and the PodMonitor look for."""
+    text = (ROOT / f"docs/guides/{guide}.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^kubectl create .*", text, re.MULTILINE)
+    (tmp_path / "keys.txt").write_text("a\n")
+    line = [*line.split(), "--dry-run=client", "-o", "yaml"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    secret, found = yaml.safe_load(done.stdout), objects()
+    (endpoint,) = found["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["authorization"]["credentials"] == {
+        "name": secret["metadata"]["name"], "key": "metrics"
+    }  # fmt: skip
+    assert secret["data"].keys() == {"keys", "metrics"}
+    volumes = found["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert {"secretName": secret["metadata"]["name"]} in [each.get("secret") for each in volumes]
 
 
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])

@@ -1,11 +1,14 @@
 """The Helm chart, rendered by Helm's code: what its objects are, and how they fit together.
 
-tests/run.sh installs helm-sdkpy, which is that code as a library, and the schemas of Kubernetes
-into build/helm.
+tests/run.sh installs helm-sdkpy, which is that code as a library, and the schemas of all kinds into
+build/helm.
 """
 
 import argparse
+import copy
+import functools
 import json
+import operator
 import os
 import re
 import subprocess
@@ -20,13 +23,30 @@ from mirror_rt.server.http.openapi import openapi_document
 from paths import ROOT, TESTS
 
 CHART, PACKAGES = ROOT / "deploy/helm/mirror-rt", ROOT / "build/helm"
+GUIDE = (ROOT / "docs/guides/kubernetes.md").read_text(encoding="utf-8")
+
+
+def values_of(command):
+    """What a `helm upgrade` sets, as Helm reads it."""
+    values = {}
+    for path, value in re.findall(r"[ ,]([\w.-]+)=([^,\s]*)", command):
+        *keys, last = path.split(".")
+        inner = functools.reduce(lambda each, key: each.setdefault(key, {}), keys, values)
+        inner[last] = yaml.safe_load(value) if value else ""
+    return values
+
+
+OF_GUIDE, KSERVE_OF_GUIDE = map(
+    values_of, re.findall(r"^helm upgrade .*?(?=^```)", GUIDE, re.DOTALL | re.MULTILINE)
+)
 COMMON = {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"}
+OF_KSERVE = {"ServingRuntime", "InferenceService", "ServiceAccount"}
 KSERVE = {"enabled": True, "storageUri": "s3://models/bundle"}
 FORMS = {
     "default": ({}, COMMON | {"HorizontalPodAutoscaler"}),
     "keda": ({"autoscaling": {"by": "keda"}}, COMMON | {"ScaledObject"}),
     "fixed": ({"autoscaling": {"by": "none"}}, COMMON),
-    "monitored": (
+    "plain": (
         {"podMonitor": {"enabled": True}},
         COMMON | {"HorizontalPodAutoscaler", "PodMonitor"},
     ),
@@ -36,7 +56,9 @@ FORMS = {
          "serve": {"source": "all-MiniLM-L6-v2"}},
         {"Deployment", "Service"},
     ),
-    "kserve": ({"kserve": KSERVE}, {"ServingRuntime", "InferenceService", "ServiceAccount"}),
+    "kserve": ({"kserve": KSERVE}, OF_KSERVE),
+    "the guide's": (OF_GUIDE, COMMON | {"HorizontalPodAutoscaler"}),
+    "the guide's kserve": (KSERVE_OF_GUIDE, OF_KSERVE),
     "scheduled": (
         {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}],
          "imagePullSecrets": [{"name": "pull"}], "env": [{"name": "HF_HOME", "value": "/tmp"}],
@@ -58,20 +80,55 @@ WRONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def rendered(tmp_path_factory):
-    """From the name of a form to its objects by kind, or to Helm's error."""
+MANIFESTS = ROOT / "deploy/kubernetes/mirror-rt.yaml"
+# What Helm adds to objects, which those that kubectl applies have not.
+OF_HELM = {"app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart"}
+# By kind: a place for a field that its schema does not know.
+PLACES = {
+    "Deployment": ("template", "spec", "containers", 0),
+    "HorizontalPodAutoscaler": ("metrics", 0, "pods"),
+    "PodDisruptionBudget": (),
+    "Service": ("ports", 0),
+    "PodMonitor": ("podMetricsEndpoints", 0),
+    "ScaledObject": ("triggers", 0),
+    "ServingRuntime": ("supportedModelFormats", 0),
+    "InferenceService": ("predictor", "model"),
+}
+# And a field with a value that it must not have.
+VALUES = {
+    "PodMonitor": ("podMetricsEndpoints", {}),
+    "ScaledObject": ("pollingInterval", "5"),
+    "ServingRuntime": ("containers", [{"image": "it has no name"}]),
+    "InferenceService": ("predictor", {"minReplicas": "2"}),
+}
+
+
+def answer_of(script, folder, asked, *arguments):
+    """What a script of tests/support answers with the packages of build/helm, in JSON."""
     if not PACKAGES.exists():
         pytest.skip("there is no helm-sdkpy: tests/run.sh installs it into build/helm")
-    home = str(tmp_path_factory.mktemp("home"))
-    values = {name: values for name, (values, _) in FORMS.items()} | WRONG | {"options": OPTIONS}
     done = subprocess.run(
-        [sys.executable, TESTS / "support/render_chart.py", CHART],
-        input=json.dumps(values), capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(PACKAGES), "HOME": home},
+        [sys.executable, TESTS / "support" / script, *arguments],
+        input=json.dumps(asked), capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(PACKAGES), "HOME": str(folder)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """From the name of a form to its objects by kind, or to Helm's error."""
+    values = {name: values for name, (values, _) in FORMS.items()} | WRONG | {"options": OPTIONS}
+    forms = {name: ("mirror-rt" if name == "plain" else "mine", of) for name, of in values.items()}
+    return answer_of("render_chart.py", tmp_path_factory.mktemp("home"), forms, CHART)
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes what is there twice twice."""
+
+    def ignore_aliases(self, data):
+        return True
 
 
 def pod_of(objects):
@@ -86,10 +143,47 @@ def pod_of(objects):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_objects(rendered, form):
-    """They are those of the form, and Kubernetes' own ones are valid."""
     assert set(rendered[form]) == FORMS[form][1], rendered[form]
     for each in rendered[form].values():
-        assert each["metadata"]["name"] == "mine-mirror-rt"
+        name = "mirror-rt" if form == "plain" else "mine-mirror-rt"
+        assert each["metadata"]["name"] == name
+
+
+def test_the_schemas(rendered, tmp_path):
+    """They are content with all objects of all forms, and with none that is spoiled."""
+    objects = [each for form in [*FORMS, "options"] for each in rendered[form].values()]
+    by_kind, spoiled = {each["kind"]: each for each in objects}, []
+    for kind, keys in PLACES.items():
+        spoiled.append(copy.deepcopy(by_kind[kind]))
+        functools.reduce(operator.getitem, keys, spoiled[-1]["spec"])["unknown"] = 1
+    for kind, (name, value) in VALUES.items():
+        spoiled.append(copy.deepcopy(by_kind[kind]))
+        spoiled[-1]["spec"][name] = value
+    assert by_kind.keys() == PLACES.keys() | {"ServiceAccount"}
+    wrong = answer_of("kubernetes_schemas.py", tmp_path, objects + spoiled)
+    assert wrong[: len(objects)] == [None] * len(objects)
+    refused = zip([*PLACES, *VALUES], wrong[len(objects) :], strict=True)
+    assert [kind for kind, why in refused if why is None] == []
+
+
+def test_the_plain_manifests(rendered):
+    """They are the chart with its default values and a PodMonitor, without what is Helm's own."""
+    objects = copy.deepcopy(rendered["plain"])
+    for each in objects.values():
+        for name in ("annotations", "namespace"):
+            each["metadata"].pop(name)
+        for metadata in (each["metadata"], each.get("spec", {}).get("template", each)["metadata"]):
+            metadata["labels"] = {
+                name: label for name, label in metadata["labels"].items() if name not in OF_HELM
+            }
+    head, made = "# Made from deploy/helm/mirror-rt by tests/server/test_helm.py.\n", ROOT / "build"
+    text = yaml.dump_all(
+        [objects[kind] for kind in sorted(objects)],
+        Dumper=Dumper, sort_keys=False, default_flow_style=None, width=110,
+    )  # fmt: skip
+    (made / MANIFESTS.name).write_text(head + text)
+    said = f"the chart is another: cp build/{MANIFESTS.name} deploy/kubernetes/"
+    assert MANIFESTS.read_text() == head + text, said
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -112,21 +206,28 @@ def test_the_container(rendered, form):
     assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
-@pytest.mark.parametrize("form", sorted(FORMS.keys() - {"kserve"}))
+@pytest.mark.parametrize("form", [form for form in FORMS if "Deployment" in FORMS[form][1]])
 def test_the_deployment(rendered, form):
     """Its pods have time to drain, and are those that the other objects mean."""
     objects = rendered[form]
-    pod, _, variables = pod_of(objects)
+    pod, container, variables = pod_of(objects)
     assert pod["terminationGracePeriodSeconds"] >= int(variables["MIRROR_RT_SERVE_DRAIN"]) + 15
     selector = objects["Service"]["spec"]["selector"]
     labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for kind in {"PodDisruptionBudget", "PodMonitor", "Deployment"} & objects.keys():
         found = objects[kind]["spec"]["selector"]["matchLabels"]
         assert found.items() == selector.items() <= labels.items()
+    (port,), (offered,) = container["ports"], objects["Service"]["spec"]["ports"]
+    assert offered["targetPort"] == port["name"]
+    if "PodMonitor" in objects:
+        (endpoint,) = objects["PodMonitor"]["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] == port["name"]
+        assert "get" in openapi_document()["paths"][endpoint["path"]]
     scalers = {"HorizontalPodAutoscaler", "ScaledObject"} & objects.keys()
     for kind in scalers:
         target = objects[kind]["spec"]["scaleTargetRef"]
-        assert (target["kind"], target["name"]) == ("Deployment", "mine-mirror-rt")
+        name = objects["Deployment"]["metadata"]["name"]
+        assert (target["kind"], target["name"]) == ("Deployment", name)
     assert ("replicas" in objects["Deployment"]["spec"]) == (not scalers)
 
 

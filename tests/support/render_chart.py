@@ -1,8 +1,8 @@
 """Install a chart with many values where no cluster is, and keep what Helm sends.
 
 Called as `python render_chart.py CHART` in a process of its own, because Helm's library brings Go's
-run time. It reads {name: values} as JSON, and writes {name: {kind: object}, or Helm's error}. What
-is Kubernetes' own must be valid by its schemas, without fields that they do not have.
+run time. It reads {name: [release, values]} as JSON, and writes {name: {kind: object}, or Helm's
+error}.
 """
 
 import asyncio
@@ -13,24 +13,20 @@ import threading
 from typing import ClassVar
 
 import helm_sdkpy
-import kubernetes_validate
 import yaml
 
 KUBERNETES = "1.31"
-# The kinds that the server knows, by their API; those of operators have no schema here.
-OWN = {
+# The kinds that the server knows, by their API.
+APIS = {
     "v1": ["Secret", "Service", "ServiceAccount"],
     "apps/v1": ["Deployment"],
     "autoscaling/v2": ["HorizontalPodAutoscaler"],
     "policy/v1": ["PodDisruptionBudget"],
-}
-FOREIGN = {
     "keda.sh/v1alpha1": ["ScaledObject"],
     "monitoring.coreos.com/v1": ["PodMonitor"],
     "serving.kserve.io/v1alpha1": ["ServingRuntime"],
     "serving.kserve.io/v1beta1": ["InferenceService"],
 }
-APIS = OWN | FOREIGN
 
 
 class Cluster(http.server.BaseHTTPRequestHandler):
@@ -94,16 +90,13 @@ def _resource(kind):
     return {"name": names, "singularName": "", "namespaced": True, "kind": kind, "verbs": verbs}
 
 
-def install(helm, chart, values):
+def install(helm, chart, release, values):
     """Return the objects that Helm makes, by kind, or its error."""
     Cluster.made.clear()
     try:
-        asyncio.run(helm.run("mine", chart, values=values, wait=False))
+        asyncio.run(helm.run(release, chart, values=values, wait=False))
     except helm_sdkpy.HelmError as error:
         return str(error)
-    for each in Cluster.made:
-        if each["apiVersion"] in OWN:
-            kubernetes_validate.validate(each, KUBERNETES, strict=True)
     by_kind = {each["kind"]: each for each in Cluster.made}
     assert len(by_kind) == len(Cluster.made)
     return by_kind
@@ -121,7 +114,7 @@ def main(chart):
     }  # fmt: skip
     helm = helm_sdkpy.Install(helm_sdkpy.Configuration("here", yaml.safe_dump(config)))
     forms = json.load(sys.stdin)
-    json.dump({name: install(helm, chart, values) for name, values in forms.items()}, sys.stdout)
+    json.dump({name: install(helm, chart, *form) for name, form in forms.items()}, sys.stdout)
 
 
 if __name__ == "__main__":
