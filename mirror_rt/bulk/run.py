@@ -15,12 +15,7 @@ from mirror_rt.bulk.progress import Progress, padding
 from mirror_rt.bulk.records import Window, count_records, iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
 from mirror_rt.deprecation import accept_flat
-from mirror_rt.errors import (
-    ConfigError,
-    DataError,
-    InvalidTextError,
-    ProcessGroupError,
-)
+from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files

@@ -145,10 +145,7 @@ def _joined(parts: list[Predictions]) -> Predictions:
 
 
 def _summary(
-    head: TaskHead,
-    found: Predictions,
-    targets: list[float | None],
-    arguments: argparse.Namespace,
+    head: TaskHead, found: Predictions, targets: list[float | None], arguments: argparse.Namespace
 ) -> str:
     text = f"{arguments.output}: {len(targets)} rows by the head {head.name}"
     if not arguments.label_field:

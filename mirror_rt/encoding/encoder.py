@@ -34,12 +34,7 @@ class Encoder(BatchEncoder):
     An encoder is safe to use from several threads at once.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        options: LoadOptions,
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
         self.options = options
         # The model comes first: while it loads, it takes twice its size for a moment.
         self._model = _open(folder, manifest, options)
@@ -59,11 +54,7 @@ class Encoder(BatchEncoder):
         self.manifest = manifest
 
     @classmethod
-    def load(
-        cls,
-        path_or_name: str | Path,
-        **keywords: Unpack[LoadKeywords],
-    ) -> Encoder:
+    def load(cls, path_or_name: str | Path, **keywords: Unpack[LoadKeywords]) -> Encoder:
         """Load a bundle from a folder or by its name: a ready model, or `owner/name` on a hub.
 
         A folder or repository of plain ONNX files with a tokenizer.json, as sentence-transformers,

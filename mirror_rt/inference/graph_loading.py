@@ -37,10 +37,7 @@ _BEST = {CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32")}
 
 
 def open_variant(
-    folder: Path,
-    manifest: Manifest,
-    options: LoadOptions,
-    check: GraphCheck,
+    folder: Path, manifest: Manifest, options: LoadOptions, check: GraphCheck
 ) -> tuple[Runner, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices.
 
@@ -191,9 +188,7 @@ class _Opener:
         return GraphSession(
             loadable(self.folder, self.manifest, variant.file),
             with_options(
-                self.providers,
-                device,
-                {**defaults, **self.options.provider_options, **required},
+                self.providers, device, {**defaults, **self.options.provider_options, **required}
             ),
             self.options,
             device=device,

@@ -29,10 +29,7 @@ class DeviceThread(threading.Thread):
     """
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        queue: RequestQueue,
-        on_batch: Callable[[BatchReport], None],
+        self, pipeline: Pipeline, queue: RequestQueue, on_batch: Callable[[BatchReport], None]
     ) -> None:
         super().__init__(name="mirror_rt-device", daemon=True)
         self._pipeline = pipeline

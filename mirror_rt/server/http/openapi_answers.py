@@ -155,8 +155,7 @@ TENSORS = _any(
 )
 MODEL_READY = _any("The model has just run.", {"name": NAME, "ready": True})
 SERVER = _any(
-    "The server.",
-    {"name": "mirror_rt", "version": "0.1.0", "extensions": ["binary_tensor_data"]},
+    "The server.", {"name": "mirror_rt", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
 )
 LIVE_V2 = _any("The process answers.", {"live": True})
 READY_V2 = _any("Every model has just run.", {"ready": True})
