@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 
 
@@ -66,6 +66,17 @@ class NonFiniteError(InvalidTextError):
 
     def __init__(self, rows: Iterable[int]) -> None:
         super().__init__([(int(row), "the model gives it no finite vector") for row in rows])
+
+
+@contextlib.contextmanager
+def renumbered(rows: Sequence[int]) -> Iterator[None]:
+    """Let the errors of a block number its texts as in the whole input: text i has `rows[i]`."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(rows[i] for i, _ in error.items) from error
+    except InvalidTextError as error:
+        raise InvalidTextError(sorted((rows[i], why) for i, why in error.items)) from error
 
 
 class ModelError(MirrorError):
