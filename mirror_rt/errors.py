@@ -26,13 +26,19 @@ MirrorError
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
+from typing import Any
 
 
 class MirrorError(Exception):
     """The base class of every error that this project raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message and the attributes, whatever the constructor takes."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class ConfigError(MirrorError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TypedDict
 
 from mirror_rt.bulk.workers import RunCounter
 from mirror_rt.progress import ProgressBar, progress_bar
@@ -11,9 +12,12 @@ from mirror_rt.progress import ProgressBar, progress_bar
 _SECONDS_BETWEEN = 0.5
 
 
-def padding(tokens: int, padded: int) -> float:
-    """Return the share of the computed tokens that was padding."""
-    return 1 - tokens / padded if padded else 0.0
+class Spent(TypedDict):
+    """What a job has taken: see the reports, which have fields of these names."""
+
+    seconds: float
+    tokens: int
+    padding: float
 
 
 class Progress:
@@ -38,6 +42,11 @@ class Progress:
         self.counter = counter
         self._began = time.perf_counter()
 
+    def spent(self) -> Spent:
+        """Return the seconds of encoding, the tokens that ran, and the share of padding in them."""
+        _, tokens, padded = self.counter.read()
+        return {"seconds": self.seconds, "tokens": tokens, "padding": _padding(tokens, padded)}
+
     def __enter__(self) -> Progress:
         if self._bar is not None:
             self._thread.start()
@@ -60,6 +69,10 @@ class Progress:
             return
         texts, tokens, padded = self.counter.read()
         seconds = max(1e-9, time.perf_counter() - self._began)
-        waste = f"{tokens / seconds:,.0f} tokens/s, padding {padding(tokens, padded):.1%}"
+        waste = f"{tokens / seconds:,.0f} tokens/s, padding {_padding(tokens, padded):.1%}"
         self._bar.set_postfix_str(waste, refresh=False)
         self._bar.update(self._first + texts - self._bar.n)
+
+
+def _padding(tokens: int, padded: int) -> float:
+    return 1 - tokens / padded if padded else 0.0

@@ -24,7 +24,7 @@ from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.child_process import end_with_parent
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import InvalidTextError, ProcessGroupError
+from mirror_rt.errors import ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.tokens.padding import PaddedBatch
@@ -157,7 +157,7 @@ def _encode_in_processes(
         processes, context, initializer=_start_worker, initargs=(spec, totals, alive)
     )
     try:
-        pending: deque[tuple[Window, Future[_Answer]]] = deque()
+        pending: deque[tuple[Window, Future[Embeddings]]] = deque()
         rest = iter(stream)
         while True:
             for window in islice(rest, processes + 1 - len(pending)):
@@ -166,10 +166,7 @@ def _encode_in_processes(
             if not pending:
                 break
             window, future = pending.popleft()
-            answer = future.result()
-            if isinstance(answer, list):
-                raise InvalidTextError(answer)
-            yield WindowVectors(window, answer)
+            yield WindowVectors(window, future.result())
         pool.shutdown()
     except BrokenProcessPool as error:
         raise ProcessGroupError(
@@ -196,9 +193,6 @@ def _interrupts_held() -> Iterator[None]:
 
 _worker_encoder: Callable[[], _CountingEncoder]  # set by `_start_worker`; its first call loads
 
-# Vectors; or the invalid texts, with reasons.
-_Answer = Embeddings | list[tuple[int, str]]
-
 
 def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
     global _worker_encoder
@@ -207,9 +201,6 @@ def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
     _worker_encoder = functools.cache(lambda: spec.open(RunCounter(totals)))
 
 
-def _encode_in_worker(window: Window) -> _Answer:
-    try:
-        (result,) = _worker_encoder().encode_windows([window])
-    except InvalidTextError as error:
-        return error.items  # the exception itself cannot be pickled
+def _encode_in_worker(window: Window) -> Embeddings:
+    (result,) = _worker_encoder().encode_windows([window])
     return result.vectors
