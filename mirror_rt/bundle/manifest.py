@@ -205,6 +205,10 @@ class Manifest:
             raise BundleError(f"no variant {name!r}: this bundle has {', '.join(self.variants)}")
         return found
 
+    def files_of(self, names: Iterable[str | None] | None) -> dict[str, FileRecord]:
+        """Return the files that the variants of these names need; None for all files."""
+        return self.files if names is None else self.files_for(map(self.variant, names))
+
     def files_for(self, variants: Iterable[Variant]) -> dict[str, FileRecord]:
         """Return the files that these variants need: all but the graphs of other variants."""
         kept = {file for variant in variants for file in (variant.file, variant.weights)}

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.onnx_files import read_manifest
-from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.bundle_model import BundleModel
@@ -82,12 +81,7 @@ class Encoder(BatchEncoder):
         refuse_pack(Path(path_or_name))
         refuse_unknown("Encoder.load", keywords, LoadKeywords.__annotations__)
         options = LoadOptions(**keywords)
-        folder = resolve_bundle(
-            path_or_name,
-            revision=options.revision,
-            offline=options.offline,
-            variants=[options.stored_variant],
-        )
+        folder = options.find(path_or_name)
         refuse_pack(folder)
         return cls(folder, read_manifest(folder, pooling=options.pooling), options)
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +58,18 @@ def iter_lines(path: Source) -> Iterator[str]:
             if "\0" in text:
                 raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
             yield text.removesuffix("\n").removesuffix("\r")
+
+
+def read_texts(path: Source, most: int | None = None) -> list[str]:
+    """Read the lines that are not blank, or the first so many; errors are those of `iter_lines`.
+
+    Raises:
+        DataError: also if there are none.
+    """
+    texts = list(islice(filter(str.strip, iter_lines(path)), most))
+    if not texts:
+        raise DataError(f"{path} holds no texts")
+    return texts
 
 
 def iter_jsonl(path: Source, *fields: str) -> Iterator[tuple[Any, ...]]:
