@@ -29,15 +29,12 @@ class ProgressBar(Protocol):
 
     def update(self, n: int) -> object:
         """Count `n` more units."""
-        ...
 
     def set_postfix_str(self, s: str, refresh: bool = True) -> object:
         """Show behind the bar what is being done."""
-        ...
 
     def close(self) -> None:
         """End the bar, and leave it on the screen."""
-        ...
 
 
 class _Quiet:

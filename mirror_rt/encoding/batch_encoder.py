@@ -28,12 +28,10 @@ class EmbeddingModel(Protocol):
 
     def encode(self, inputs: list[str], *, normalize_embeddings: bool = True) -> Vectors:
         """Encode texts to float32 [n, D]."""
-        ...
 
     @property
     def mask_token(self) -> str | None:
         """The tokenizer's mask token; None if it has none."""
-        ...
 
 
 @with_visible_options(EncodeOptions)
