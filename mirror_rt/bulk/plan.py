@@ -16,7 +16,7 @@ from mirror_rt.errors import DataError, ProviderError
 from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.openvino.opening import resolve_openvino
+from mirror_rt.inference.openvino.runner import resolve_openvino
 from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO, candidates
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import nvidia_cards

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.bundle.hub import download, download_graphs, is_hub_name
-from mirror_rt.bundle.hub_content import bundle_folders, visible_files
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.pack_index import bundle_folders, visible_files
 from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
 from mirror_rt.io.atomic import check_free, check_space, link_or_copy, new_folder, write_json
 

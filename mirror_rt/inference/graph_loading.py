@@ -54,7 +54,7 @@ def open_variant(
 
         return open_native(folder, manifest, options)
     if options.providers == OPENVINO:
-        from mirror_rt.inference.openvino.opening import open_openvino, resolve_openvino
+        from mirror_rt.inference.openvino.runner import open_openvino, resolve_openvino
 
         options = resolve_openvino(options)
         if options.providers == OPENVINO:
@@ -112,7 +112,7 @@ def open_exact(
 ) -> Runner:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
     if runner.providers[0] == OPENVINO:
-        from mirror_rt.inference.openvino.opening import open_openvino
+        from mirror_rt.inference.openvino.runner import open_openvino
 
         return open_openvino(folder, manifest, replace(options, variant="fp32"))[0]
     first = [number for number in runner.devices[:1] if number is not None] or None
