@@ -220,9 +220,7 @@ class Manifest:
     def damage(self, folder: Path, files: dict[str, FileRecord] | None = None) -> str | None:
         """Describe the first file that is missing or was changed; return None if there is none.
 
-        Args:
-            folder: folder that holds the files.
-            files: files to compare with their recorded size and hash; None for all of them.
+        All files are compared with their recorded size and hash, or only those of `files`.
         """
         for name, record in (self.files if files is None else files).items():
             path = folder / name

@@ -36,13 +36,8 @@ class PackEncoder:
     """Encodes like an `Encoder`, each text with the bundle of its language.
 
     Every method takes `lang`: the tag of the texts' language, a tag (or None) for each text,
-    `"auto"` to detect the language of each text, or None for the default of the pack.
-
-    Args:
-        index: index of the pack.
-        router: finds the bundle of a language.
-        cache: loads the bundles.
-        mixed_spaces: let one matrix have rows of several vector spaces.
+    `"auto"` to detect the language of each text, or None for the default of the pack. With
+    `mixed_spaces`, one matrix may have rows of several vector spaces.
     """
 
     def __init__(

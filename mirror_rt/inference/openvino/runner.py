@@ -155,12 +155,7 @@ def resolve_openvino(options: LoadOptions) -> LoadOptions:
 
 
 def open_openvino(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple[Runner, Variant]:
-    """Open the fp32 graph of a bundle in OpenVINO.
-
-    Args:
-        folder: folder of the bundle.
-        manifest: manifest of the bundle.
-        options: those of `resolve_openvino`.
+    """Open the fp32 graph of a bundle in OpenVINO, with the options of `resolve_openvino`.
 
     Raises:
         BundleIntegrityError: a file is missing or was changed.
