@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from mirror_rt.errors import DataError
 
 if TYPE_CHECKING:
     from _csv import Reader
+
+    from mirror_rt.io.storage import StoredFile
 
 # The most bytes of a line, and characters of a CSV cell. The limit keeps a file without line ends,
 # or with a quote that is never closed, from being read into memory as a whole. It is above 60 MB,
@@ -25,15 +27,8 @@ if TYPE_CHECKING:
 _MOST_LINE = 1 << 26
 
 
-class OpenableFile(Protocol):
-    """A file that is opened by a method, such as one in an object store; `str` names it."""
-
-    def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """Open the file to read it from its beginning."""
-
-
 # Where texts are read from; "-" is standard input.
-Source = Path | str | OpenableFile
+Source: TypeAlias = "Path | str | StoredFile"
 
 
 def iter_lines(path: Source) -> Iterator[str]:
