@@ -6,6 +6,7 @@
 (2, 384)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -92,25 +93,21 @@ __all__ = [
 ]
 
 
+# Names that few need, and the modules that are imported with them.
+_MODULES = {
+    "AsyncClient": "client",
+    "Client": "client",
+    "LanguagePack": "languages.language_pack",
+    "Predictor": "heads.predictor",
+    "Scheduler": "scheduling",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version  # as slow as all other imports together
 
         return version("mirror-rt")
-    if name in ("AsyncClient", "Client"):
-        from mirror_rt import client
-
-        return getattr(client, name)
-    if name == "LanguagePack":
-        from mirror_rt.languages.language_pack import LanguagePack
-
-        return LanguagePack
-    if name == "Predictor":
-        from mirror_rt.heads.predictor import Predictor
-
-        return Predictor
-    if name == "Scheduler":
-        from mirror_rt.scheduling import Scheduler  # imports threads and futures, which few need
-
-        return Scheduler
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,13 +26,19 @@ MirrorError
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
+from typing import Any
 
 
 class MirrorError(Exception):
     """The base class of every error that this project raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message and the attributes, whatever the constructor takes."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class ConfigError(MirrorError, ValueError):
@@ -66,6 +72,17 @@ class NonFiniteError(InvalidTextError):
 
     def __init__(self, rows: Iterable[int]) -> None:
         super().__init__([(int(row), "the model gives it no finite vector") for row in rows])
+
+
+@contextlib.contextmanager
+def renumbered(rows: Sequence[int]) -> Iterator[None]:
+    """Let the errors of a block number its texts as in the whole input: text i has `rows[i]`."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(rows[i] for i, _ in error.items) from error
+    except InvalidTextError as error:
+        raise InvalidTextError(sorted((rows[i], why) for i, why in error.items)) from error
 
 
 class ModelError(MirrorError):

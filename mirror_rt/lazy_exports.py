@@ -16,11 +16,7 @@ _NEEDS = {
 
 
 def lazy_exports(
-    package: str,
-    names: Sequence[str],
-    modules: Sequence[str],
-    *,
-    extra: str,
+    package: str, names: Sequence[str], modules: Sequence[str], *, extra: str
 ) -> Callable[[str], Any]:
     """Return the `__getattr__` (PEP 562) of a package.
 

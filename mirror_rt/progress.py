@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
 SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_ON_A_TERMINAL = 0.2
@@ -18,46 +17,30 @@ _SECONDS_ON_A_TERMINAL = 0.2
 logger = logging.getLogger("mirror_rt")
 
 
-class ProgressBar(Protocol):
-    """The attributes of a tqdm bar that are used here.
+class ProgressBar:
+    """Counts, and shows nothing; the methods are those of a tqdm bar that are used here.
 
     Attributes:
         n: number of units that are done.
     """
-
-    n: int
-
-    def update(self, n: int) -> object:
-        """Count `n` more units."""
-        ...
-
-    def set_postfix_str(self, s: str, refresh: bool = True) -> object:
-        """Show behind the bar what is being done."""
-        ...
-
-    def close(self) -> None:
-        """End the bar, and leave it on the screen."""
-        ...
-
-
-class _Quiet:
-    """Counts, and shows nothing."""
 
     def __init__(self, done: int) -> None:
         self.n = done
         self.said = ""
 
     def update(self, n: int) -> None:
+        """Count `n` more units."""
         self.n += n
 
     def set_postfix_str(self, s: str, refresh: bool = True) -> None:
+        """Show behind the bar what is being done."""
         self.said = s
 
     def close(self) -> None:
-        pass
+        """End the bar, and leave it on the screen."""
 
 
-class _Lines(_Quiet):
+class _Lines(ProgressBar):
     """Writes to standard error how far the work is, from a thread, so that no step is silent."""
 
     def __init__(self, total: int | None, unit: str, desc: str, done: int) -> None:
@@ -111,7 +94,7 @@ def progress_bar(
     if show is None:
         show = logger.isEnabledFor(logging.INFO)
     if not show:
-        return _Quiet(initial)
+        return ProgressBar(initial)
     if (sys.stderr.isatty() or "ipykernel" in sys.modules) and find_spec("tqdm") is not None:
         from tqdm import tqdm
 

@@ -24,7 +24,7 @@ from mirror_rt.bulk.manifest import (
 )
 from mirror_rt.bulk.parts import digest_of_plan
 from mirror_rt.bulk.plan import find_bundle, refuse_other_plan
-from mirror_rt.bulk.progress import Progress, padding
+from mirror_rt.bulk.progress import Progress
 from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.errors import OutputExistsError
 from mirror_rt.io.storage import Folder
@@ -100,7 +100,8 @@ def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> Dat
                 parts[block.part] = record
     if config.shard is None:
         write_manifest(output, blocks, pages=False)
-    return _report(parts, resumed, progress)
+    invalid = sum(record["invalid"] for record in parts.values())
+    return DatasetReport(len(parts), _rows(parts), invalid, resumed, **progress.spent())
 
 
 def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
@@ -141,19 +142,6 @@ def _progress(
 
 def _rows(parts: Mapping[str, dict[str, Any]]) -> int:
     return sum(record["rows"] for record in parts.values())
-
-
-def _report(parts: Mapping[str, dict[str, Any]], resumed: int, progress: Progress) -> DatasetReport:
-    _, tokens, padded = progress.counter.read()
-    return DatasetReport(
-        blocks=len(parts),
-        rows=_rows(parts),
-        invalid=sum(record["invalid"] for record in parts.values()),
-        resumed=resumed,
-        seconds=progress.seconds,
-        tokens=tokens,
-        padding=padding(tokens, padded),
-    )
 
 
 @contextlib.contextmanager

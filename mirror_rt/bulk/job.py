@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from mirror_rt.bulk.plan import refuse_other_plan
-from mirror_rt.bulk.saved_batches import begun_window, count_begun
+from mirror_rt.bulk.saved_batches import begun_window, count_begun, damaged
 from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import open_sink, output_files
@@ -113,9 +113,7 @@ class JobFolder:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return arrays["vectors"], json.loads(arrays["ids"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(
-                f"{path} is damaged ({error}): start anew with --overwrite, without --resume"
-            ) from error
+            raise damaged(path, error) from error
 
 
 def partial_folder(output: Path) -> Path:

@@ -12,12 +12,11 @@ import numpy as np
 
 from mirror_rt.bundle.onnx_files import digest_of, read_manifest
 from mirror_rt.bundle.pack_index import refuse_pack
-from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.errors import DataError, ProviderError
 from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.openvino.opening import resolve_openvino
+from mirror_rt.inference.openvino.runner import resolve_openvino
 from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO, candidates
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import nvidia_cards
@@ -35,9 +34,7 @@ def find_bundle(model: str, load: LoadOptions) -> Path:
     Raises:
         BundleError, HubError: there is no such bundle or variant, or it is a pack.
     """
-    folder = resolve_bundle(
-        model, revision=load.revision, offline=load.offline, variants=[load.stored_variant]
-    )
+    folder = load.find(model)
     refuse_pack(folder)
     read_manifest(folder, pooling=load.pooling).variant(load.stored_variant)
     return folder

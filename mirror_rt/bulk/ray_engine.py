@@ -67,10 +67,6 @@ def encode_with_ray(
 class BlockEncoder:
     """Encode blocks in an actor of Ray Data, which loads the encoder once.
 
-    Args:
-        config: options of the job.
-        job: digest of its plan.
-
     Raises:
         DataError: this machine would make other vectors, because it has another version of the
             bundle, of mirror_rt, of the engine or another provider.

@@ -11,16 +11,11 @@ from typing import Any
 
 from mirror_rt.bulk.job import JobFolder, open_job
 from mirror_rt.bulk.plan import find_bundle, vector_plan
-from mirror_rt.bulk.progress import Progress, padding
+from mirror_rt.bulk.progress import Progress
 from mirror_rt.bulk.records import Window, count_records, iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, WindowVectors, encode_windows
 from mirror_rt.deprecation import accept_flat
-from mirror_rt.errors import (
-    ConfigError,
-    DataError,
-    InvalidTextError,
-    ProcessGroupError,
-)
+from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import sha256
 from mirror_rt.io.vectors import open_sink, output_files
@@ -134,7 +129,7 @@ def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
             sink.write(done.vectors, done.window.ids)
         if sink.rows == 0:
             raise DataError(f"{config.input} holds no texts")
-    return _report(progress, sink.summary, resumed=0)
+    return BulkReport(**sink.summary, resumed=0, **progress.spent())
 
 
 def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
@@ -158,7 +153,7 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
                         )
                     job.assemble()
         made = job.publish()
-    return _report(progress, made, resumed=resumed)
+    return BulkReport(**made, resumed=resumed, **progress.spent())
 
 
 def _windows(config: BulkConfig) -> Iterator[Window]:
@@ -194,18 +189,6 @@ def _progress(config: BulkConfig, done: int) -> Progress:
     counted = config.show_progress_bar and Path(config.input).is_file()
     total = count_records(config.input) if counted else None
     return Progress(config.show_progress_bar, total, done)
-
-
-def _report(progress: Progress, written: dict[str, Any], *, resumed: int) -> BulkReport:
-    """Join what the output says of itself (see `VectorSink.summary`) and what the run took."""
-    _, tokens, padded = progress.counter.read()
-    return BulkReport(
-        **written,
-        resumed=resumed,
-        seconds=progress.seconds,
-        tokens=tokens,
-        padding=padding(tokens, padded),
-    )
 
 
 @contextlib.contextmanager

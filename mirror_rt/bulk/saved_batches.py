@@ -44,7 +44,7 @@ class SavedBatches:
         ends = np.cumsum([len(batch) for batch in batches])
         done = int(np.searchsorted(ends, len(saved))) + 1
         if done > len(ends) or ends[done - 1] != len(saved) or saved.shape[1:] != vectors.shape[1:]:
-            raise _damaged(path, "its vectors are not those of the first batches")
+            raise damaged(path, "its vectors are not those of the first batches")
         vectors[np.concatenate(batches[:done])] = saved
         return done
 
@@ -76,9 +76,10 @@ def _load(path: Path) -> Vectors:
     try:
         vectors: Vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     return vectors
 
 
-def _damaged(path: Path, why: object) -> DataError:
+def damaged(path: Path, why: object) -> DataError:
+    """Return the error for a file of a job that cannot be read."""
     return DataError(f"{path} is damaged ({why}): start anew with --overwrite, without --resume")

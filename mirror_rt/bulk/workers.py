@@ -24,7 +24,7 @@ from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.child_process import end_with_parent
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import InvalidTextError, ProcessGroupError
+from mirror_rt.errors import ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.tokens.padding import PaddedBatch
@@ -67,30 +67,8 @@ class WindowVectors(NamedTuple):
     vectors: Embeddings
 
 
-class _CountingEncoder(Encoder):
-    """An encoder that counts the texts and tokens that it runs."""
-
-    counter: RunCounter
-    how: EncodeKeywords
-    saved: SavedBatches | None = None
-
-    def encode_windows(self, stream: Iterable[Window]) -> Iterator[WindowVectors]:
-        """Encode one window after the other, tokenising the next one while one runs.
-
-        Raises:
-            InvalidTextError: texts cannot be encoded; it names them by their number in the input.
-        """
-        drawn: deque[Window] = deque()
-
-        def draw() -> Iterator[TextWindow]:
-            for window in stream:
-                drawn.append(window)
-                yield TextWindow.check(window.start, window.texts)
-
-        plan = self.pipeline.plan(**self.how)
-        count = self.counter.add_batch
-        for encoded in self.pipeline.encode_windows(draw(), plan, on_run=count, saved=self.saved):
-            yield WindowVectors(drawn.popleft(), encoded.embeddings)
+# Encodes one window after the other, tokenising the next one while one runs.
+_EncodeWindows = Callable[[Iterable[Window]], Iterator[WindowVectors]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +83,30 @@ class EncoderSpec:
     options: EncodeOptions
     save_in: Path | None = None
 
-    def open(self, counter: RunCounter) -> _CountingEncoder:
-        """Load the encoder."""
-        encoder = _CountingEncoder(
-            self.folder, read_manifest(self.folder, pooling=self.load.pooling), self.load
-        )
-        encoder.counter = counter
-        encoder.how = cast(EncodeKeywords, asdict(self.options))
-        encoder.saved = SavedBatches(self.save_in) if self.save_in else None
-        return encoder
+    def open(self, counter: RunCounter) -> _EncodeWindows:
+        """Load the encoder, whose texts and tokens are counted; return what encodes with it.
+
+        That raises InvalidTextError for texts that cannot be encoded, with their numbers in the
+        input.
+        """
+        manifest = read_manifest(self.folder, pooling=self.load.pooling)
+        pipeline = Encoder(self.folder, manifest, self.load).pipeline
+        plan = pipeline.plan(**cast(EncodeKeywords, asdict(self.options)))
+        saved = SavedBatches(self.save_in) if self.save_in else None
+
+        def encode(stream: Iterable[Window]) -> Iterator[WindowVectors]:
+            drawn: deque[Window] = deque()
+
+            def draw() -> Iterator[TextWindow]:
+                for window in stream:
+                    drawn.append(window)
+                    yield TextWindow.check(window.start, window.texts)
+
+            found = pipeline.encode_windows(draw(), plan, on_run=counter.add_batch, saved=saved)
+            for encoded in found:
+                yield WindowVectors(drawn.popleft(), encoded.embeddings)
+
+        return encode
 
 
 def encode_windows(
@@ -135,7 +128,7 @@ def encode_windows(
     if processes == 1:
         counter = RunCounter()
         report_counter(counter)
-        yield from spec.open(counter).encode_windows(stream)
+        yield from spec.open(counter)(stream)
     else:
         share = max(1, available_cpus() // processes)
         load = replace(spec.load, threads=spec.load.threads or share)
@@ -157,7 +150,7 @@ def _encode_in_processes(
         processes, context, initializer=_start_worker, initargs=(spec, totals, alive)
     )
     try:
-        pending: deque[tuple[Window, Future[_Answer]]] = deque()
+        pending: deque[tuple[Window, Future[Embeddings]]] = deque()
         rest = iter(stream)
         while True:
             for window in islice(rest, processes + 1 - len(pending)):
@@ -166,10 +159,7 @@ def _encode_in_processes(
             if not pending:
                 break
             window, future = pending.popleft()
-            answer = future.result()
-            if isinstance(answer, list):
-                raise InvalidTextError(answer)
-            yield WindowVectors(window, answer)
+            yield WindowVectors(window, future.result())
         pool.shutdown()
     except BrokenProcessPool as error:
         raise ProcessGroupError(
@@ -194,10 +184,7 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_worker_encoder: Callable[[], _CountingEncoder]  # set by `_start_worker`; its first call loads
-
-# Vectors; or the invalid texts, with reasons.
-_Answer = Embeddings | list[tuple[int, str]]
+_worker_encoder: Callable[[], _EncodeWindows]  # set by `_start_worker`; its first call loads
 
 
 def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
@@ -207,9 +194,6 @@ def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
     _worker_encoder = functools.cache(lambda: spec.open(RunCounter(totals)))
 
 
-def _encode_in_worker(window: Window) -> _Answer:
-    try:
-        (result,) = _worker_encoder().encode_windows([window])
-    except InvalidTextError as error:
-        return error.items  # the exception itself cannot be pickled
+def _encode_in_worker(window: Window) -> Embeddings:
+    (result,) = _worker_encoder()([window])
     return result.vectors

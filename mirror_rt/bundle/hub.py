@@ -37,25 +37,14 @@ def refuse_revision(path: Path, revision: str | None) -> None:
         )
 
 
-def download_bundle(
-    name: str,
-    *,
-    revision: str | None,
-    offline: bool,
-    error: type[MirrorError],
-    variants: Sequence[str | None] | None = None,
-) -> Path:
-    """Download the manifest of a bundle, and then its files with only the graphs of `variants`.
-
-    Raises:
-        BundleError: the repository has no bundle, or the bundle lacks a variant.
-    """
+def download_bundle(name: str, *, offline: bool) -> Path:
+    """Download the manifest of a bundle, and then its other files; BundleError if it has none."""
     folder = download(
-        name, revision=revision, offline=offline, error=error, allow=[Layout.manifest]
+        name, revision=None, offline=offline, error=BundleError, allow=[Layout.manifest]
     )
     if not (folder / Layout.manifest).is_file():
         raise BundleError(f"{name} holds no bundle: it has no {Layout.manifest}; {to_export(name)}")
-    return download_graphs(name, folder, offline=offline, error=error, variants=variants)
+    return download_graphs(name, folder, offline=offline, error=BundleError)
 
 
 def download_graphs(
@@ -71,10 +60,7 @@ def download_graphs(
     Raises:
         BundleError: the bundle lacks a variant.
     """
-    manifest = Manifest.read(folder)
-    files = manifest.files
-    if variants is not None:
-        files = manifest.files_for([manifest.variant(variant) for variant in variants])
+    files = Manifest.read(folder).files_of(variants)
     return download(
         name,
         revision=folder.name,

@@ -208,6 +208,10 @@ class Manifest:
             raise BundleError(f"no variant {name!r}: this bundle has {', '.join(self.variants)}")
         return found
 
+    def files_of(self, names: Iterable[str | None] | None) -> dict[str, FileRecord]:
+        """Return the files that the variants of these names need; None for all files."""
+        return self.files if names is None else self.files_for(map(self.variant, names))
+
     def files_for(self, variants: Iterable[Variant]) -> dict[str, FileRecord]:
         """Return the files that these variants need: all but the graphs of other variants."""
         kept = {file for variant in variants for file in (variant.file, variant.weights)}
@@ -219,9 +223,7 @@ class Manifest:
     def damage(self, folder: Path, files: dict[str, FileRecord] | None = None) -> str | None:
         """Describe the first file that is missing or was changed; return None if there is none.
 
-        Args:
-            folder: folder that holds the files.
-            files: files to compare with their recorded size and hash; None for all of them.
+        All files are compared with their recorded size and hash, or only those of `files`.
         """
         for name, record in (self.files if files is None else files).items():
             if other := _other_size(folder, name, record):

@@ -51,7 +51,7 @@ def model_card(manifest: Manifest, name: str | None = None) -> str:
         _variants(manifest),
         *_tuning(manifest),
         "## How it was made",
-        _table(("", ""), _provenance(manifest)),
+        _provenance(manifest),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -63,12 +63,7 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
         for path, m in manifests.items()
     ]
     first = next(iter(manifests))
-    usage = (
-        f"```bash\nmirror-rt pull {name} --out pack\n```\n\n"
-        "```python\nfrom mirror_rt import Encoder\n\n"
-        f'encoder = Encoder.load("pack/{first}")\n'
-        'vectors = encoder.encode(["one string", "another"])\n```'
-    )
+    usage = f"```bash\nmirror-rt pull {name} --out pack\n```\n\n" + _python_usage(f"pack/{first}")
     parts = [
         _front_matter(manifests.values()),
         f"# {name.partition('/')[2]}",
@@ -150,9 +145,7 @@ def _usage(manifest: Manifest, name: str | None) -> str:
         parts.append(f"```bash\nmirror-rt pull {name} --out {folder}\n```")
     parts += [
         "With mirror_rt (neither torch nor transformers is needed):",
-        "```python\nfrom mirror_rt import Encoder\n\n"
-        f"encoder = Encoder.load({json.dumps(name or folder)})\n"
-        'vectors = encoder.encode(["one string", "another"])\n```',
+        _python_usage(name or folder),
         "With onnxruntime alone:",
         f"```python\n{_plain_usage(manifest, folder)}\n```",
     ]
@@ -168,6 +161,14 @@ def _usage(manifest: Manifest, name: str | None) -> str:
             'vectors = model.encode(["one string", "another"])\n```',
         ]
     return "\n\n".join(parts)
+
+
+def _python_usage(bundle: str) -> str:
+    return (
+        "```python\nfrom mirror_rt import Encoder\n\n"
+        f"encoder = Encoder.load({json.dumps(bundle)})\n"
+        'vectors = encoder.encode(["one string", "another"])\n```'
+    )
 
 
 def _plain_usage(manifest: Manifest, folder: str) -> str:
@@ -219,26 +220,28 @@ def _tuning(manifest: Manifest) -> list[str]:
     parts = []
     if manifest.data:
         parts += ["## Data", "The strings themselves are not part of this repository."]
-        parts.append(_table(("", ""), _rows(_flat(manifest.data))))
+        parts.append(_facts(_flat(manifest.data)))
     if manifest.recipe:
-        parts += ["## Recipe", _table(("", ""), _rows(_flat(manifest.recipe)))]
+        parts += ["## Recipe", _facts(_flat(manifest.recipe))]
     return parts
 
 
-def _provenance(manifest: Manifest) -> list[tuple[str, ...]]:
+def _provenance(manifest: Manifest) -> str:
     base = _flat({"base model": manifest.base_model})
     base["base model, license"] = _licence(manifest)
     base |= {f"prompt, {name}": json.dumps(p) for name, p in manifest.prompts.items()}
     written = {"written by": manifest.generator, "written at": manifest.created}
-    return _rows(base | _flat(manifest.training or {}) | written)
+    return _facts(base | _flat(manifest.training or {}) | written)
 
 
-def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
-    return [
+def _facts(values: dict[str, Any]) -> str:
+    """Return a table of names and values, without the unknown ones."""
+    rows = [
         (name.replace("_", " ").replace("sha256", "SHA-256"), _number(value))
         for name, value in values.items()
         if value is not None
     ]
+    return _table(("", ""), rows)
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.hub import download, download_bundle, is_hub_name
-from mirror_rt.bundle.hub_content import bundle_folders, visible_files
+from mirror_rt.bundle.hub import download, download_graphs, is_hub_name
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.pack_index import bundle_folders, visible_files
 from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
 from mirror_rt.io.atomic import check_free, check_space, link_or_copy, new_folder, write_json
 
@@ -92,15 +92,9 @@ def _download(
             f"{name} holds neither a bundle nor a pack: it has no {' or '.join(top)}; "
             f"{to_export(name)}"
         )
-    folder = download_bundle(
-        name, revision=folder.name, offline=offline, error=HubError, variants=variants
-    )
-    manifest = Manifest.read(folder)
-    files = manifest.files
-    if variants is not None:
-        files = manifest.files_for([manifest.variant(variant) for variant in variants])
+    folder = download_graphs(name, folder, offline=offline, error=HubError, variants=variants)
     card = [Layout.card] if (folder / Layout.card).is_file() else []
-    return folder, [Layout.manifest, *card, *files]
+    return folder, [Layout.manifest, *card, *Manifest.read(folder).files_of(variants)]
 
 
 def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
@@ -119,8 +113,7 @@ def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
 def _keep(folder: Path, variants: Sequence[str]) -> None:
     """Remove the other variants from a manifest, and keep unknown fields of later versions."""
     path = folder / Layout.manifest
-    manifest = Manifest.read(folder)
-    files = manifest.files_for([manifest.variant(name) for name in variants])
+    files = Manifest.read(folder).files_of(variants)
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     values["variants"] = {n: v for n, v in values["variants"].items() if n in variants}
     values["files"] = {n: record for n, record in values["files"].items() if n in files}

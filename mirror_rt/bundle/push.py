@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from mirror_rt.bundle.hub import hub_errors, hub_library, is_hub_name
-from mirror_rt.bundle.hub_content import read_bundles, visible_files
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.model_card import model_card, pack_card
+from mirror_rt.bundle.pack_index import read_bundles, visible_files
 from mirror_rt.errors import ConfigError, HubError
 
 # These files belong to the hub or the owner, not to a former version, and are never removed.

@@ -158,7 +158,7 @@ def _is_whole(folder: Path) -> bool:
 def _from_hub(name: str, *, offline: bool) -> Path | None:
     """Return the snapshot of a repository; None, with a warning, if the hub does not give it."""
     try:
-        return download_bundle(name, revision=None, offline=offline, error=BundleError)
+        return download_bundle(name, offline=offline)
     except MirrorError as error:
         logger.warning("no ready bundle from the model hub ($%s): %s", _OWNER, error)
         return None

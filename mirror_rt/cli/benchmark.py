@@ -7,7 +7,6 @@ import datetime
 import functools
 import time
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,11 @@ from mirror_rt.diagnostics.benchmarking import (
     write_json_report,
 )
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import ConfigError, DataError, require
+from mirror_rt.errors import ConfigError, require
 from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free
-from mirror_rt.io.text import iter_lines
+from mirror_rt.io.text import read_texts
 from mirror_rt.pipeline.options import EncodeOptions
 
 # Options that change which tokens or how many texts are encoded; `ranges` costs no time.
@@ -159,11 +158,7 @@ def _about(
 def _texts(arguments: argparse.Namespace, encoder: Encoder) -> list[list[str]]:
     """Return the sets of texts, which are measured one after the other."""
     if arguments.texts is not None:
-        lines = (line for line in iter_lines(arguments.texts) if line.strip())
-        texts = list(islice(lines, _MOST_TEXTS))
-        if not texts:
-            raise DataError(f"{arguments.texts} holds no texts")
-        return [texts]
+        return [read_texts(arguments.texts, _MOST_TEXTS)]
     lengths = arguments.lengths or sorted({min(n, encoder.max_length) for n in _LENGTHS})
     count = 4 * max(arguments.batches)
     return [synthetic_texts(encoder, length, count) for length in lengths]

@@ -11,9 +11,8 @@ from typing import Any
 
 from mirror_rt.cli.common import add_loading_options, fill_table, load_named
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
-from mirror_rt.errors import DataError
 from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
-from mirror_rt.io.text import iter_lines
+from mirror_rt.io.text import read_texts
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -64,9 +63,7 @@ def _run_similarity(arguments: argparse.Namespace) -> None:
 
 
 def _run_geometry(arguments: argparse.Namespace) -> None:
-    texts = [line for line in iter_lines(arguments.texts) if line.strip()]
-    if not texts:
-        raise DataError(f"{arguments.texts} holds no texts")
+    texts = read_texts(arguments.texts)
     model = load_named(arguments.model, arguments)
     _print(dataclasses.asdict(evaluate_geometry(model, texts)), arguments)
 

@@ -95,8 +95,9 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     if recipe := manifest.recipe:
         shown = ("temperature", "span_length", "dropout", "epochs", "steps", "batch_size",
                  "learning_rate")  # fmt: skip
-        parts = [f"{name} {recipe[name]}" for name in shown if name in recipe]
-        rows.append(("recipe", ", ".join([*_system(recipe), *parts])))
+        parts = [str(recipe["system"])] if "system" in recipe else []  # else Mirror-BERT
+        parts += [f"{name} {recipe[name]}" for name in shown if name in recipe]
+        rows.append(("recipe", ", ".join(parts)))
     if Heads.present(folder):
         rows.append(("task heads", ", ".join(Heads.read(folder).by_name)))
     rows += [(name, describe_parity(variant)) for name, variant in manifest.variants.items()]
@@ -105,11 +106,6 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("files", f"{len(manifest.files)} files, {size:.1f} MB, every SHA-256 verified"),
     ]
     return rows
-
-
-def _system(recipe: dict[str, Any]) -> list[str]:
-    """Return the system that tuned the model, if it was not Mirror-BERT."""
-    return [str(recipe["system"])] if "system" in recipe else []
 
 
 def _space(manifest: Manifest) -> str:

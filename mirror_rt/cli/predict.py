@@ -19,13 +19,13 @@ from mirror_rt.cli.common import progress
 from mirror_rt.cli.options import add_options, build, from_arguments
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.evaluation.readers.tables import find_column, read_any_table
+from mirror_rt.evaluation.readers.tables import find_column, numbered_lines, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
 from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
 from mirror_rt.heads.task_heads import Predictions, TaskHead
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free, new_file
-from mirror_rt.io.text import Table, iter_jsonl, iter_lines
+from mirror_rt.io.text import Table, iter_jsonl
 from mirror_rt.pipeline.options import EncodeOptions
 from mirror_rt.progress import progress_bar
 
@@ -145,10 +145,7 @@ def _joined(parts: list[Predictions]) -> Predictions:
 
 
 def _summary(
-    head: TaskHead,
-    found: Predictions,
-    targets: list[float | None],
-    arguments: argparse.Namespace,
+    head: TaskHead, found: Predictions, targets: list[float | None], arguments: argparse.Namespace
 ) -> str:
     text = f"{arguments.output}: {len(targets)} rows by the head {head.name}"
     if not arguments.label_field:
@@ -208,7 +205,7 @@ def _rows(arguments: argparse.Namespace, head: TaskHead) -> Iterator[_Row]:
         return _table_rows(read_any_table(Path(path)), fields, label, count)
     if fields is not None or label is not None:
         raise ConfigError(f"--fields and --label-field need columns: {path} has lines")
-    return ((_item(_cells(path, n, line, count)), None) for n, line in _lines(path))
+    return ((_item(_cells(path, n, line, count)), None) for n, line in numbered_lines(path))
 
 
 def _table_rows(
@@ -225,10 +222,6 @@ def _table_rows(
     if label is not None:
         cells = [*table.column(label)]
     return zip(map(_item, zip(*columns, strict=True)), cells, strict=True)
-
-
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    return ((n, line) for n, line in enumerate(iter_lines(path), 1) if line.strip())
 
 
 def _cells(path: str, number: int, line: str, count: int) -> tuple[str, ...]:

@@ -7,13 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_rt.cli.options import (
-    add_options,
-    build,
-    from_arguments,
-    from_environment,
-    from_file,
-)
+from mirror_rt.cli.options import add_options, build, from_arguments, from_environment, from_file
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions

@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.client.attempts import Reply
-from mirror_rt.client.settings import Settings, check_text
+from mirror_rt.client.settings import Settings
 from mirror_rt.encoding.batch_encoder import as_list
 from mirror_rt.errors import ConfigError, InvalidTextError, ServerError
 from mirror_rt.pipeline.options import OnTooLong
 from mirror_rt.pipeline.pipeline import Vectors
+from mirror_rt.pipeline.prompts import check_text
 from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.windows import cut_ranges
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings, quantize_embeddings
 
 InputType = Literal["query", "document"]
@@ -99,13 +101,7 @@ class EncodeRequest:
 
     def pieces(self, most: int) -> list[range]:
         """Cut the texts into consecutive ranges, one per request, of at most `most` texts."""
-        pieces, start, size = [], 0, 0
-        for i, text in enumerate(self.texts):
-            if i > start and (i - start == most or size + len(text) > _MOST_CHARACTERS):
-                pieces.append(range(start, i))
-                start, size = i, 0
-            size += len(text)
-        return [*pieces, range(start, len(self.texts))]
+        return cut_ranges([len(text) for text in self.texts], most, _MOST_CHARACTERS)
 
     def body(self, piece: range) -> bytes:
         """Return the body of the request for some of the texts."""

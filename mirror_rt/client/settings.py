@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mirror_rt.errors import ConfigError
+from mirror_rt.pipeline.prompts import check_text
 
 API_KEY_VARIABLE = "MIRROR_RT_API_KEY"
 
@@ -44,18 +45,6 @@ class Settings:
     def arguments(self) -> dict[str, Any]:
         """Return all arguments by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
-
-
-def check_text(name: str, value: object) -> None:
-    """Raise ConfigError if a value cannot be sent; only the server knows whether it is valid."""
-    if value is None:
-        return
-    if not isinstance(value, str):
-        raise ConfigError(f"{name} must be str, got {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"{name} is not valid Unicode: {error}") from None
 
 
 def checked_key(key: str | None) -> str | None:

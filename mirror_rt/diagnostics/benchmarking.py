@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import platform
 import random
 import sys
@@ -22,7 +21,7 @@ from mirror_rt.bundle.manifest import Layout
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.evaluation.plots import COLOURS, label_lines, new_figure, save_png
-from mirror_rt.io.atomic import new_file
+from mirror_rt.io.atomic import write_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,9 +165,7 @@ def peak_memory_mb() -> float | None:
 
 def write_json_report(path: Path, about: dict[str, object], cells: list[Cell]) -> None:
     """Write the measurements, and what they were made on, as JSON; replace an existing file."""
-    report = about | {"cells": [dataclasses.asdict(cell) for cell in cells]}
-    with new_file(path, overwrite=True) as file:
-        file.write(json.dumps(report, indent=1).encode() + b"\n")
+    write_json(path, about | {"cells": [dataclasses.asdict(cell) for cell in cells]})
 
 
 def plot_cells(path: Path, title: str, cells: list[Cell]) -> None:

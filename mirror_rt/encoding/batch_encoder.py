@@ -28,22 +28,15 @@ class EmbeddingModel(Protocol):
 
     def encode(self, inputs: list[str], *, normalize_embeddings: bool = True) -> Vectors:
         """Encode texts to float32 [n, D]."""
-        ...
 
     @property
     def mask_token(self) -> str | None:
         """The tokenizer's mask token; None if it has none."""
-        ...
 
 
 @with_visible_options(EncodeOptions)
 class BatchEncoder:
-    """The `encode` family of methods over a pipeline, whichever model that pipeline has.
-
-    Args:
-        pipeline: turns texts into vectors.
-        mask_token: the tokenizer's mask token; None if it has none.
-    """
+    """The `encode` family of methods over a pipeline, whichever model that pipeline has."""
 
     def __init__(self, pipeline: Pipeline, *, mask_token: str | None) -> None:
         self.pipeline = pipeline

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.onnx_files import read_manifest
-from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.bundle_model import BundleModel
@@ -34,12 +33,7 @@ class Encoder(BatchEncoder):
     An encoder is safe to use from several threads at once.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        options: LoadOptions,
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
         self.options = options
         # The model comes first: while it loads, it takes twice its size for a moment.
         self._model = _open(folder, manifest, options)
@@ -59,11 +53,7 @@ class Encoder(BatchEncoder):
         self.manifest = manifest
 
     @classmethod
-    def load(
-        cls,
-        path_or_name: str | Path,
-        **keywords: Unpack[LoadKeywords],
-    ) -> Encoder:
+    def load(cls, path_or_name: str | Path, **keywords: Unpack[LoadKeywords]) -> Encoder:
         """Load a bundle from a folder or by its name: a ready model, or `owner/name` on a hub.
 
         A folder or repository of plain ONNX files with a tokenizer.json, as sentence-transformers,
@@ -91,12 +81,7 @@ class Encoder(BatchEncoder):
         refuse_pack(Path(path_or_name))
         refuse_unknown("Encoder.load", keywords, LoadKeywords.__annotations__)
         options = LoadOptions(**keywords)
-        folder = resolve_bundle(
-            path_or_name,
-            revision=options.revision,
-            offline=options.offline,
-            variants=[options.stored_variant],
-        )
+        folder = options.find(path_or_name)
         refuse_pack(folder)
         return cls(folder, read_manifest(folder, pooling=options.pooling), options)
 

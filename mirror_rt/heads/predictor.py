@@ -28,10 +28,6 @@ class Predictor:
 
     A predictor is safe to use from several threads at once.
 
-    Args:
-        encoder: turns texts into vectors.
-        heads: task heads on these vectors.
-
     Raises:
         BundleError: the heads take vectors of another dimension than the encoder gives.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
 
@@ -212,12 +212,9 @@ class Heads:
             with (path.parent / f"{name}.npz").open("wb") as file:
                 np.savez(file, weight=head.weight, bias=head.bias)
         described = {
-            name: _Described(
-                head.kind, list(head.labels), list(head.features), head.hinge,
-                None if head.scale is None else list(head.scale),
-            )
+            name: _Described(**{each.name: getattr(head, each.name) for each in fields(_Described)})
             for name, head in self.by_name.items()
-        }  # fmt: skip
+        }
         document = {"format": "mirror_rt heads", "format_version": HEADS_VERSION}
         write_json(path, document | asdict(_Document(self.dimension, self.pooling, described)))
 
@@ -256,17 +253,9 @@ class _Document:
 
 
 def _read_head(folder: Path, name: str, described: _Described) -> TaskHead:
-    weights = _read_arrays(folder / f"{name}.npz")
-    return TaskHead(
-        name,
-        described.kind,
-        weights["weight"],
-        weights["bias"],
-        labels=tuple(described.labels),
-        features=tuple(described.features),
-        hinge=described.hinge,
-        scale=None if described.scale is None else (described.scale[0], described.scale[1]),
-    )
+    values = asdict(described) | _read_arrays(folder / f"{name}.npz")
+    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    return TaskHead(name, **values | lists)
 
 
 def _read_arrays(path: Path) -> dict[str, npt.NDArray[np.float32]]:

@@ -13,11 +13,7 @@ from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import RUNS_IN_FLIGHT, on_card
 from mirror_rt.inference.graph_files import check_graph
-from mirror_rt.inference.graph_loading import (
-    exact_variant,
-    open_exact,
-    open_variant,
-)
+from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.inference.replicas import Runner

@@ -79,9 +79,7 @@ def memory_of(provider: str, device: int) -> tuple[str, int]:
 
 
 def with_options(
-    providers: Sequence[str],
-    device: int | None,
-    options: Mapping[str, Any],
+    providers: Sequence[str], device: int | None, options: Mapping[str, Any]
 ) -> list[tuple[str, dict[str, str]]]:
     """Return providers with their options, as onnxruntime's sessions take them.
 

@@ -13,7 +13,6 @@ class Forgetful(Protocol):
 
     def forget(self) -> None:
         """Drop these objects in a forked process, without freeing them."""
-        ...
 
 
 _held: weakref.WeakSet[Forgetful] = weakref.WeakSet()

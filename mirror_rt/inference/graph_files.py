@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError
 from mirror_rt.tokens.joining import JoinedTokens
 from mirror_rt.tokens.padding import PaddedBatch
 
-
-class LoadedGraph(Protocol):
-    """A graph whose inputs and outputs are known.
-
-    Attributes:
-        graph: file of the graph.
-        inputs: names of its inputs.
-        widths: the length of each output's vectors by its name; None where the graph leaves it
-            open.
-    """
-
-    graph: Path
-    inputs: list[str]
-    widths: dict[str, int | None]
+if TYPE_CHECKING:
+    from mirror_rt.inference.openvino.runner import OpenVinoRunner
+    from mirror_rt.inference.session import GraphSession
 
 
 def loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
@@ -45,7 +34,7 @@ def loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
     return mapped if same else path
 
 
-def check_graph(session: LoadedGraph, dimension: int) -> None:
+def check_graph(session: GraphSession | OpenVinoRunner, dimension: int) -> None:
     """Raise BundleError if a graph is not that of an encoder with vectors of this length."""
     unknown = set(session.inputs) - {*PaddedBatch._fields, *JoinedTokens._fields}
     missing = {"sentence_embedding", "pooled_embedding"} - session.widths.keys()

@@ -37,10 +37,7 @@ _BEST = {CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32")}
 
 
 def open_variant(
-    folder: Path,
-    manifest: Manifest,
-    options: LoadOptions,
-    check: GraphCheck,
+    folder: Path, manifest: Manifest, options: LoadOptions, check: GraphCheck
 ) -> tuple[Runner, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices.
 
@@ -57,7 +54,7 @@ def open_variant(
 
         return open_native(folder, manifest, options)
     if options.providers == OPENVINO:
-        from mirror_rt.inference.openvino.opening import open_openvino, resolve_openvino
+        from mirror_rt.inference.openvino.runner import open_openvino, resolve_openvino
 
         options = resolve_openvino(options)
         if options.providers == OPENVINO:
@@ -115,7 +112,7 @@ def open_exact(
 ) -> Runner:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
     if runner.providers[0] == OPENVINO:
-        from mirror_rt.inference.openvino.opening import open_openvino
+        from mirror_rt.inference.openvino.runner import open_openvino
 
         return open_openvino(folder, manifest, replace(options, variant="fp32"))[0]
     first = [number for number in runner.devices[:1] if number is not None] or None
@@ -191,9 +188,7 @@ class _Opener:
         return GraphSession(
             loadable(self.folder, self.manifest, variant.file),
             with_options(
-                self.providers,
-                device,
-                {**defaults, **self.options.provider_options, **required},
+                self.providers, device, {**defaults, **self.options.provider_options, **required}
             ),
             self.options,
             device=device,

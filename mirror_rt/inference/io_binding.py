@@ -105,11 +105,7 @@ class BindingPool:
 
 
 class _Buffers:
-    """The memory of one run at a time, on the host and on the device: a power of two of bytes.
-
-    Attributes:
-        capacity: bytes of each.
-    """
+    """The memory of one run at a time: `capacity` bytes, a power of two, on host and device."""
 
     def __init__(self, session: ort.InferenceSession, memory: tuple[str, int]) -> None:
         self._session = session

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, TypedDict, cast, get_args
 
 from mirror_rt.bundle.onnx_files import PoolingChoice
+from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import Devices
@@ -105,6 +107,19 @@ class LoadOptions:
         """Return the options as keyword arguments of `LoadOptions` that make equal options."""
         pairs = {field.name: getattr(self, field.name) for field in fields(self)}
         return cast(LoadKeywords, pairs)
+
+    def find(self, path_or_name: str | Path) -> Path:
+        """Return the folder of a bundle or a pack; what is not here is downloaded.
+
+        Raises:
+            BundleError, ConfigError: as `resolve_bundle`.
+        """
+        return resolve_bundle(
+            path_or_name,
+            revision=self.revision,
+            offline=self.offline,
+            variants=[self.stored_variant],
+        )
 
     def session_options(self, onnxruntime: Any) -> Any:
         """Return the `SessionOptions` of onnxruntime that these options ask for."""

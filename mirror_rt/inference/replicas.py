@@ -40,11 +40,9 @@ class Runner(Protocol):
             BundleError: the graph fails on the batch; the message names the device.
             ClosedError: the runner is closed.
         """
-        ...
 
     def close(self) -> None:
         """Free the memory once no run is in flight."""
-        ...
 
 
 class Replicas(Runner):

@@ -13,13 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.manifest import Layout
-from mirror_rt.errors import (
-    BundleError,
-    ClosedError,
-    MirrorError,
-    ProviderError,
-    require,
-)
+from mirror_rt.errors import BundleError, ClosedError, MirrorError, ProviderError, require
 from mirror_rt.inference.devices import device_name, memory_of
 from mirror_rt.inference.forks import forget_after_fork, leak
 from mirror_rt.inference.io_binding import BindingPool, shrinking

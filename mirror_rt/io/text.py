@@ -10,13 +10,16 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from mirror_rt.errors import DataError
 
 if TYPE_CHECKING:
     from _csv import Reader
+
+    from mirror_rt.io.storage import StoredFile
 
 # The most bytes of a line, and characters of a CSV cell. The limit keeps a file without line ends,
 # or with a quote that is never closed, from being read into memory as a whole. It is above 60 MB,
@@ -24,15 +27,8 @@ if TYPE_CHECKING:
 _MOST_LINE = 1 << 26
 
 
-class OpenableFile(Protocol):
-    """A file that is opened by a method, such as one in an object store; `str` names it."""
-
-    def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """Open the file to read it from its beginning."""
-
-
 # Where texts are read from; "-" is standard input.
-Source = Path | str | OpenableFile
+Source: TypeAlias = "Path | str | StoredFile"
 
 
 def iter_lines(path: Source) -> Iterator[str]:
@@ -57,6 +53,18 @@ def iter_lines(path: Source) -> Iterator[str]:
             if "\0" in text:
                 raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
             yield text.removesuffix("\n").removesuffix("\r")
+
+
+def read_texts(path: Source, most: int | None = None) -> list[str]:
+    """Read the lines that are not blank, or the first so many; errors are those of `iter_lines`.
+
+    Raises:
+        DataError: also if there are none.
+    """
+    texts = list(islice(filter(str.strip, iter_lines(path)), most))
+    if not texts:
+        raise DataError(f"{path} holds no texts")
+    return texts
 
 
 def iter_jsonl(path: Source, *fields: str) -> Iterator[tuple[Any, ...]]:

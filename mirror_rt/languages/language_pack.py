@@ -169,8 +169,7 @@ class LanguagePack(PackEncoder):
 
     def _bytes(self, name: str) -> int:
         """Return the estimated memory of a bundle: its graph's files and its loaded tokenizer."""
-        manifest = Manifest.read(self._folder(name))
-        files = manifest.files_for([manifest.variant(self._options.stored_variant)])
+        files = Manifest.read(self._folder(name)).files_of([self._options.stored_variant])
         tokenizer = files.get(Layout.tokenizer)
         grown = 0 if tokenizer is None else (_TOKENIZER_GROWTH - 1) * tokenizer.bytes
         return sum(record.bytes for record in files.values()) + grown

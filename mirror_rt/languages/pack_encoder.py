@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
+from mirror_rt.errors import ConfigError, InvalidTextError, renumbered
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.languages.encoder_cache import EncoderCache
 from mirror_rt.languages.routing import Languages, Router
@@ -36,13 +36,8 @@ class PackEncoder:
     """Encodes like an `Encoder`, each text with the bundle of its language.
 
     Every method takes `lang`: the tag of the texts' language, a tag (or None) for each text,
-    `"auto"` to detect the language of each text, or None for the default of the pack.
-
-    Args:
-        index: index of the pack.
-        router: finds the bundle of a language.
-        cache: loads the bundles.
-        mixed_spaces: let one matrix have rows of several vector spaces.
+    `"auto"` to detect the language of each text, or None for the default of the pack. With
+    `mixed_spaces`, one matrix may have rows of several vector spaces.
     """
 
     def __init__(
@@ -193,7 +188,7 @@ class PackEncoder:
         seen: set[str] = set()
         for start, texts, _ in text_windows(inputs, window):
             own = list(islice(tags, len(texts)))
-            with _positions(range(start, start + len(texts))):
+            with renumbered(range(start, start + len(texts))):
                 part = self._encode(texts, own, options, seen=seen)
             yield from (row.copy() for row in part.embeddings)
 
@@ -251,7 +246,7 @@ class PackEncoder:
 
     @contextlib.contextmanager
     def _bundle(self, name: str, rows: Rows) -> Iterator[Encoder]:
-        with self._cache.lease(name) as encoder, _positions(rows.tolist()):
+        with self._cache.lease(name) as encoder, renumbered(rows.tolist()):
             yield encoder
 
     def _check_comparable(self, names: Sequence[str], options: EncodeKeywords) -> None:
@@ -270,17 +265,6 @@ class PackEncoder:
                 "cannot be compared: encode the texts by language, align the pack (mirror-rt align "
                 "PACK --dictionary FILE), or load it with mixed_spaces=True and keep the rows apart"
             )
-
-
-@contextlib.contextmanager
-def _positions(rows: Sequence[int]) -> Iterator[None]:
-    """Give the texts that an error names their positions in the input: text i has `rows[i]`."""
-    try:
-        yield
-    except NonFiniteError as error:
-        raise NonFiniteError(rows[i] for i, _ in error.items) from error
-    except InvalidTextError as error:
-        raise InvalidTextError([(rows[i], why) for i, why in error.items]) from error
 
 
 def _groups(names: list[str]) -> dict[str, Any]:

@@ -13,14 +13,7 @@ from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.tokens.chunking import OnTooLong
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
 
-__all__ = [
-    "EncodeKeywords",
-    "EncodeOptions",
-    "EncodePlan",
-    "ModelDefaults",
-    "OnError",
-    "OnTooLong",
-]
+__all__ = ["EncodeKeywords", "EncodeOptions", "EncodePlan", "ModelDefaults", "OnError", "OnTooLong"]
 
 OnError = Literal["raise", "nan", "zero"]
 _ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)

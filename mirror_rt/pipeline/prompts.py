@@ -39,7 +39,7 @@ class Prompts:
         if prompt is not None:
             if name is not None:
                 raise ConfigError(f"give prompt or prompt_name, not both ({prompt!r}, {name!r})")
-            _check(prompt)
+            check_text("prompt", prompt)
             return prompt
         name = self.default_name if name is None else name
         if name is None:
@@ -61,10 +61,13 @@ class Prompts:
         return {**options, "prompt_name": name}
 
 
-def _check(prompt: object) -> None:
-    if not isinstance(prompt, str):
-        raise ConfigError(f"prompt must be str, got {type(prompt).__name__}")
+def check_text(name: str, value: object) -> None:
+    """Raise ConfigError unless an option is valid text, or None."""
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be str, got {type(value).__name__}")
     try:
-        prompt.encode("utf-8")
+        value.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"prompt is not valid Unicode: {error}") from None
+        raise ConfigError(f"{name} is not valid Unicode: {error}") from None

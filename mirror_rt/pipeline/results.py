@@ -25,11 +25,9 @@ class Saved(Protocol):
 
     def restore(self, start: int, batches: list[Indices], vectors: Vectors) -> int:
         """Fill in the vectors of the first batches; return the number of these batches."""
-        ...
 
     def offer(self, start: int, batches: list[Indices], vectors: Vectors) -> None:
         """Take note of all batches that have run, and of the vectors so far."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ class HasPipeline(Protocol):
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline that turns texts into vectors."""
-        ...
 
 
 def is_short(texts: list[Any]) -> bool:

@@ -20,19 +20,12 @@ class DeviceThread(threading.Thread):
     """A thread that runs one model until the queue is closed and empty.
 
     It is a daemon thread, so that a scheduler that nobody closed does not keep the interpreter from
-    ending. It holds no strong reference to the scheduler, so that an unused scheduler is freed.
-
-    Args:
-        pipeline: runs the model.
-        queue: queue of the texts to run.
-        on_batch: method of the scheduler, called after every run while the scheduler exists.
+    ending. It holds no strong reference to the scheduler, so that an unused scheduler is freed:
+    `on_batch`, a method of the scheduler, is called after every run while the scheduler exists.
     """
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        queue: RequestQueue,
-        on_batch: Callable[[BatchReport], None],
+        self, pipeline: Pipeline, queue: RequestQueue, on_batch: Callable[[BatchReport], None]
     ) -> None:
         super().__init__(name="mirror_rt-device", daemon=True)
         self._pipeline = pipeline

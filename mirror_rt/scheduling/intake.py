@@ -22,12 +22,7 @@ T = TypeVar("T")
 
 
 class Intake:
-    """Takes calls, from threads or asyncio tasks, into the queue of one scheduler.
-
-    Args:
-        pipeline: tokenises the texts.
-        queue: queue of the texts to run.
-    """
+    """Takes calls, from threads or asyncio tasks, into the queue of one scheduler."""
 
     def __init__(self, pipeline: Pipeline, queue: RequestQueue) -> None:
         self._pipeline, self._queue = pipeline, queue

@@ -16,18 +16,11 @@ from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.inputs import Inputs
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
-from mirror_rt.scheduling.calls import (
-    HasPipeline,
-    check_scheduler,
-)
+from mirror_rt.scheduling.calls import HasPipeline, check_scheduler
 from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.intake import Intake
 from mirror_rt.scheduling.queue import RequestQueue
-from mirror_rt.scheduling.requests import (
-    BatchReport,
-    RequestTimes,
-    SchedulerStatistics,
-)
+from mirror_rt.scheduling.requests import BatchReport, RequestTimes, SchedulerStatistics
 from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["HasPipeline", "Scheduler"]
@@ -168,11 +161,7 @@ class Scheduler:
                 future.cancel()  # for Ctrl-C while it waits; has no effect if it is done
 
     def encode(
-        self,
-        inputs: Inputs,
-        *,
-        timeout: float | None = None,
-        **options: Unpack[EncodeKeywords],
+        self, inputs: Inputs, *, timeout: float | None = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Return only the embeddings of `encode_with_info`: [n, D], or [D] for a single string."""
         embeddings = self.encode_with_info(inputs, timeout=timeout, **options).embeddings
@@ -198,11 +187,7 @@ class Scheduler:
         return encoded
 
     async def aencode(
-        self,
-        inputs: Inputs,
-        *,
-        timeout: float | None = None,
-        **options: Unpack[EncodeKeywords],
+        self, inputs: Inputs, *, timeout: float | None = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Return only the embeddings of `aencode_with_info`: [n, D], or [D] for a single string."""
         encoded = await self.aencode_with_info(inputs, timeout=timeout, **options)

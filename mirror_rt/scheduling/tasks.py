@@ -29,9 +29,7 @@ def scheduler_of(encoder: HasPipeline) -> Scheduler:
         scheduler = _schedulers.get(encoder)
         if scheduler is None or not scheduler.running:
             scheduler = _schedulers[encoder] = Scheduler(
-                encoder,
-                max_waiting_texts=sys.maxsize,
-                max_waiting_tokens=sys.maxsize,
+                encoder, max_waiting_texts=sys.maxsize, max_waiting_tokens=sys.maxsize
             )
             weakref.finalize(encoder, scheduler.close, drain=False)
         return scheduler

@@ -60,6 +60,17 @@ def text_windows(
         yield TextWindow(start, held, refused)
 
 
+def cut_ranges(sizes: Sequence[int], most: int, most_size: int) -> list[range]:
+    """Cut into ranges of at most `most` items and `most_size` in all; a larger item is alone."""
+    pieces, start, size = [], 0, 0
+    for i, added in enumerate(sizes):
+        if i > start and (i - start == most or size + added > most_size):
+            pieces.append(range(start, i))
+            start, size = i, 0
+        size += added
+    return [*pieces, range(start, len(sizes))]
+
+
 def one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Generator[R, None, None]:
     """Yield `function(item)` for every item, and compute the next one in a thread meanwhile.
 

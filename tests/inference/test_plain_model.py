@@ -10,7 +10,7 @@ import pytest
 
 from mirror_rt import BundleError, ConfigError, Encoder
 from mirror_rt.bundle.onnx_files import read_manifest
-from mirror_rt.inference.token_pooling import pool
+from mirror_rt.inference.plain_model import pool
 
 TEXTS = ["a river", "the old town by the long river", "word " * 60]
 DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json", "special_tokens_map.json")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from mirror_rt import ConfigError, Encoder, LanguagePack, Scheduler
-from mirror_rt.encoding import encoder as encoder_module
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
@@ -79,7 +78,7 @@ def options_seen(monkeypatch):
 
     monkeypatch.setattr(Encoder, "__init__", refuse)
     monkeypatch.setattr(LanguagePack, "__init__", refuse)
-    monkeypatch.setattr(encoder_module, "resolve_bundle", lambda path, **_: path)
+    monkeypatch.setattr(LoadOptions, "find", lambda _, path: path)
 
 
 @pytest.mark.parametrize("name", LOAD_FIELDS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import numbered_lines
-from mirror_rt.io.text import iter_lines
+from mirror_rt.io.text import read_texts
 from mirror_rt.tokens.tokenization import check_texts
 
 
@@ -36,9 +36,7 @@ def read_words(path: Path) -> list[str]:
     Raises:
         DataError: there are no texts, or one cannot be encoded.
     """
-    words = list(dict.fromkeys(line for line in iter_lines(path) if line.strip()))
-    if not words:
-        raise DataError(f"{path} holds no texts")
+    words = list(dict.fromkeys(read_texts(path)))
     for word in words:
         check_texts(f"{path}, {word!r}", word)
     return words

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.io.text import Table, csv_reader, iter_lines, make_table, read_table
+from mirror_rt.io.text import Source, Table, csv_reader, iter_lines, make_table, read_table
 
 Rows = list[tuple[int, list[str]]]
 
@@ -36,9 +36,9 @@ def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = F
     return rows
 
 
-def numbered_lines(path: Path) -> list[tuple[int, str]]:
-    """Return the numbers (from 1) and the lines of a file that are not blank."""
-    return [(number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip()]
+def numbered_lines(path: Source) -> Iterator[tuple[int, str]]:
+    """Yield the numbers (from 1) and the lines of a file that are not blank."""
+    return ((number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip())
 
 
 def read_any_table(path: Path) -> Table:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.http import open_inference, openai, pages, status, tei
+from mirror_rt.server.http import open_inference, openai, pages, tei
 from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
@@ -89,7 +89,7 @@ def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
         ("/openapi.json", _always(Answer(orjson.dumps(openapi_document())))),
         ("/docs", _always(pages.DOCS_PAGE)),
         ("/docs/scalar.js", _always(pages.RENDERER)),
-        ("/status", status.status),
+        ("/status", pages.status),
     ]
     routes = [
         Route(path, Endpoint(registry, handler, path), methods=["GET"]) for path, handler in gets

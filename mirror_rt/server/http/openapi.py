@@ -46,33 +46,26 @@ _REASONS = {
     501: "The graph gives no token vectors.",
     503: "The server is not ready.",
 }
-_TIMEOUT = {
-    "name": "X-Request-Timeout",
-    "in": "header",
-    "description": "The seconds after which the answer is of no use.",
-    "schema": {"type": "number", "exclusiveMinimum": 0},
-}
 
 
-_NAME = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string"},
-    "description": "The name of a model.",
-    "example": answers.NAME,
-}
-_JSON_LENGTH = {
-    "name": "Inference-Header-Content-Length",
-    "in": "header",
-    "description": "The bytes of the JSON, where texts follow it as bytes.",
-    "schema": {"type": "integer", "minimum": 0},
-}
+def _parameter(where: str, name: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"in": where, "name": name, "description": description, "schema": schema}
 
 
 def _query(name: str, description: str) -> dict[str, Any]:
-    schema = {"type": "string", "maxLength": 256}
-    return {"in": "query", "name": name, "description": description, "schema": schema}
+    return _parameter("query", name, description, type="string", maxLength=256)
+
+
+_TIMEOUT = _parameter(
+    "header", "X-Request-Timeout", "The seconds after which the answer is of no use.",
+    type="number", exclusiveMinimum=0,
+)  # fmt: skip
+_NAME = _parameter("path", "name", "The name of a model.", type="string")
+_NAME |= {"required": True, "example": answers.NAME}
+_JSON_LENGTH = _parameter(
+    "header", "Inference-Header-Content-Length",
+    "The bytes of the JSON, where texts follow it as bytes.", type="integer", minimum=0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

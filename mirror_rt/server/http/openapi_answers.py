@@ -19,8 +19,12 @@ def _object_of(description: str, *examples: Any, **properties: Schema) -> Schema
     return schema | {"examples": list(examples)} if examples else schema
 
 
-def _a(kind: str, description: str) -> Schema:
+def _a(kind: str | list[str], description: str) -> Schema:
     return {"type": kind, "description": description}
+
+
+def _always(value: str, description: str) -> Schema:
+    return {"const": value, "description": description}
 
 
 def _any(description: str, example: dict[str, Any]) -> Schema:
@@ -37,11 +41,11 @@ EMBEDDINGS = _object_of(
         "model": NAME,
         "usage": {"prompt_tokens": 6, "total_tokens": 6},
     },
-    object={"const": "list", "description": "The kind of this object."},
+    object=_always("list", "The kind of this object."),
     data=_list_of(
         _object_of(
             "One text.",
-            object={"const": "embedding", "description": "The kind of this object."},
+            object=_always("embedding", "The kind of this object."),
             index=_a("integer", "The place of the text in the request, from 0."),
             embedding={
                 "description": "Numbers, or base64 of little-endian float32.",
@@ -66,7 +70,7 @@ TOKEN_VECTORS = _list_of(
 COSINES = _list_of(
     {"type": "number"}, "A cosine for each of the sentences.", examples=[[0.7135484, 0.009120454]]
 )
-_PLACE = {"type": ["integer", "null"]}
+_PLACE = ["integer", "null"]
 TOKENS = _list_of(
     _list_of(
         _object_of(
@@ -74,9 +78,8 @@ TOKENS = _list_of(
             id=_a("integer", "The number of the token in the vocabulary."),
             text=_a("string", "The token as text."),
             special=_a("boolean", "Whether the model added the token."),
-            start=_PLACE
-            | {"description": "The first character; null for tokens that the model added."},
-            stop=_PLACE | {"description": "The character after the last one, or null."},
+            start=_a(_PLACE, "The first character; null for tokens that the model added."),
+            stop=_a(_PLACE, "The character after the last one, or null."),
         ),
         "The tokens of one text.",
     ),
@@ -137,8 +140,8 @@ INFERRED = _object_of(
     outputs=_list_of(
         _object_of(
             "The tensor `embedding`, and its values, row by row, as `data`.",
-            name={"const": "embedding", "description": "The name of the output."},
-            datatype={"const": "FP32", "description": "The type of the values."},
+            name=_always("embedding", "The name of the output."),
+            datatype=_always("FP32", "The type of the values."),
             shape=_list_of({"type": "integer"}, "The texts, and the dimensions of a vector."),
         ),
         "The one output.",
@@ -155,8 +158,7 @@ TENSORS = _any(
 )
 MODEL_READY = _any("The model has just run.", {"name": NAME, "ready": True})
 SERVER = _any(
-    "The server.",
-    {"name": "mirror_rt", "version": "0.1.0", "extensions": ["binary_tensor_data"]},
+    "The server.", {"name": "mirror_rt", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
 )
 LIVE_V2 = _any("The process answers.", {"live": True})
 READY_V2 = _any("Every model has just run.", {"ready": True})
@@ -175,8 +177,8 @@ ERRORS = {
             },
             message=_a("string", "One line for people."),
             type=_a("string", "The kind of error."),
-            param={"type": ["string", "null"], "description": "The field that is wrong."},
-            code={"type": ["string", "null"], "description": "A word for programs."},
+            param=_a(["string", "null"], "The field that is wrong."),
+            code=_a(["string", "null"], "A word for programs."),
         ),
     ),
     "InferenceError": _object_of(

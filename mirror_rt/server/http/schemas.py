@@ -43,8 +43,7 @@ Prompt = Annotated[
     Meta(description="These words are put before every text, in place of a prompt of the model."),
 ]
 Normalize = Annotated[
-    bool | None,
-    Meta(description="Scale every vector to length 1; as the model declares if null."),
+    bool | None, Meta(description="Scale every vector to length 1; as the model declares if null.")
 ]
 Truncate = Annotated[
     bool | None,

@@ -11,12 +11,7 @@ from pathlib import Path
 
 from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.models.served_models import (
-    Models,
-    load_folder,
-    manifest_digest,
-    resolve_source,
-)
+from mirror_rt.server.models.served_models import Models, load_folder, manifest_digest
 from mirror_rt.server.monitoring.logs import where
 
 logger = logging.getLogger("mirror_rt.server")
@@ -63,7 +58,7 @@ class Reloader:
 
     def _look(self, *, asked: bool) -> None:
         try:
-            folder = resolve_source(self._source, self._config)
+            folder = self._config.load.find(self._source)
             digest = manifest_digest(folder)
             if digest == self._digest:
                 self._complaint = ""

@@ -11,7 +11,6 @@ from pathlib import Path
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
-from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
@@ -112,20 +111,12 @@ def load_models(source: str | Path, config: ServerConfig) -> Models:
         ConfigError: a language that is asked for is not in the pack.
         ProviderError: the execution providers are not available.
     """
-    return load_folder(resolve_source(source, config), config, source)
+    return load_folder(config.load.find(source), config, source)
 
 
 def lasting(source: str | Path) -> str | Path:
     """Make a path absolute: a folder that is gone for a moment must not become a hub name."""
     return Path(source).absolute() if Path(source).exists() else source
-
-
-def resolve_source(source: str | Path, config: ServerConfig) -> Path:
-    """Return the folder of a bundle or a pack, which is downloaded if `source` is a hub name."""
-    load = config.load
-    return resolve_bundle(
-        source, revision=load.revision, offline=load.offline, variants=[load.stored_variant]
-    )
 
 
 def manifest_digest(folder: Path) -> str:
@@ -136,7 +127,7 @@ def manifest_digest(folder: Path) -> str:
 
 
 def load_folder(folder: Path, config: ServerConfig, source: str | Path) -> Models:
-    """Load what `resolve_source` returned for a source; raise the errors of `load_models`."""
+    """Load what `LoadOptions.find` returned for a source; raise the errors of `load_models`."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     digest = manifest_digest(folder)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.errors import DeadlineError, InvalidTextError, NonFiniteError, OverloadedError
+from mirror_rt.errors import DeadlineError, OverloadedError, renumbered
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler
@@ -24,6 +24,7 @@ from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.server.monitoring.metrics import ModelMetrics
 from mirror_rt.server.monitoring.recent import Recent
+from mirror_rt.tokens.windows import cut_ranges
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -87,7 +88,7 @@ class ModelService:
         async def encode(rows: list[int]) -> EncodedTexts:
             chosen = cast("Items", [items[i] for i in rows])
             left = max(until - time.monotonic(), 1e-3)
-            with _renumbered(rows):
+            with renumbered(rows):
                 return await self.scheduler.aencode_with_info(
                     chosen, timeout=left, times=times, **options
                 )
@@ -127,7 +128,7 @@ class ModelService:
         for start in range(0, len(rows), _TOKEN_VECTORS_PIECE):
             piece = range(start, min(start + _TOKEN_VECTORS_PIECE, len(rows)))
             left = max(until - time.monotonic(), 1e-3) if start == 0 else None
-            with _renumbered(piece):
+            with renumbered(piece):
                 async with _within(left), self._pieces:
                     vectors = await self.scheduler.aencode_tokens(
                         [rows[i].tolist() for i in piece], times=times, **options
@@ -143,7 +144,7 @@ class ModelService:
             OverloadedError: too much is waiting.
             DeadlineError: there is no first result within `timeout` seconds.
         """
-        pieces = _cut([len(text) for text in texts], _PIECE, _TOKENS_PIECE_CHARACTERS)
+        pieces = cut_ranges([len(text) for text in texts], _PIECE, _TOKENS_PIECE_CHARACTERS)
 
         async def found(piece: range) -> T:
             async with self._turn(len(pieces)):
@@ -210,7 +211,7 @@ class ModelService:
         order = sorted(range(len(items)), key=lambda i: len(items[i]))
         # No more of a text than `clip_characters` is tokenised at a time.
         sizes = [min(len(items[i]), self.encoder.pipeline.tokenizer.clip_characters) for i in order]
-        return [[order[i] for i in piece] for piece in _cut(sizes, _PIECE, _PIECE_CHARACTERS)]
+        return [[order[i] for i in piece] for piece in cut_ranges(sizes, _PIECE, _PIECE_CHARACTERS)]
 
     def _turn(self, pieces: int) -> contextlib.AbstractAsyncContextManager[object]:
         """Return the tokenizer's semaphore; a request of a single piece need not wait for it."""
@@ -221,10 +222,10 @@ class ModelService:
         pipeline = self.encoder.pipeline
         plan = pipeline.plan_for_tokens(**options)
         clip = pipeline.tokenizer.clip_characters
-        pieces = _cut([min(len(item), clip) for item in items], _PIECE, _PIECE_CHARACTERS)
+        pieces = cut_ranges([min(len(item), clip) for item in items], _PIECE, _PIECE_CHARACTERS)
         found: list[Ids] = []
         for piece in pieces:
-            with _renumbered(piece):
+            with renumbered(piece):
                 async with self._turn(len(pieces)):
                     chosen = list(items[piece.start : piece.stop])
                     work = partial(pipeline.prepare, chosen, plan)
@@ -253,28 +254,6 @@ class ModelService:
         self._recent.add_run(report)
         self._metrics.waiting_tokens.set(self.scheduler.waiting_tokens)
         self._pace.add(report, time.monotonic())
-
-
-def _cut(sizes: Sequence[int], most: int, most_size: int) -> list[range]:
-    """Cut into ranges of at most `most` items and `most_size` in all; a larger item is alone."""
-    pieces, start, size = [], 0, 0
-    for i, added in enumerate(sizes):
-        if i > start and (i - start == most or size + added > most_size):
-            pieces.append(range(start, i))
-            start, size = i, 0
-        size += added
-    return [*pieces, range(start, len(sizes))]
-
-
-@contextlib.contextmanager
-def _renumbered(rows: Sequence[int]) -> Iterator[None]:
-    """Let the errors of a piece number its texts as in the whole request."""
-    try:
-        yield
-    except NonFiniteError as error:
-        raise NonFiniteError(rows[i] for i, _ in error.items) from None
-    except InvalidTextError as error:
-        raise InvalidTextError(sorted((rows[i], why) for i, why in error.items)) from None
 
 
 @contextlib.asynccontextmanager

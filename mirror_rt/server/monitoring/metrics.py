@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -43,17 +44,11 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.open = Gauge(
-            "mirror_rt_open_requests", "Requests that are not answered yet",
-            registry=self.registry, multiprocess_mode="livesum",
-        )  # fmt: skip
+        self.open = self._gauge("open_requests", "Requests that are not answered yet", "livesum")
         self.hang_ups = Counter(
             "mirror_rt_hang_ups_total", "Clients gone before their answer", registry=self.registry
         )
-        self.ready = Gauge(
-            "mirror_rt_ready", "1 once all models are warm",
-            registry=self.registry, multiprocess_mode="livemin",
-        )  # fmt: skip
+        self.ready = self._gauge("ready", "1 once all models are warm", "livemin")
         self._models = {
             "queue": self._of_model("queue_seconds", "Wait of a text for its run", _SECONDS),
             "texts": self._of_model("batch_texts", "Texts of a run", _COUNTS),
@@ -61,10 +56,14 @@ class Metrics:
             "padding": self._of_model("batch_padding_ratio", "Share of padding in a run", _SHARES),
             "run": self._of_model("execution_seconds", "Time of a run of the model", _SECONDS),
         }
-        self._waiting = Gauge(
-            "mirror_rt_waiting_tokens", "Tokens that wait", ["model"],
-            registry=self.registry, multiprocess_mode="livesum",
-        )  # fmt: skip
+        self._waiting = self._gauge("waiting_tokens", "Tokens that wait", "livesum", "model")
+
+    def _gauge(
+        self, name: str, text: str, mode: Literal["livesum", "livemin"], *labels: str
+    ) -> Gauge:
+        return Gauge(
+            f"mirror_rt_{name}", text, labels, registry=self.registry, multiprocess_mode=mode
+        )
 
     def _of_model(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(

@@ -38,11 +38,7 @@ class _Window(Generic[EventT]):
 
 
 class Recent:
-    """Count requests and runs, and summarise them as rates and percentiles.
-
-    Args:
-        clock: function that returns seconds.
-    """
+    """Count requests and runs, and summarise them as rates and percentiles."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -27,10 +27,7 @@ _CLOSE_SECONDS = 1.0
 
 
 def run_app(
-    app: Starlette,
-    listen: ListenConfig,
-    listener: socket.socket,
-    on_listening: Callable[[], None],
+    app: Starlette, listen: ListenConfig, listener: socket.socket, on_listening: Callable[[], None]
 ) -> None:
     """Serve an application until SIGTERM or Ctrl-C; answer the accepted requests, and return.
 
@@ -81,9 +78,7 @@ class _Server(uvicorn.Server):
 
         def protocol() -> asyncio.Protocol:
             return self.config.http_protocol_class(  # type: ignore[call-arg]
-                config=self.config,
-                server_state=self.server_state,
-                app_state=self.lifespan.state,
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
             )
 
         loop, tls = asyncio.get_running_loop(), self.config.ssl
