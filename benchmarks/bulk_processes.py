@@ -19,6 +19,8 @@ from pathlib import Path
 from mirror_rt.bulk.records import iter_records, windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
 from mirror_rt.cpus import available_cpus
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.pipeline.options import EncodeOptions
 
 
 def private_mb(pid):
@@ -30,7 +32,8 @@ def run(arguments, stream, processes, threads):
     """Return texts a second, and megabytes."""
     import multiprocessing
 
-    spec = EncoderSpec(arguments.bundle, arguments.variant, threads, {})
+    load = LoadOptions(variant=arguments.variant, threads=threads)
+    spec = EncoderSpec(arguments.bundle, load, EncodeOptions())
     count = (1 + arguments.windows) * processes
     began = texts = 0
     results = encode_windows(
