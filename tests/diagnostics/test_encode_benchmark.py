@@ -25,13 +25,14 @@ def test_every_contender_has_an_environment_and_a_class():
 
 def test_an_extra_that_is_absent_is_a_reason_to_leave_out(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text('[project.optional-dependencies]\nfast = ["a>=1"]\n')
+    (tmp_path / "CMakeLists.txt").touch()
     monkeypatch.setattr(encode_setup, "ROOT", tmp_path)
     assert encode_setup.built_from("numpy==1") == "numpy==1"
     assert encode_setup.built_from("PROJECT[fast]").endswith("['a>=1']")
     environment = encode_setup.Environment(("PROJECT[slow]",))
     with pytest.raises(encode_setup.LeftOutError, match="has no extra 'slow'"):
         encode_setup.python_of(tmp_path, "any", {"any": environment})
-    assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["CMakeLists.txt", "pyproject.toml"]
 
 
 def test_the_script_continues_in_its_own_environment(tmp_path, monkeypatch):

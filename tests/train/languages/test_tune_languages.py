@@ -3,7 +3,7 @@
 import itertools
 import json
 import shutil
-import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -13,9 +13,25 @@ import mirror_train.languages.language_job as module
 from command_errors import one_line_error
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TorchEncoder
-from mirror_train.training.trainer import Trainer
 
 PROBES = ["the river", "река", "maison"]
+# Presses Ctrl-C in the fifth step of the second language, the 17th of the run.
+INTERRUPTED = """
+import signal, sys
+from mirror_rt.cli import main
+from mirror_train.training.trainer import Trainer
+
+step, done = Trainer._step, []
+
+def interrupt(self, number):
+    done.append(number)
+    if len(done) == 17:
+        signal.raise_signal(signal.SIGINT)
+    return step(self, number)
+
+Trainer._step = interrupt
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +53,18 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture
-def tune(cli, tiny_bert, folders, tmp_path):
-    def run(*options, langs="en,fr,ru", words=folders / "words", out="tuned"):
-        return cli("tune", "--recipe", "word", "--lang", langs, "--model", tiny_bert,
-                   *(("--words", words) if words else ()), "--batch-size", 20, "--learning-rate",
-                   1e-3, "--precision", "fp32", "--out", tmp_path / out, *options)  # fmt: skip
+def arguments(tiny_bert, folders, tmp_path):
+    def line(*options, langs="en,fr,ru", words=folders / "words", out="tuned"):
+        return ["tune", "--recipe", "word", "--lang", langs, "--model", tiny_bert,
+                *(("--words", words) if words else ()), "--batch-size", 20, "--learning-rate",
+                1e-3, "--precision", "fp32", "--out", tmp_path / out, *options]  # fmt: skip
 
-    return run
+    return line
+
+
+@pytest.fixture
+def tune(cli, arguments):
+    return lambda *options, **named: cli(*arguments(*options, **named))
 
 
 def vectors(folder):
@@ -139,22 +160,14 @@ def test_one_failure_does_not_stop_the_rest(tune, folders, tmp_path):
     assert [line.split()[-1] for line in result.out.splitlines()[1:4]] == ["kept", "tuned", "kept"]
 
 
-def test_ctrl_c_leaves_what_resume_goes_on_from(tune, tmp_path, monkeypatch):
-    step, done = Trainer._step, []
-
-    def interrupt(self, number):
-        done.append(number)
-        if len(done) == 12 + 5:  # the fifth step of the second language
-            signal.raise_signal(signal.SIGINT)
-        return step(self, number)
-
-    monkeypatch.setattr(Trainer, "_step", interrupt)
-    result = tune(langs="en,fr")
-    assert result.code == 130
-    assert "continue with --resume" in result.err
+def test_ctrl_c_leaves_what_resume_goes_on_from(tune, arguments, tmp_path):
+    """The command runs in a process of its own, so that the signal reaches no other test."""
+    line = [sys.executable, "-c", INTERRUPTED, *map(str, arguments(langs="en,fr"))]
+    interrupted = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert interrupted.returncode == 130, interrupted.stderr
+    assert "continue with --resume" in interrupted.stderr
     assert sorted(path.name for path in (tmp_path / "tuned").iterdir()) == [
         "en", "fr.checkpoints", module.REPORT_FILE]  # fmt: skip
-    monkeypatch.undo()
     one_line_error(tune(langs="fr"), code=1, contains="fr.checkpoints is left of an earlier run")
     result = tune("--resume", "--json", langs="en,fr")
     assert result.code == 0, result.err
