@@ -66,8 +66,8 @@ def to_half(model: ir.Model, keep: Collection[str] = (), kind: ir.DataType = _HA
 def single_layers(model: ir.Model, probe: Probe, kind: ir.DataType = _HALF) -> list[str]:
     """Return the layers that must stay in float32: those that may overflow or follow the pooling.
 
-    The float32 graph is changed in place, to measure inputs, outputs and projections of the layers.
-    In bfloat16, only attention and its like may overflow.
+    The probe runs the float32 graph, which is changed in place, to measure inputs, outputs and
+    projections of the layers. In bfloat16, only attention and its like may overflow.
     """
     graph = model.graph
     split_embeddings(graph)
