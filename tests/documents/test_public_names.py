@@ -1,0 +1,42 @@
+"""What users may rely on changes only on purpose: the lists in tests/documents/public."""
+
+import os
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from public_names import LISTS, SURFACES
+from server_process import ServerProcess
+
+WRITE = "where the change is meant, say so in CHANGELOG.md and run tests/support/public_names.py"
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_public_names(surface):
+    """Names, options and fields are those of the list, in a process that imports nothing else."""
+    code = f"import public_names as p; print(*p.SURFACES[{surface!r}](), sep=chr(10))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=LISTS.parents[1] / "support", env=os.environ | {"COLUMNS": "200"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = (LISTS / f"{surface}.txt").read_text(encoding="utf-8").splitlines()
+    found = done.stdout.splitlines()
+    assert not set(expected) - set(found), f"gone or changed: {WRITE}"
+    assert not set(found) - set(expected), f"new or changed: {WRITE}"
+
+
+def test_metrics(bundle):
+    """Dashboards and alarms are made of these names."""
+    server = ServerProcess(bundle, "--model-name", "tiny")
+    server.wait_until_ready()
+    server.post("/embed", {"inputs": ["a text"]})
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+        text = answer.read().decode()
+    assert server.stop() == 0
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE mirror_rt")}
+    found = {name for name in names if not name.endswith("_created")}
+    expected = (LISTS / "metrics.txt").read_text(encoding="utf-8").splitlines()
+    assert found == set(expected), WRITE

@@ -1,0 +1,168 @@
+"""List what users may rely on: names of Python, options of the command line, HTTP and files.
+
+`python tests/support/public_names.py` writes the lists of tests/documents/public again, after a
+change that the changelog announces.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+LISTS = ROOT / "tests" / "documents" / "public"
+MODULES = (
+    "mirror_rt", "mirror_rt.bulk", "mirror_rt.client", "mirror_rt.compat", "mirror_rt.compat.util",
+    "mirror_rt.errors", "mirror_rt.evaluation", "mirror_rt.scheduling", "mirror_rt.server",
+    "mirror_export", "mirror_train", "mirror_train.flow", "mirror_train.pairs",
+)  # fmt: skip
+# Classes without a package of their own that the documents show.
+CLASSES = (
+    "mirror_rt.inference.load_options.LoadOptions",
+    "mirror_rt.pipeline.options.EncodeOptions",
+    "mirror_rt.server.ray_serve.ray_application",
+)
+
+
+def python_names() -> Iterator[str]:
+    """Yield a line for each public name, and each public member of a class, with its parameters."""
+    for module in MODULES:
+        found = import_module(module)
+        for name in sorted(getattr(found, "__all__", None) or _defined(found)):
+            yield from _described(f"{module}.{name}", getattr(found, name))
+    for path in CLASSES:
+        module, _, name = path.rpartition(".")
+        yield from _described(path, getattr(import_module(module), name))
+    yield from _adapters()
+
+
+def _defined(module: Any) -> list[str]:
+    names = [name for name in vars(module) if not name.startswith("_")]
+    own = module.__name__
+    return [name for name in names if getattr(vars(module)[name], "__module__", "") == own]
+
+
+def _described(path: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, type):
+        yield path + (_parameters(value) if callable(value) else "")
+        return
+    if issubclass(value, Exception):
+        yield f"{path} < {value.__mro__[1].__name__}"
+        return
+    # What is made by `load` has no public constructor.
+    yield path + ("" if hasattr(value, "load") else _parameters(value))
+    members = {name: member for base in reversed(value.__mro__)
+               if base.__module__.startswith("mirror_")
+               for name, member in vars(base).items() if not name.startswith("_")}  # fmt: skip
+    if is_dataclass(value):
+        members = {field.name: None for field in fields(value)} | members
+    for name, member in sorted(members.items()):
+        function = getattr(member, "__func__", member)
+        yield f"{path}.{name}" + (_parameters(function) if inspect.isfunction(function) else "")
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    """Return the names of the parameters, with the defaults that are plain values."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a class of the extension has none
+        return "(...)"
+    shown = []
+    for one in parameters:
+        if one.name in ("self", "cls"):
+            continue
+        star = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**", one.KEYWORD_ONLY: "*, "}
+        plain = isinstance(one.default, str | int | float | bool | tuple | None)
+        default = "" if one.default is one.empty else f"={one.default!r}" if plain else "=..."
+        shown.append(f"{star.get(one.kind, '')}{one.name}{default}")
+    return f"({', '.join(shown)})"
+
+
+def _adapters() -> Iterator[str]:
+    """Read them as text: the library of an adapter need not be installed."""
+    for file in sorted((ROOT / "mirror_rt" / "adapters").glob("[a-z]*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            kinds = ast.ClassDef | ast.FunctionDef
+            if isinstance(node, kinds) and re.match("Mirror|embedding_", node.name):
+                yield f"mirror_rt.adapters.{file.stem}.{node.name}"
+
+
+def command_line() -> Iterator[str]:
+    """Yield the commands, each with the options that its help shows."""
+    from mirror_rt.cli.commands import installed_commands
+    from mirror_rt.cli.main import main
+
+    for name in sorted(installed_commands()):
+        text = _help(main, [*name.split(), "--help"])
+        options = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)))
+        yield f"mirror-rt {name}: {' '.join(options)}"
+
+
+def _help(main: Callable[[list[str]], int], words: list[str]) -> str:
+    from contextlib import redirect_stdout, suppress
+    from io import StringIO
+
+    shown = StringIO()
+    with redirect_stdout(shown), suppress(SystemExit):
+        main(words)
+    return shown.getvalue()
+
+
+def http() -> Iterator[str]:
+    """Yield the operations of the OpenAPI document with the fields of their requests."""
+    from mirror_rt.server.http.openapi import openapi_document
+
+    document = openapi_document()
+    for path, operations in sorted(document["paths"].items()):
+        for method, operation in sorted(operations.items()):
+            if method in ("get", "post", "put", "delete"):
+                content = operation.get("requestBody", {}).get("content", {})
+                names = _fields(document, next(iter(content.values()), {}).get("schema", {}))
+                yield f"{method.upper()} {path}: {' '.join(sorted(names))}".rstrip(": ")
+
+
+def _fields(document: dict[str, Any], schema: dict[str, Any]) -> set[str]:
+    if reference := schema.get("$ref"):
+        schema = document["components"]["schemas"][reference.rpartition("/")[2]]
+    found = set(schema.get("properties", {}))
+    for one in [*schema.get("anyOf", []), *schema.get("oneOf", []), *schema.get("allOf", [])]:
+        found |= _fields(document, one)
+    return found
+
+
+def files() -> Iterator[str]:
+    """Yield the fields of mirror.json, the variables of the environment and the metrics."""
+    from mirror_rt.bundle.manifest import Manifest
+
+    yield "mirror.json: " + " ".join(sorted(field.name for field in fields(Manifest)))
+    sources = [file.read_text(encoding="utf-8") for folder in ("mirror_rt", "train", "export")
+               for file in sorted((ROOT / folder).rglob("*.py"))]  # fmt: skip
+    names = set(re.findall(r"\bMIRROR_RT_[A-Z_]+[A-Z]\b", "\n".join(sources)))
+    yield from sorted(f"environment: {name}" for name in names)
+
+
+SURFACES: dict[str, Callable[[], Iterator[str]]] = {
+    "python": python_names,
+    "command_line": command_line,
+    "http": http,
+    "files": files,
+}
+
+
+def main() -> None:
+    """Write the lists; metrics.txt, which a running server shows, is changed by hand."""
+    os.environ["COLUMNS"] = "200"
+    LISTS.mkdir(exist_ok=True)
+    for name, lines in SURFACES.items():
+        (LISTS / f"{name}.txt").write_text("\n".join(lines()) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
