@@ -6,7 +6,6 @@
 (2, 384)
 """
 
-from mirror_rt.client.asynchronous import AsyncClient
-from mirror_rt.client.blocking import Client
+from mirror_rt.client.clients import AsyncClient, Client
 
 __all__ = ["AsyncClient", "Client"]

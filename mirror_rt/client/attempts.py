@@ -72,11 +72,7 @@ class Attempts:
         return left
 
     def pause(self, outcome: Reply | Failure) -> float | None:
-        """Return the seconds to wait before the next attempt; None if this one succeeded.
-
-        Raises:
-            MirrorError: the request has failed for good, or no time or attempt is left.
-        """
+        """Return the seconds to wait before the next attempt; None if this one succeeded."""
         if isinstance(outcome, Reply) and outcome.status == 200:
             return None
         error, later = self._meaning(outcome)

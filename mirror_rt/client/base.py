@@ -1,18 +1,22 @@
-"""Share between the blocking and the asynchronous client everything but the waiting."""
+"""Do the work of both clients, which differ in how they wait: see `ClientBase`."""
 
 from __future__ import annotations
 
 import logging
 import os
 import ssl
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
 from mirror_rt.client.attempts import Attempts, Failure, Reply
+from mirror_rt.client.request import EncodeRequest, InputType, RemoteOptions
 from mirror_rt.client.settings import API_KEY_VARIABLE, Settings, checked_key
 from mirror_rt.errors import ClosedError, ConfigError, ServerError, require
+from mirror_rt.pipeline.pipeline import Vectors
+from mirror_rt.vectors.quantization import Embeddings
 
 if TYPE_CHECKING:
     import httpx2
@@ -25,8 +29,13 @@ _KEEP_ALIVE, _CONNECTIONS = 60.0, 100
 _CONNECT_SECONDS = 5.0
 
 
-class ClientBase:
-    """The base of both clients: settings, options and answers; `Client` describes the arguments."""
+class ClientBase(ABC):
+    """The base of both clients; `Client` describes the arguments.
+
+    All of their work is in coroutines, and whatever waits is in `_request`, `_sleep` and
+    `_embed_all`. Those of `AsyncClient` wait for the event loop. Those of `Client` block, so that a
+    coroutine over them ends without ever being suspended, and needs no event loop.
+    """
 
     def __init__(
         self,
@@ -67,6 +76,93 @@ class ClientBase:
         """Pickle the client as its settings, without the API key."""
         return partial(type(self), **self._settings.arguments()), ()
 
+    @abstractmethod
+    async def _request(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        """Send one HTTP request over the client's connections."""
+
+    @abstractmethod
+    async def _sleep(self, seconds: float) -> None:
+        """Wait before the next attempt."""
+
+    @abstractmethod
+    async def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
+        """Return the vectors of each piece, sending only a few pieces at the same time."""
+
+    async def _encode(
+        self,
+        inputs: str | Iterable[str],
+        options: RemoteOptions,
+        input_type: InputType | None = None,
+    ) -> Embeddings:
+        self._check_open()
+        request = EncodeRequest.make(inputs, options, self._settings, input_type)
+        if len(request.texts) == 1:
+            return request.result([await self._embed(request, range(1))])
+        info = await self._info(request.model, request.lang)
+        if not request.texts:
+            return request.nothing(info["dimension"])
+        pieces = request.pieces(min(self._settings.batch_size, info["max_client_batch_size"]))
+        return request.result(await self._embed_all(request, pieces))
+
+    async def _embed(self, request: EncodeRequest, piece: range) -> Vectors:
+        body = request.body(piece)
+        reply = await self._exchange("POST", "v1/embeddings", body, first=piece.start)
+        return request.vectors(piece, reply)
+
+    async def _info(self, model: str | None, lang: str | None) -> dict[str, Any]:
+        """Return what /info says about a model; the server is asked only once."""
+        if (model, lang) not in self._infos:
+            asked = {"model": model, "lang": lang}
+            query = urlencode({name: value for name, value in asked.items() if value is not None})
+            reply = await self._exchange("GET", f"info?{query}" if query else "info")
+            self._infos[model, lang] = self._description(reply)
+        return self._infos[model, lang]
+
+    async def _models(self) -> list[str]:
+        """Return the names in an answer of /v1/models; ServerError if it is something else."""
+        reply = await self._exchange("GET", "v1/models")
+        try:
+            return [str(model["id"]) for model in reply.json()["data"]]
+        except (LookupError, TypeError):
+            raise ServerError(
+                f"/v1/models of {self._settings.url} lists no models: is it mirror-rt serve?",
+                status=reply.status,
+            ) from None
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes = b"", *, first: int = 0
+    ) -> Reply:
+        """Send a request, again and again if need be, and return the answer to it."""
+        attempts = Attempts(self._settings, first)
+        while True:
+            outcome = await self._attempt(method, path, body, attempts)
+            pause = attempts.pause(outcome)
+            if isinstance(outcome, Reply) and pause is None:
+                return outcome
+            await self._sleep(pause or 0.0)
+
+    async def _attempt(
+        self, method: str, path: str, body: bytes, attempts: Attempts
+    ) -> Reply | Failure:
+        import httpx2
+
+        self._check_open()
+        left = attempts.left
+        options = {
+            "content": body,
+            "headers": {"x-request-timeout": f"{left:.3f}"},
+            "timeout": httpx2.Timeout(left, connect=min(left, _CONNECT_SECONDS)),
+        }
+        try:
+            return self._reply(await self._request(method, path, **options))
+        except httpx2.RequestError as error:
+            # After a read or write timeout no time is left, after a connect timeout there may be.
+            late = isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout)
+            return Failure(str(error) or type(error).__name__, out_of_time=late)
+        except RuntimeError:
+            self._check_open()  # another thread or task has closed the client meanwhile
+            raise
+
     def _http_options(self) -> dict[str, Any]:
         """Return the arguments for httpx2's clients."""
         import httpx2
@@ -87,16 +183,6 @@ class ClientBase:
             "limits": limits,
         }
 
-    def _request_options(self, attempts: Attempts) -> dict[str, Any]:
-        """Return the arguments for one attempt; DeadlineError if no time is left."""
-        import httpx2
-
-        left = attempts.left
-        return {
-            "headers": {"x-request-timeout": f"{left:.3f}"},
-            "timeout": httpx2.Timeout(left, connect=min(left, _CONNECT_SECONDS)),
-        }
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"this {type(self).__name__} is closed: make another")
@@ -110,16 +196,8 @@ class ClientBase:
             )
         return Reply(response.status_code, response.headers, response.content)
 
-    @staticmethod
-    def _failure(error: httpx2.RequestError) -> Failure:
-        import httpx2
-
-        # After a read or write timeout no time is left; after a connect timeout there may be some.
-        late = isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout)
-        return Failure(str(error) or type(error).__name__, out_of_time=late)
-
-    def _describe(self, model: str | None, lang: str | None, reply: Reply) -> dict[str, Any]:
-        """Keep what /info says about a model; ServerError if the answer is something else."""
+    def _description(self, reply: Reply) -> dict[str, Any]:
+        """Return what an answer of /info says; ServerError if it is something else."""
         info = reply.json()
         numbers = ("dimension", "max_client_batch_size")
         if not isinstance(info, dict) or not all(isinstance(info.get(n), int) for n in numbers):
@@ -128,21 +206,4 @@ class ClientBase:
                 "mirror-rt serve?",
                 status=reply.status,
             )
-        self._infos[model, lang] = info
         return info
-
-    def _names(self, reply: Reply) -> list[str]:
-        """Return the names in an answer of /v1/models; ServerError if it is something else."""
-        try:
-            return [str(model["id"]) for model in reply.json()["data"]]
-        except (LookupError, TypeError):
-            raise ServerError(
-                f"/v1/models of {self._settings.url} lists no models: is it mirror-rt serve?",
-                status=reply.status,
-            ) from None
-
-    @staticmethod
-    def _info_path(model: str | None, lang: str | None) -> str:
-        asked = {"model": model, "lang": lang}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
-        return f"info?{query}" if query else "info"

@@ -70,12 +70,7 @@ class EncodeRequest:
         settings: Settings,
         input_type: InputType | None,
     ) -> EncodeRequest:
-        """Check a call before any of it is sent.
-
-        Raises:
-            InvalidTextError: names every text that no server could encode.
-            ConfigError: an option is unknown, or its value is unusable.
-        """
+        """Check a call before any of it is sent."""
         _check(options)
         single = isinstance(inputs, str)
         texts = as_list(inputs)
@@ -109,11 +104,7 @@ class EncodeRequest:
         return json.dumps(self.fields | {"input": texts}, ensure_ascii=False).encode()
 
     def vectors(self, piece: range, reply: Reply) -> Vectors:
-        """Return the vectors of an answer, float32 [len(piece), D].
-
-        Raises:
-            ServerError: the answer is something else.
-        """
+        """Return the vectors of an answer, float32 [len(piece), D]."""
         content = reply.json()
         try:
             rows = sorted(content["data"], key=lambda row: operator.index(row["index"]))
@@ -130,11 +121,7 @@ class EncodeRequest:
             ) from error
 
     def result(self, parts: list[Vectors]) -> Embeddings:
-        """Join the vectors of all pieces, in order, in the form that the caller asked for.
-
-        Raises:
-            ConfigError: the precision or its ranges cannot be used.
-        """
+        """Join the vectors of all pieces, in order, in the form that the caller asked for."""
         vectors = np.concatenate(parts).astype(np.float32, copy=False)
         embeddings: Embeddings = vectors
         if self.precision != "float32" or self.ranges is not None:

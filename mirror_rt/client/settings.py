@@ -15,11 +15,7 @@ API_KEY_VARIABLE = "MIRROR_RT_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The checked arguments of a client; `Client` describes them.
-
-    Raises:
-        ConfigError: an argument has an unusable value.
-    """
+    """The checked arguments of a client; `Client` describes them."""
 
     url: str
     model: str | None

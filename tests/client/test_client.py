@@ -185,7 +185,7 @@ def test_a_forked_process_has_connections_of_its_own(server, monkeypatch):
     with Client(f"http://127.0.0.1:{server.port}", api_key=KEY) as client:
         client.encode("a")
         parents = client._http
-        monkeypatch.setattr("mirror_rt.client.blocking.os.getpid", lambda: -1)
+        monkeypatch.setattr("mirror_rt.client.clients.os.getpid", lambda: -1)
         client.encode("a")
         assert client._http is not parents
         assert not parents.is_closed  # they are the parent's to close

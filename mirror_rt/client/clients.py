@@ -1,23 +1,25 @@
-"""Define `Client`, for programs without asyncio and for adapters."""
+"""Define `Client`, for programs without asyncio and for adapters, and `AsyncClient`."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from mirror_rt.client.attempts import Attempts, Failure, Reply
 from mirror_rt.client.base import ClientBase
-from mirror_rt.client.request import EncodeRequest, InputType, RemoteOptions
+from mirror_rt.client.request import EncodeRequest, RemoteOptions
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.vectors.quantization import Embeddings
 
 if TYPE_CHECKING:
     import httpx2
+
+T = TypeVar("T")
+_making = threading.Lock()
 
 
 class Client(ClientBase):
@@ -72,37 +74,37 @@ class Client(ClientBase):
             ServerError: the server cannot be reached, refuses the client or fails.
             ClosedError: the client is closed.
         """
-        return self._encode(inputs, options, None)
+        return _result(self._encode(inputs, options))
 
     def encode_query(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
         """Call `encode` with the model's prompt `query`, if it has one and `options` names none."""
-        return self._encode(inputs, options, "query")
+        return _result(self._encode(inputs, options, "query"))
 
     def encode_document(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
         """Call `encode` with the model's prompt `document` or `passage`, like `encode_query`."""
-        return self._encode(inputs, options, "document")
+        return _result(self._encode(inputs, options, "document"))
 
     async def aencode(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
         """Call `encode` in another thread, so that the event loop goes on; see `AsyncClient`."""
-        return await _in_thread(partial(self.encode, inputs, **options))
+        return await asyncio.to_thread(self.encode, inputs, **options)
 
     async def aencode_query(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
         """Call `aencode` with the prompt of `encode_query`."""
-        return await _in_thread(partial(self.encode_query, inputs, **options))
+        return await asyncio.to_thread(self.encode_query, inputs, **options)
 
     async def aencode_document(
         self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
     ) -> Embeddings:
         """Call `aencode` with the prompt of `encode_document`."""
-        return await _in_thread(partial(self.encode_document, inputs, **options))
+        return await asyncio.to_thread(self.encode_document, inputs, **options)
 
     @property
     def dimension(self) -> int:
@@ -112,11 +114,11 @@ class Client(ClientBase):
 
     def info(self) -> dict[str, Any]:
         """Return what the server's /info says about the model; the server is asked only once."""
-        return self._info(self._settings.model, self._settings.lang)
+        return _result(self._info(self._settings.model, self._settings.lang))
 
     def models(self) -> list[str]:
         """Return the names of the server's models."""
-        return self._names(self._exchange("GET", "v1/models"))
+        return _result(self._models())
 
     def close(self) -> None:
         """Close the connections; any later call raises ClosedError."""
@@ -130,61 +132,21 @@ class Client(ClientBase):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _encode(
-        self, inputs: str | Iterable[str], options: RemoteOptions, input_type: InputType | None
-    ) -> Embeddings:
-        self._check_open()
-        request = EncodeRequest.make(inputs, options, self._settings, input_type)
-        if len(request.texts) == 1:
-            return request.result([self._embed(request, range(1))])
-        info = self._info(request.model, request.lang)
-        if not request.texts:
-            return request.nothing(info["dimension"])
-        pieces = request.pieces(min(self._settings.batch_size, info["max_client_batch_size"]))
-        return request.result(self._embed_all(request, pieces))
+    async def _request(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        return self._connections().request(method, path, **options)
 
-    def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
-        """Return the vectors of each piece, sending only a few pieces at the same time."""
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
         if len(pieces) == 1:
-            return [self._embed(request, pieces[0])]
+            return [await self._embed(request, pieces[0])]
         pool = ThreadPoolExecutor(min(self._settings.concurrency, len(pieces)))
         try:
-            return list(pool.map(partial(self._embed, request), pieces))
+            return list(pool.map(lambda piece: _result(self._embed(request, piece)), pieces))
         finally:
             # After an error, nobody waits for the answers to the pieces that were sent already.
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _embed(self, request: EncodeRequest, piece: range) -> Vectors:
-        body = request.body(piece)
-        reply = self._exchange("POST", "v1/embeddings", body, first=piece.start)
-        return request.vectors(piece, reply)
-
-    def _info(self, model: str | None, lang: str | None) -> dict[str, Any]:
-        return self._infos.get((model, lang)) or self._describe(
-            model, lang, self._exchange("GET", self._info_path(model, lang))
-        )
-
-    def _exchange(self, method: str, path: str, body: bytes = b"", *, first: int = 0) -> Reply:
-        attempts = Attempts(self._settings, first)
-        while True:
-            outcome = self._send(method, path, body, attempts)
-            pause = attempts.pause(outcome)
-            if isinstance(outcome, Reply) and pause is None:
-                return outcome
-            time.sleep(pause or 0.0)
-
-    def _send(self, method: str, path: str, body: bytes, attempts: Attempts) -> Reply | Failure:
-        import httpx2
-
-        http = self._connections()
-        try:
-            options = self._request_options(attempts)
-            return self._reply(http.request(method, path, content=body, **options))
-        except httpx2.RequestError as error:
-            return self._failure(error)
-        except RuntimeError:
-            self._check_open()  # another thread has closed the client meanwhile
-            raise
 
     def _connections(self) -> httpx2.Client:
         """Return the connection pool of this process."""
@@ -198,10 +160,87 @@ class Client(ClientBase):
             return self._http
 
 
-_making = threading.Lock()
+class AsyncClient(ClientBase):
+    """A `Client` for any number of tasks of one event loop; arguments and errors are the same.
+
+    Cancelling a task cancels its requests; the server then skips texts that it has not begun.
+    """
+
+    _http: httpx2.AsyncClient | None = None
+
+    async def encode(
+        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
+    ) -> Embeddings:
+        """Encode texts like `Client.encode`."""
+        return await self._encode(inputs, options)
+
+    async def encode_query(
+        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
+    ) -> Embeddings:
+        """Encode queries like `Client.encode_query`."""
+        return await self._encode(inputs, options, "query")
+
+    async def encode_document(
+        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
+    ) -> Embeddings:
+        """Encode documents like `Client.encode_document`."""
+        return await self._encode(inputs, options, "document")
+
+    async def info(self) -> dict[str, Any]:
+        """Return what the server's /info says about the model; the server is asked only once."""
+        return await self._info(self._settings.model, self._settings.lang)
+
+    async def models(self) -> list[str]:
+        """Return the names of the server's models."""
+        return await self._models()
+
+    async def close(self) -> None:
+        """Close the connections; any later call raises ClosedError."""
+        self._closed = True
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _request(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        import httpx2
+
+        if self._http is None:
+            self._http = httpx2.AsyncClient(**self._http_options())
+        return await self._http.request(method, path, **options)
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _embed_all(self, request: EncodeRequest, pieces: list[range]) -> list[Vectors]:
+        room = asyncio.Semaphore(self._settings.concurrency)
+        tasks: list[asyncio.Task[Vectors]] = []
+
+        async def embed(piece: range) -> Vectors:
+            try:
+                return await self._embed(request, piece)
+            finally:
+                room.release()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for piece in pieces:
+                    await room.acquire()
+                    tasks.append(group.create_task(embed(piece)))
+        except BaseExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
+        return [task.result() for task in tasks]
 
 
-async def _in_thread(call: Callable[[], Embeddings]) -> Embeddings:
-    import asyncio  # here: it takes 30 ms, which synchronous programs save
-
-    return await asyncio.to_thread(call)
+def _result(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that blocks instead of waiting for an event loop; return its result."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    raise AssertionError("a coroutine of the blocking client waits for an event loop")
