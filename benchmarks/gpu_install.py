@@ -3,11 +3,11 @@
     python benchmarks/gpu_install.py build PARTS WORK [--device cpu] [--seconds 180]
     python benchmarks/gpu_install.py environment NAME PARTS WORK [--device cpu]
 
-Wheels are unpacked into WORK/site-NAME. An environment, WORK/NAME, holds only links: to these
-packages, and to everything else that the machine's own Python has, such as torch and its NVIDIA
-libraries. So these lie beside onnxruntime-gpu, which looks for them there. If onnxruntime-gpu came
-with the parts, the machine's onnxruntime is not linked, because the two overwrite each other's
-files.
+Wheels, and archives of unpacked ones, are unpacked into WORK/site-NAME. An environment, WORK/NAME,
+holds only links: to these packages, and to everything else that the machine's own Python has, such
+as torch and its NVIDIA libraries. So these lie beside onnxruntime-gpu, which looks for them there.
+If onnxruntime-gpu came with the parts, the machine's onnxruntime is not linked, because the two
+overwrite each other's files.
 
 `build` compiles this project for the GPU of this machine, without isolation and without
 dependencies. If that fails or takes longer than --seconds, it uses the wheel that came with the
@@ -25,6 +25,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from pathlib import Path
 
@@ -54,8 +55,7 @@ def build(parts: Path, work: Path, device: str, seconds: float) -> None:
         f"--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES={capability}",
         str(ROOT),
     ]
-    path = os.pathsep.join((os.environ["PATH"], "/usr/local/cuda/bin"))
-    environment = os.environ | {"PYTHONPATH": str(tools), "PATH": path}
+    environment = os.environ | {"PYTHONPATH": str(tools)}
     if succeeds(command, environment, seconds):
         print(f"built for compute capability {capability}")
     else:
@@ -122,11 +122,16 @@ def project(name: str) -> str:
 def unpack(files: Path, group: str, work: Path) -> Path:
     """Return the folder of a group's packages, unpacked anew if more wheels have arrived."""
     target, stamp = work / f"site-{group}", work / f"site-{group}.txt"
-    wheels = sorted((files / group).glob("*.whl"))
-    if wheels and (not stamp.is_file() or stamp.read_text() != str(wheels)):
+    wheels, archives = (sorted((files / group).glob(kind)) for kind in ("*.whl", "*.tar.xz"))
+    arrived = str(wheels + archives)
+    if wheels + archives and (not stamp.is_file() or stamp.read_text() != arrived):
         shutil.rmtree(target, ignore_errors=True)
-        pip(wheels, target)
-        stamp.write_text(str(wheels))
+        if wheels:
+            pip(wheels, target)
+        for path in archives:
+            with tarfile.open(path) as archive:
+                archive.extractall(target, filter="data")
+        stamp.write_text(arrived)
     target.mkdir(parents=True, exist_ok=True)
     return target
 

@@ -5,10 +5,11 @@
 #
 # Leaves FOLDER/1, FOLDER/2, ...: boxes of at most MEGABYTES (56) to carry over, the most needed
 # first. In them, for Python TARGET (3.12) on x86-64 Linux:
-#   product  the wheel of this clone, should it not compile there (where pythonTARGET and nvcc are
-#            here; CUDAARCHS, such as 90, builds it for some cards alone)
+#   product  the wheel of this clone, should it not compile there (where a Python TARGET and nvcc
+#            run here; CUDAARCHS, such as 90, builds it for some cards alone)
 #   tools    what builds and tests it, and public kernels of the same loss to compare it with
-#   gpu      onnxruntime-gpu; its CUDA libraries are those of torch there
+#   gpu      onnxruntime-gpu, packed anew without its TensorRT provider, which makes it half as
+#            large; its CUDA libraries are those of torch there
 #   models   all-MiniLM-L6-v2, and it and a model of base size as optimum's O4 graphs
 #   rival    what runs those: sentence-transformers with optimum, in versions of their own
 # It works in build/gpu-collect, which needs 4 GB, and goes on there if it was interrupted. PYTHON
@@ -51,9 +52,33 @@ pack() {
   }
 }
 
+# interpreter VERSION: prints a Python of this version. That it is on the path says little: it may be
+# a shim of pyenv that runs nothing.
+interpreter() {
+  local found candidates=("python$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python "$python" python3)
+  for found in "${candidates[@]}"; do
+    if [[ "$("$found" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2> /dev/null)" == "$1" ]]; then
+      echo "$found"
+      return
+    fi
+  done
+  return 1
+}
+
 fetch tools scikit-build-core pybind11 pathspec packaging pytest iniconfig pluggy pygments \
   liger-kernel cut-cross-entropy inf-cl
-fetch gpu onnxruntime-gpu
+readonly ort=onnxruntime-gpu==1.31.1
+if [[ ! -f "$source/gpu/$ort.tar.xz" ]]; then
+  fetch unpacked "$ort"
+  mv "$source/unpacked" "$work/"
+  "$python" -m zipfile -e "$work"/unpacked/*.whl "$work/unpacked/site"
+  mkdir -p "$source/gpu"
+  echo "== packing $ort"
+  XZ_OPT=-T0 tar --create --xz --exclude 'libonnxruntime_providers_tensorrt.so' \
+    --directory "$work/unpacked/site" --file "$work/unpacked/making" .
+  mv "$work/unpacked/making" "$source/gpu/$ort.tar.xz"
+  rm -rf "$work/unpacked"
+fi
 # The last versions with which sentence-transformers' ONNX backend can be installed.
 readonly versions=(sentence-transformers==5.7.0 transformers==4.57.6 tokenizers==0.22.2
   huggingface_hub==0.36.2 optimum==2.1.0 optimum-onnx==0.1.0)
@@ -91,17 +116,21 @@ pack minilm
 pack minilm-o4 model.onnx
 pack base-o4 model.onnx
 
-if command -v "python$target" > /dev/null && command -v nvcc > /dev/null; then
+if ! builder="$(interpreter "$target")" || ! command -v nvcc > /dev/null; then
+  echo "== no wheel of this clone: Python $target or nvcc does not run here"
+else
   sources="$(PYTHONPATH=benchmarks "$python" -c 'import encode_setup; print(encode_setup.fingerprint())')"
   if [[ ! -d "$source/product/$sources" ]]; then
     echo "== the wheel of this clone"
     rm -rf "$source/product"
-    "python$target" -m pip wheel --quiet --no-deps --config-settings=cmake.define.MIRROR_RT_CUDA=ON \
-      --wheel-dir "$source/product/making" .
-    mv "$source/product/making" "$source/product/$sources"
+    if "$builder" -m pip wheel --quiet --no-deps \
+      --config-settings=cmake.define.MIRROR_RT_CUDA=ON --wheel-dir "$source/product/making" .; then
+      mv "$source/product/making" "$source/product/$sources"
+    else
+      rm -rf "$source/product"
+      echo "== NO WHEEL OF THIS CLONE: the build failed. It must compile on the other machine." >&2
+    fi
   fi
-else
-  echo "== no wheel of this clone: python$target or nvcc is not here"
 fi
 
 rm -rf "$parts"

@@ -35,8 +35,8 @@ def summarize(state: State) -> str:
         header(state, results),
         goals_table(list(goals(state, results))),
         steps_table(state),
-        *(infonce_table(name, results[name]) for name in ("speed", "million-rows", "rivals")
-          if results.get(name)),
+        *(infonce_table(name, results[name])
+          for name in ("speed", "million-rows", "cores", "rivals") if results.get(name)),
         *(encode_table(name, results[name]) for name in ("encode-minilm", "encode-base")
           if results.get(name)),
     ]  # fmt: skip

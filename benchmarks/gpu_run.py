@@ -10,8 +10,9 @@ next step, and its verdict, figures and log are written as soon as it ends:
     OUT/gpu.md     the goals (measured, met or missed), the steps and the tables of figures
     OUT/log.txt    what the steps printed
 
-A second run with the same OUT repeats only the steps that have not passed (--again repeats all).
-If the sources have changed in between, it starts from the beginning.
+They are copies: what is known lies in the folder of --work, so OUT may be emptied between two runs.
+A second run repeats only the steps that have not passed (--again repeats all). If the sources have
+changed in between, it starts from the beginning.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import contextlib
 import datetime
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +38,8 @@ PASSED, FAILED, OVERRAN, LEFT_OUT = "passed", "failed", "over time", "left out"
 # A step with less time left than this is not started.
 _LEAST_SECONDS = 5.0
 _TAIL_LINES = 12
+_LOG_BYTES = 8 << 20  # of the end of the log, in the report
+_TOOLS = "/usr/local/cuda/bin"  # where the CUDA toolkit is, even if it is not on the path
 
 Record = dict[str, Any]
 State = dict[str, Any]
@@ -71,11 +75,11 @@ class Stage:
 
 
 class Runner:
-    """Runs stages and keeps their state in a folder.
+    """Runs stages, keeps their state in a folder, and copies it out after every step.
 
     Args:
         out: folder of the report; made if it does not exist.
-        work: folder of the files that steps leave for one another.
+        work: folder of the state, and of the files that steps leave for one another.
         about: description of the run for the report; `sources` names the version of the code.
         summarize: makes the report in Markdown from the state.
     """
@@ -84,15 +88,17 @@ class Runner:
         self, out: Path, work: Path, about: Mapping[str, str], summarize: Callable[[State], str]
     ) -> None:
         self.out, self.work, self._summarize = out, work, summarize
-        for folder in (out, work):
-            folder.mkdir(parents=True, exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
+        self._kept, self._log = work / "state.json", work / "log.txt"
         self.state: State = {"about": dict(about), "stages": {}, "steps": {}}
-        if (out / "gpu.json").is_file():
-            old = json.loads((out / "gpu.json").read_text())
+        if self._kept.is_file():
+            old = json.loads(self._kept.read_text())
             if old["about"].get("sources") == about.get("sources"):
                 self.state = old
             else:
-                print(f"{out}/gpu.json is of other sources: everything runs again")
+                print(f"{self._kept} is of other sources: everything runs again")
+                self._log.unlink(missing_ok=True)
+        self.save()
 
     def run(self, stages: Mapping[int, Stage], chosen: Sequence[int], *, again: bool) -> None:
         for number in chosen:
@@ -127,6 +133,9 @@ class Runner:
             return {"verdict": LEFT_OUT, "why": f"needs {', '.join(missing)}", "seconds": 0.0}
         if left < _LEAST_SECONDS:
             return {"verdict": LEFT_OUT, "why": "the time of its stage is spent", "seconds": 0.0}
+        if shutil.which(step.command[0]) is None:
+            why = f"{step.command[0]} is not on this machine"
+            return {"verdict": LEFT_OUT, "why": why, "seconds": 0.0}
         result, log = self.work / f"{step.name}.json", self.work / f"{step.name}.log"
         result.unlink(missing_ok=True)
         command = [word.replace("{result}", str(result)) for word in step.command]
@@ -138,7 +147,7 @@ class Runner:
             record = _run_process(command, environment, stream, min(step.limit, left))
         record["seconds"] = time.monotonic() - began
         lines = log.read_text(errors="replace").splitlines()
-        with (self.out / "log.txt").open("a") as stream:
+        with self._log.open("a") as stream:
             print(f"== {step.name}: {record['verdict']}", *lines, "", sep="\n", file=stream)
         if record["verdict"] != PASSED:
             record["tail"] = lines[1:][-_TAIL_LINES:]
@@ -148,27 +157,28 @@ class Runner:
         return record
 
     def save(self) -> None:
-        self._write("gpu.json", json.dumps(self.state, indent=1) + "\n")
+        """Keep the state, and write the report anew."""
+        text = json.dumps(self.state, indent=1) + "\n"
+        write_whole(self._kept, text)
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_whole(self.out / "gpu.json", text)
+        if self._log.is_file():
+            end = self._log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+            write_whole(self.out / "log.txt", end)
         try:
-            self._write("gpu.md", self._summarize(self.state))
+            write_whole(self.out / "gpu.md", self._summarize(self.state))
         except Exception as error:  # noqa: BLE001 - figures of a killed step may be incomplete
             print(f"gpu.md cannot be written: {type(error).__name__}: {error}", flush=True)
-
-    def _write(self, name: str, text: str) -> None:
-        write_whole(self.out / name, text)
 
 
 def _run_process(
     command: Sequence[str], environment: Mapping[str, str], log: Any, seconds: float
 ) -> Record:
     """Run a command to its end, or kill it and its children after `seconds`."""
-    try:
-        process = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        return {"verdict": FAILED, "why": f"{command[0]}: {error.strerror}"}
+    process = subprocess.Popen(
+        list(command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+        env=environment, start_new_session=True,
+    )  # fmt: skip
     try:
         status = process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -218,9 +228,10 @@ def patient(stage: Stage, factor: float) -> Stage:
 
 def main() -> int:
     from gpu_report import summarize
-    from gpu_steps import about, make_stages
+    from gpu_steps import CARRYING, about, make_stages
 
     arguments = _parse()
+    os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), _TOOLS))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the running step ends, too
     stages = {
         number: patient(stage, arguments.patience)
@@ -231,6 +242,8 @@ def main() -> int:
             print(f"stage {number}: {stage.title} ({stage.budget:.0f} s)")
             for step in stage.steps:
                 print(f"   {step.name} ({step.limit:.0f} s): {' '.join(step.command)}")
+        seconds = CARRYING + sum(stage.budget for stage in stages.values())
+        print(f"all, with {CARRYING} s to start a machine and carry the boxes: {seconds:.0f} s")
         return 0
     if unknown := [number for number in arguments.stage or () if number not in stages]:
         sys.exit(f"gpu.sh: --stage {unknown[0]}: the stages are {', '.join(map(str, stages))}")

@@ -3,7 +3,9 @@
     python benchmarks/infonce.py [--device cpu|cuda] [--out DIR]
 
 For each size all contenders take turns on the same embeddings, and with them a rows x rows x dim
-matrix product in the same dtype; medians are printed, also as multiples of that product. Memory is
+matrix product in the same dtype; medians are printed, also as multiples of that product. On a GPU
+a product in float16 is timed beside one in bfloat16: our kernels multiply float16, which draws more
+power, and so lowers the clock. Memory is
 the peak of one pass, on the CPU in a process of its own. A contender that is not installed, gives
 another loss or gradient, or would need more than --max-seconds or the available memory is left out,
 and the table says why. With --json, the results so far are written there after every size; with
@@ -111,14 +113,17 @@ class Cell:
     def measure(self):
         """Return the medians by name, in seconds, and the peak memory."""
         if not self.runners:
-            return self._result([], {})
+            return self._result({}, {})
         unit = torch.nn.functional.normalize(torch.cat(self.views).detach(), dim=1)
-        multiply = product(unit)
+        multiply = {self.a.dtype: product(unit)}
+        if self.a.device == "cuda":
+            multiply["float16"] = product(unit.half())
         times = {name: [] for name in self.runners}
-        products = []
+        products = {dtype: [] for dtype in multiply}
         began = time.perf_counter()
         for turn in range(self.a.repeats + 1):  # the first is a warm-up
-            products.append(timed(self.a.device, multiply)[1])
+            for dtype, run in multiply.items():
+                products[dtype].append(timed(self.a.device, run)[1])
             for name in list(self.runners):
                 gc.collect()
                 try:
@@ -129,15 +134,17 @@ class Cell:
                     del times[name]
             if turn >= 1 and time.perf_counter() - began > self.a.cell_seconds:
                 break
-        return self._result(products[1:], times)
+        return self._result({dtype: each[1:] for dtype, each in products.items()}, times)
 
     def _result(self, products, times):
-        one = statistics.median(products) if products else None
+        medians = {dtype: statistics.median(each) for dtype, each in products.items()}
+        one = medians.get(self.a.dtype)
         return {
             "rows": self.rows,
             "dim": self.dim,
-            "repeats": len(products),
-            "product_ms": 1e3 * one if products else None,
+            "repeats": max(map(len, products.values()), default=0),
+            "product_ms": 1e3 * one if one else None,
+            "product_ms_by_dtype": {dtype: 1e3 * each for dtype, each in medians.items()},
             "left_out": self.left_out,
             "contenders": {name: self._summary(name, t[1:], one) for name, t in times.items()},
         }
@@ -180,8 +187,9 @@ HEADER = (
 
 
 def show(result):
-    one = "" if result["product_ms"] is None else f"{result['product_ms']:.2f}"
-    print(f"{result['rows']:>7} {result['dim']:>5} {'one product':<27}{'':>12}{one:>12}")
+    for dtype, one in result["product_ms_by_dtype"].items():
+        name = f"one product, {dtype}"
+        print(f"{result['rows']:>7} {result['dim']:>5} {name:<27}{'':>12}{one:>12.2f}")
     for name, c in result["contenders"].items():
         peak = "?" if c["peak_mb"] is None else f"{c['peak_mb']:.0f}"
         print(f"{'':>13} {name:<27}{c['forward_ms']:>12.2f}{c['total_ms']:>12.2f}"

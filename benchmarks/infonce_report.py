@@ -41,8 +41,9 @@ def table(machine, results):
     ]
     for r in results:
         size = f"| {r['rows']} | {r['dim']} |"
-        if r["product_ms"] is not None:
-            lines.append(f"{size} one product | | {r['product_ms']:.2f} | | 1.00 | |")
+        for dtype, one in r["product_ms_by_dtype"].items():
+            ratio = one / r["product_ms"]
+            lines.append(f"{size} one product, {dtype} | | {one:.2f} | | {ratio:.2f} | |")
         for name, c in r["contenders"].items():
             peak = "?" if c["peak_mb"] is None else f"{c['peak_mb']:.0f}"
             lines.append(

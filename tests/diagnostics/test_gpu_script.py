@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import gpu_parts
 from gpu_attention import printed
 from gpu_report import attention_goal, goals, summarize
 from gpu_run import FAILED, LEFT_OUT, OVERRAN, PASSED, Runner, Stage, Step
-from gpu_steps import make_stages
+from gpu_steps import CARRYING, commit, make_stages
 
 WRITES = "import sys, json; open(sys.argv[1], 'w').write(json.dumps({'figure': 7}))"
 
@@ -65,12 +66,12 @@ def test_no_step_stops_the_next(run, tmp_path):
     verdicts = {name: step["verdict"] for name, step in steps.items()}
     assert verdicts == {
         "works": PASSED, "fails": FAILED, "hangs": OVERRAN, "writes": PASSED,
-        "waits": LEFT_OUT, "absent": FAILED, "told": PASSED,
+        "waits": LEFT_OUT, "absent": LEFT_OUT, "told": PASSED,
     }  # fmt: skip
     assert steps["fails"]["why"] == "exit status 3"
     assert steps["fails"]["tail"] == ["why it failed"]
     assert steps["waits"]["why"] == "needs fails"
-    assert "No such file" in steps["absent"]["why"]
+    assert steps["absent"]["why"] == "/no/such/program is not on this machine"
     # What a killed step had measured is kept.
     assert steps["hangs"]["result"] == steps["writes"]["result"] == {"figure": 7}
     assert 1 <= steps["hangs"]["seconds"] < 30
@@ -89,6 +90,34 @@ def test_a_second_run_repeats_what_has_not_passed(run, tmp_path):
     assert "writes" not in run(sources="b", chosen=[2])  # other sources: begun anew
     assert run(sources="b", chosen=[1])["works"]["verdict"] == PASSED
     assert counter.read_text() == "once\n" * 3
+
+
+def test_a_report_that_was_taken_away_changes_nothing(run, tmp_path):
+    """Some machines empty the folder of results before each command."""
+    run(chosen=[1])
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()
+    (tmp_path / "out").rmdir()
+    steps = run(chosen=[2])
+    assert (steps["works"]["verdict"], steps["told"]["verdict"]) == (PASSED, PASSED)
+    assert (tmp_path / "counter").read_text() == "once\n"
+    out = list((tmp_path / "out").iterdir())
+    assert sorted(path.name for path in out) == ["gpu.json", "gpu.md", "log.txt"]
+    assert "== fails: failed" in (tmp_path / "out" / "log.txt").read_text()
+
+
+def test_the_report_comes_out_after_every_step(run, tmp_path):
+    """So that a machine that is taken away leaves what it had found."""
+    report = str(tmp_path / "out" / "gpu.json")
+    look = f"import json; print(sorted(json.load(open({report!r}))['steps']))"
+    stage = Stage("two", 60, [Step("one", python("print()"), 30), Step("two", python(look), 30)])
+    run(chosen=[1], all_stages={1: stage})
+    assert "['one']" in (tmp_path / "out" / "log.txt").read_text()
+
+
+def test_a_machine_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert commit() == "unknown"
 
 
 def test_a_stage_ends_when_its_time_is_spent(run, monkeypatch):
@@ -199,7 +228,7 @@ def test_every_step_is_there_once_and_in_order(device, tmp_path):
     before: list[str] = []
     stages = make_stages(arguments)
     for stage in stages.values():
-        assert stage.budget < 600
+        assert stage.budget <= 540
         for step in stage.steps:
             assert step.name not in before
             assert set(step.needs) <= set(before)
@@ -209,7 +238,7 @@ def test_every_step_is_there_once_and_in_order(device, tmp_path):
             if step.command[1].startswith("benchmarks/"):  # it imports from its own folder
                 assert "PYTHONSAFEPATH" not in step.environment
             before.append(step.name)
-    assert sum(stage.budget for stage in stages.values()) <= 28 * 60  # and the rest to carry
+    assert CARRYING + sum(stage.budget for stage in stages.values()) <= 28 * 60
 
 
 def test_the_model_of_base_size_computes_the_same_twice(tiny_bert, tmp_path):
@@ -280,6 +309,16 @@ def test_an_environment_has_the_built_packages_and_those_of_the_machine(tmp_path
     assert {path.name: path.resolve() for path in site.iterdir()} == {
         "torch": machine / "torch", "mirror_rt": product / "mirror_rt",
     }  # fmt: skip
+
+
+def test_what_was_packed_anew_is_unpacked(tmp_path):
+    """Onnxruntime comes without its provider for TensorRT, as an archive of its folder."""
+    group = tmp_path / "files" / "gpu"
+    (tmp_path / "x" / "onnxruntime").mkdir(parents=True)
+    group.mkdir(parents=True)
+    with tarfile.open(group / "x.tar.xz", "w:xz") as archive:
+        archive.add(tmp_path / "x", ".")
+    assert (gpu_install.unpack(tmp_path / "files", "gpu", tmp_path) / "onnxruntime").is_dir()
 
 
 def test_a_rehearsal_needs_no_card(monkeypatch):
