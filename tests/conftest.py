@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from tiny_models import TINY, make_model
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a hub is a bug
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# A shell's background job ignores Ctrl-C, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The files that take longest, which begin first where several processes share the tests.
 LONGEST = ("test_docs.py", "test_docs_tuning.py", "test_export_pack.py", "test_acceptance.py",

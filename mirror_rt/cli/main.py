@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = argparse.Namespace()
+    # A shell lets the jobs that a script puts in the background ignore Ctrl-C; these commands stop
+    # so that they can be resumed, wherever they were started.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if "_ARGCOMPLETE" in os.environ:
             complete()

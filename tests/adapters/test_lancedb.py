@@ -61,7 +61,7 @@ def test_a_row_without_text_is_an_error_at_once_or_a_bad_vector(table):
     start = time.monotonic()
     with pytest.raises(RuntimeError, match="cannot encode item 1: expected str, got NoneType"):
         made.add([{"text": "a"}, {"text": None}])
-    assert time.monotonic() - start < 1  # LanceDB would try again for minutes
+    assert time.monotonic() - start < 30  # LanceDB would try again for minutes
     made, _ = table([], encode_kwargs={"errors": "nan"})
     made.add([{"text": "a"}, {"text": ""}], on_bad_vectors="drop")
     assert made.count_rows() == 1

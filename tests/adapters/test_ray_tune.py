@@ -154,8 +154,6 @@ def test_several_cards_for_a_language_are_refused(base, words, tmp_path):
 
 def test_ctrl_c_writes_checkpoints_and_resume_goes_on(base, words, tmp_path):
     """By the command, with a cluster of its own."""
-    # A background job of a shell ignores SIGINT, and so would its children.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     line = [sys.executable, "-P", "-m", "mirror_rt.cli", "tune", "--recipe", "word", "--lang",
             "en,fr,ru", "--model", base, "--words", words, "--batch-size", "10", "--precision",
             "fp32", "--out", tmp_path / "out", "--engine", "ray", "--address", "local"]  # fmt: skip

@@ -1,8 +1,12 @@
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +54,31 @@ def test_standard_input_and_output(cli, bundle, monkeypatch):
     got = np.array([record["embedding"] for record in records], dtype=np.float32)
     np.testing.assert_array_equal(got, Encoder.load(bundle).encode(["the river", "a"]))
     assert result.err == ""
+
+
+def test_ctrl_c_of_a_job_that_a_script_put_in_the_background(bundle):
+    line = [
+        sys.executable,
+        "-m",
+        "mirror_rt.cli",
+        "encode",
+        bundle,
+        "--input",
+        "-",
+        "--output",
+        "-",
+    ]
+    ignoring = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # as a shell does
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(line, **pipes, text=True, preexec_fn=ignoring) as job:
+        status = Path(f"/proc/{job.pid}/status")
+        for _ in range(2400):
+            ignored = re.search(r"SigIgn:\s*(\w+)", status.read_text())[1]
+            if not int(ignored, 16) & 1 << (signal.SIGINT - 1):
+                break
+            time.sleep(0.05)
+        job.send_signal(signal.SIGINT)
+        assert job.wait(60) == 130, job.stderr.read()
 
 
 def test_json_lines(cli, bundle, tmp_path):

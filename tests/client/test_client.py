@@ -324,13 +324,13 @@ def test_retries():
                     client.encode("a")
                 assert len(server.times) == retries + 1
     # It waits for nothing that comes after its own time.
-    for wait in ("5", date):
+    for wait in ("600", date):
         later = (429, {"retry-after": wait}, BUSY[2])
-        with Scripted(later) as server, Client(server.url, timeout=2) as client:
+        with Scripted(later) as server, Client(server.url, timeout=300) as client:
             began = time.monotonic()
             with pytest.raises(OverloadedError):
                 client.encode("a")
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 60
 
 
 def test_no_server():
@@ -346,7 +346,7 @@ def test_time_is_over():
     silent = threading.Event()
 
     def answer(_):
-        silent.wait(5)
+        silent.wait(60)
         return GOOD
 
     with Scripted(answer) as server, Client(server.url, timeout=0.2) as client:
@@ -355,7 +355,7 @@ def test_time_is_over():
                 began = time.monotonic()
                 with pytest.raises(DeadlineError, match=r"no vector within 0\.2 s"):
                     encode("a")
-                assert time.monotonic() - began < 2
+                assert time.monotonic() - began < 30
             server.answers = [(408, {}, {"error": {"message": "late"}})]
             with pytest.raises(DeadlineError):
                 client.encode("a")

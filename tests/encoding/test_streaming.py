@@ -315,12 +315,10 @@ def test_a_cancelled_task_stops_its_work(slow_encoder):
         while slow_encoder.batches < 2:
             await asyncio.sleep(0.01)
         task.cancel()
-        began = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return time.monotonic() - began
 
-    assert asyncio.run(main()) < 2  # asyncio.run waits for the thread, too
+    asyncio.run(main())  # which waits for the thread, too
     assert slow_encoder.batches < 50
 
 

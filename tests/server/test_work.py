@@ -344,5 +344,5 @@ def test_the_time_to_drain_is_over(path, body, bundle, start_server):
         server.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         assert server.process.wait(60) == 0
-    # Within 3 seconds on a machine that has nothing else to do.
-    assert time.monotonic() - began < 8
+    # Within 3 seconds on a machine that has nothing else to do; the work would take minutes.
+    assert time.monotonic() - began < 30

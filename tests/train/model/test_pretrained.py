@@ -11,7 +11,7 @@ from mirror_rt.bundle.hub import is_hub_name
 from mirror_train.model.declared_modules import declared_pooling, transformer_folder
 from mirror_train.model.model_folder import default_model_folder
 from mirror_train.model.pretrained import load_pretrained
-from time_limits import within_a_second
+from work_limits import little_work
 
 
 @pytest.fixture
@@ -258,13 +258,13 @@ SIZES = {
 def test_a_model_larger_than_its_weights_is_refused_at_once(model, name):
     value, message = SIZES[name]
     rewrite(model / "config.json", **{name: value})
-    with within_a_second(), pytest.raises(ModelError, match=message):
+    with little_work(), pytest.raises(ModelError, match=message):
         load_pretrained(model)
 
 
 def test_sizes_below_another_name(model):
     rewrite(model / "config.json", text_config={"num_hidden_layers": 10**9})
-    with within_a_second(), pytest.raises(ModelError, match="num_hidden_layers is 1000000000"):
+    with little_work(), pytest.raises(ModelError, match="num_hidden_layers is 1000000000"):
         load_pretrained(model)
 
 
@@ -295,7 +295,7 @@ def test_shards_outside_of_the_folder(model):
 def test_a_pipe_is_not_waited_for(model):
     (model / "config.json").unlink()
     os.mkfifo(model / "config.json")
-    with within_a_second(), pytest.raises(ModelError, match="it is not a regular file"):
+    with little_work(), pytest.raises(ModelError, match="it is not a regular file"):
         load_pretrained(model)
 
 
@@ -315,5 +315,5 @@ def test_a_layer_larger_than_its_weights_is_refused_at_once(model, kind, config)
     (model / "2_Layer").mkdir()
     (model / "2_Layer" / "config.json").write_text(json.dumps(config))
     save_file({"linear.weight": torch.ones(2, 2)}, model / "2_Layer" / "model.safetensors")
-    with within_a_second(), pytest.raises(ModelError, match=r"is not a (Dense|Flow) module"):
+    with little_work(), pytest.raises(ModelError, match=r"is not a (Dense|Flow) module"):
         declared_pooling(model)
