@@ -48,7 +48,7 @@ def test_rare_delays_need_many_calls():
     assert (cell.p95_ms, cell.p99_ms) == (None, None)
 
 
-def test_complaint_4_the_benchmark_ships(cli, bundle, tmp_path):
+def test_the_benchmark_ships(cli, bundle, tmp_path):
     files = tmp_path / "b.json", tmp_path / "b.png"
     result = cli("benchmark", bundle, "--threads", 1, "--variant", "fp32", "--seconds", 0.5,
                  "--lengths", 8, 64, "--batches", 1, 4, "--json", files[0],

@@ -43,7 +43,7 @@ def test_shapes_dtype_and_unit_length(encoder):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7, 32])
-def test_complaint_14_alone_equals_in_any_batch(encoder, batch_size):
+def test_alone_equals_in_any_batch(encoder, batch_size):
     together = encoder.encode(TEXTS, batch_size=batch_size)
     for text, vector in zip(TEXTS, together, strict=True):
         np.testing.assert_allclose(encoder.encode(text), vector, atol=1e-5)

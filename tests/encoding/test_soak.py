@@ -28,7 +28,7 @@ def soak():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_complaint_2_memory_is_flat_over_a_days_traffic(bundle, tmp_path):
+def test_memory_is_flat_over_a_days_traffic(bundle, tmp_path):
     if SECONDS <= 0:
         pytest.skip("MIRROR_RT_SOAK_SECONDS=0: tests/run.sh soaks beside lint and types")
     limit = 4 if SECONDS >= 60 else 8  # threads and arenas take what they keep in 15 s or so

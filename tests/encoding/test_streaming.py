@@ -172,7 +172,7 @@ print(seen, sizes[total] - sizes[total // 4])
         ),
     ],
 )
-def test_complaint_2_memory_is_flat_over_a_stream(bundle, total, window, limit):
+def test_memory_is_flat_over_a_stream(bundle, total, window, limit):
     """Growth in MB from a quarter of the stream to its end; the vectors alone have 4 and 96."""
     command = [sys.executable, "-c", COUNT_MEMORY, str(bundle), str(total), str(window)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=3600)
@@ -221,7 +221,7 @@ def slow_encoder(bundle, monkeypatch):
     return encoder
 
 
-def test_complaint_13_the_event_loop_goes_on(slow_encoder):
+def test_the_event_loop_goes_on(slow_encoder):
     async def main():
         ticks = 0
 
@@ -322,7 +322,7 @@ def test_a_cancelled_task_stops_its_work(slow_encoder):
     assert slow_encoder.batches < 50
 
 
-def test_complaint_5_a_failing_batch_is_an_error_and_the_encoder_lives(slow_encoder, monkeypatch):
+def test_a_failing_batch_is_an_error_and_the_encoder_lives(slow_encoder, monkeypatch):
     def broken(batch, *, normalize):
         raise MemoryError("no memory")
 

@@ -42,7 +42,7 @@ def stops_after_the_run(options):
         return False
 
 
-def test_complaint_1_threads_come_from_the_quota(onnxruntime, quota):
+def test_threads_come_from_the_quota(onnxruntime, quota):
     assert LoadOptions().session_options(onnxruntime).intra_op_num_threads == 2
     assert LoadOptions(threads=5).session_options(onnxruntime).intra_op_num_threads == 5
 
@@ -178,7 +178,7 @@ def test_a_run_in_flight_survives_close(bundle):
     assert session.get_inputs()
 
 
-def test_complaint_8_warmup_runs_the_shapes_of_use(bundle):
+def test_warmup_runs_the_shapes_of_use(bundle):
     encoder = Encoder.load(bundle)
     shapes = []
     run = encoder.pipeline.model.runner.run
@@ -237,7 +237,7 @@ def spoiled(bundle_copy, bundle):
     return bundle_copy
 
 
-def test_complaint_11_rows_that_are_not_finite_run_again_in_fp32(spoiled, bundle, caplog):
+def test_rows_that_are_not_finite_run_again_in_fp32(spoiled, bundle, caplog):
     encoder = Encoder.load(spoiled, variant="fp16", verify=False)
     expected = Encoder.load(bundle).encode(TEXTS)
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)

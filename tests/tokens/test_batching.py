@@ -41,7 +41,7 @@ def test_equal_lengths_fill_the_budget():
 
 
 @pytest.mark.parametrize("texts", [150, 1500])
-def test_complaint_7_under_five_percent_of_padding_on_real_texts(bundle, data, texts, rng):
+def test_under_five_percent_of_padding_on_real_texts(bundle, data, texts, rng):
     """Words, sentences and paragraphs of real text, as the encoder of a bundle splits them."""
     with (data / "sts" / "stsb-en-dev.tsv").open(encoding="utf-8") as lines:
         sentences = [row[0] for row in csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)]

@@ -91,7 +91,7 @@ def test_an_error_names_the_text(encoder):
     assert np.isnan(vectors).all(axis=1).tolist() == [False, True]
 
 
-def test_complaint_6_no_silent_truncation(bundle, caplog):
+def test_no_silent_truncation(bundle, caplog):
     encoder = Encoder.load(bundle)
     with caplog.at_level(logging.INFO, "mirror_rt"):
         for _ in range(2):

@@ -40,7 +40,7 @@ def test_the_text_after_a_run_of_white_space_is_not_lost(tokenizer):
     assert tokenized.tokens.lengths.tolist() == tokenizer(["the end"] * 2).tokens.lengths.tolist()
 
 
-def test_complaint_12_ten_megabytes_are_cut_and_reported(tokenizer):
+def test_ten_megabytes_are_cut_and_reported(tokenizer):
     """However long a string is, no more of it is tokenised than the limit needs."""
     seen = []
 

@@ -1,19 +1,7 @@
-"""What users of other encoder run times complain about, by number; each must have a test.
-
- 1 threads beyond the quota or cpuset, spinning      8 the first request is slow
- 2 memory that only grows                            9 one model a process
- 3 the CPU in silence where CUDA was asked for      10 offline loading that calls a hub
- 4 "ONNX is not faster": no benchmark that ships    11 rows that are not finite
- 5 one bad input ends the worker                    12 odd items: surrogates, None, 10 MB
- 6 silent truncation                                13 the event loop is blocked
- 7 padding                                          14 vectors that differ between batch and single
-
-Most of the tests are beside others of their subject: `grep -rn test_complaint_ tests`.
-"""
+"""An encoder in production: modest in threads, offline, honest about what runs it, and robust."""
 
 import json
 import os
-import re
 import socket
 import sys
 import threading
@@ -22,18 +10,12 @@ import numpy as np
 import pytest
 
 from mirror_rt import BundleError, Encoder, InvalidTextError, ProviderError
-from paths import TESTS
 
 TEXTS = ["the river", "a road through the old town", "rain"]
 
 
-def test_each_complaint_has_a_test():
-    tests = "".join(path.read_text("utf-8") for path in TESTS.rglob("test_*.py"))
-    assert {int(n) for n in re.findall(r"def test_complaint_(\d+)_", tests)} == set(range(1, 15))
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_complaint_1_threads_follow_the_cpuset_and_rest_between_calls(bundle, command_in_child):
+def test_threads_follow_the_cpuset_and_rest_between_calls(bundle, command_in_child):
     threads, burnt = command_in_child(
         "import os, time, onnxruntime\n"
         "from mirror_rt import Encoder\n"
@@ -55,7 +37,7 @@ def test_complaint_1_threads_follow_the_cpuset_and_rest_between_calls(bundle, co
     assert float(burnt) < 0.1
 
 
-def test_complaint_3_cuda_is_not_replaced_in_silence(bundle, monkeypatch, caplog):
+def test_cuda_is_not_replaced_in_silence(bundle, monkeypatch, caplog):
     import onnxruntime
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
@@ -67,7 +49,7 @@ def test_complaint_3_cuda_is_not_replaced_in_silence(bundle, monkeypatch, caplog
     assert "CUDAExecutionProvider" in caplog.text
 
 
-def test_complaint_5_a_bad_item_spoils_no_neighbour(bundle):
+def test_a_bad_item_spoils_no_neighbour(bundle):
     encoder = Encoder.load(bundle)
     bad = [None, b"bytes", "", "\ud800", 3.5]
     mixed = [item for pair in zip(TEXTS * 2, bad, strict=False) for item in pair]
@@ -80,7 +62,7 @@ def test_complaint_5_a_bad_item_spoils_no_neighbour(bundle):
     np.testing.assert_allclose(encoder.encode(TEXTS), vectors[0:6:2], atol=1e-5)  # it lives
 
 
-def test_complaint_9_several_models_in_a_process(bundle, bundle_copy):
+def test_several_models_in_a_process(bundle, bundle_copy):
     path = bundle_copy / "mirror.json"
     manifest = json.loads(path.read_text("utf-8"))
     manifest |= {"prompts": {"query": "the town "}, "default_prompt_name": "query"}
@@ -106,7 +88,7 @@ def test_complaint_9_several_models_in_a_process(bundle, bundle_copy):
     np.testing.assert_allclose(encoders[2].encode(TEXTS), expected[2], atol=1e-5)
 
 
-def test_complaint_10_nothing_is_asked_of_the_network(bundle, monkeypatch, tmp_path):
+def test_nothing_is_asked_of_the_network(bundle, monkeypatch, tmp_path):
     asked = []
 
     def refuse(*arguments, **_):
@@ -133,13 +115,13 @@ def test_complaint_10_nothing_is_asked_of_the_network(bundle, monkeypatch, tmp_p
         ("\ud83d", None),
     ],
 )
-def test_complaint_12_an_odd_item_is_a_clear_error(bundle, item, reason):
+def test_an_odd_item_is_a_clear_error(bundle, item, reason):
     with pytest.raises(InvalidTextError, match=f"item 1: {reason or ''}"):
         Encoder.load(bundle).encode(["a", item])
 
 
 @pytest.mark.parametrize("item", ["\0", "a\0b", "x" * 10_000_000, "\u202e", "e\u0301" * 300])
-def test_complaint_12_or_a_defined_vector(bundle, item):
+def test_or_a_defined_vector(bundle, item):
     encoder = Encoder.load(bundle)
     encoded = encoder.encode_with_info(["a", item, "b"], errors="nan")
     assert np.isfinite(encoded.embeddings[[0, 2]]).all()
