@@ -77,6 +77,11 @@ def describe_seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
+def shows_progress(show: bool | None) -> bool:
+    """Return whether a bar is shown; None if the logger `mirror_rt` is at level INFO."""
+    return logger.isEnabledFor(logging.INFO) if show is None else show
+
+
 def progress_bar(
     total: int | None,
     show: bool | None,
@@ -87,13 +92,10 @@ def progress_bar(
 ) -> ProgressBar:
     """Return a bar of `total` units (None if unknown), `initial` of which are done.
 
-    If `show` is None, the bar is shown if the logger `mirror_rt` is at level INFO. Close the bar:
-    where standard error is no terminal (or a notebook), or tqdm is not installed, a thread writes
-    its lines until then.
+    `show` is that of `shows_progress`. Close the bar: where standard error is no terminal (or a
+    notebook), or tqdm is not installed, a thread writes its lines until then.
     """
-    if show is None:
-        show = logger.isEnabledFor(logging.INFO)
-    if not show:
+    if not shows_progress(show):
         return ProgressBar(initial)
     if (sys.stderr.isatty() or "ipykernel" in sys.modules) and find_spec("tqdm") is not None:
         from tqdm import tqdm

@@ -14,7 +14,7 @@ from mirror_rt.pipeline.inputs import Inputs, as_list, check_stream
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, OnError, OnTooLong
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
-from mirror_rt.pipeline.short_text import encode_short
+from mirror_rt.progress import shows_progress
 from mirror_rt.tokens.tokenization import TokenPiece, find_invalid
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings
@@ -137,8 +137,8 @@ class BatchEncoder:
             on_too_long=on_too_long,
             errors=errors,
         )
-        if isinstance(inputs, str):
-            vector = encode_short(self.pipeline, inputs, plan, show_progress_bar)
+        if isinstance(inputs, str) and not shows_progress(show_progress_bar):
+            vector = self.pipeline.encode_one(inputs, plan)
             if vector is not None:
                 return vector
         windows = text_windows(as_list(inputs))

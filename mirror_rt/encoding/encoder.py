@@ -151,10 +151,10 @@ class Encoder(BatchEncoder):
         pipeline = self.pipeline
         plan = pipeline.plan_for_tokens(**options)
         texts = as_list(inputs)
-        tokens = pipeline.prepare(texts, plan).tokens
+        tokens = pipeline.tokenize(texts, plan).tokens
         vectors = [np.empty((0, 0), np.float32)] * len(tokens)
         for batch in pipeline.batches(tokens, plan):
-            found, _ = pipeline.run_token_vectors(tokens.take(batch))
+            found, _ = pipeline.run_token_vectors(pipeline.pad(tokens, batch))
             for row, of_tokens in zip(batch.tolist(), found, strict=True):
                 vectors[row] = of_tokens
         return vectors

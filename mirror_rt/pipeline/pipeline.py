@@ -21,9 +21,9 @@ from mirror_rt.pipeline.results import EncodedTexts, Indices, Saved, join
 from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
-from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
-from mirror_rt.tokens.tokenization import Stopped, TextTokenizer
-from mirror_rt.tokens.windows import TextWindow, in_parallel, one_ahead
+from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens, mask_and_types
+from mirror_rt.tokens.tokenization import Stopped, TextTokenizer, why_invalid
+from mirror_rt.tokens.windows import TextWindow, one_ahead, parallel_map
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Embeddings
 
@@ -71,22 +71,108 @@ class Pipeline:
             refuse_unknown("encode", options, EncodeKeywords.__annotations__)
             return EncodePlan.make(self.defaults, EncodeOptions(**options))
 
-    def prepare(
-        self, texts: list[Any], plan: EncodePlan, stop: threading.Event | None = None
+    def plan_for_tokens(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
+        """Check the options of a call for token vectors, as `plan` does.
+
+        Raises:
+            ConfigError: also if the model gives no token vectors, or `on_too_long` is `chunk`.
+        """
+        plan = self.plan(**options)
+        self.model.check_token_vectors()
+        if plan.on_too_long == "chunk":
+            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
+        return plan
+
+    def tokenize(
+        self, inputs: list[Any] | TextWindow, plan: EncodePlan, stop: threading.Event | None = None
     ) -> TokenRows:
-        """Check and tokenise the texts of one call, or take lists of token ids as they are.
+        """Tokenise a window of checked texts; or check a list of texts or of token ids first.
 
         Raises:
             InvalidTextError: a text cannot be encoded, and `plan.errors` is `"raise"`.
             ConfigError: the prompt leaves no room for text.
             Stopped: `stop` was set meanwhile.
         """
-        if texts and isinstance(texts[0], list):
-            rows = id_rows(self.tokenizer, texts)
+        if isinstance(inputs, TextWindow):
+            rows = token_rows(self.tokenizer, inputs, plan.prompt, plan.on_too_long, stop)
+        elif inputs and isinstance(inputs[0], list):
+            rows = id_rows(self.tokenizer, inputs)
         else:
-            rows = self._tokenize(TextWindow.check(0, texts), plan, stop)
-        self._report(rows, plan)
+            return self.tokenize(TextWindow.check(0, inputs), plan, stop)
+        if not rows.as_given:
+            self._report(rows, plan)
         return rows
+
+    def pad(self, tokens: RaggedTokens, rows: Indices | None = None) -> PaddedBatch:
+        """Pad rows (None for all) to `pad_to` tokens, or to the longest of them."""
+        return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
+
+    def run(
+        self,
+        batch: PaddedBatch,
+        *,
+        normalize: bool = False,
+        on_run: Callable[[PaddedBatch], object] | None = None,
+    ) -> tuple[Vectors, list[int]]:
+        """Run a batch: float32 [rows, D], and the indices of the rows that are NaN.
+
+        A row that is not finite runs again in full precision, and is all NaN if that does not help.
+        """
+        vectors = self.model.run_batch(batch, normalize=normalize)
+        if bad := _core.non_finite_rows(vectors):
+            again = PaddedBatch(*(array[bad] for array in batch))
+            exact = self.model.run_exactly(again, normalize=normalize)
+            vectors[bad] = np.nan if exact is None else exact
+            bad = _core.non_finite_rows(vectors)
+            vectors[bad] = np.nan
+        if on_run is not None:
+            on_run(batch)
+        return vectors, bad
+
+    def run_token_vectors(self, batch: PaddedBatch) -> tuple[list[Vectors], list[int]]:
+        """Run a batch: float32 [tokens, H] of each row, and the indices of non-finite ones.
+
+        The vectors of the special tokens are among them.
+        """
+        lengths = batch.attention_mask.sum(axis=1)
+        # Return copies, so that the vectors of a row do not keep those of the whole batch.
+        vectors = [
+            of_tokens[:length].astype(np.float32)
+            for of_tokens, length in zip(self.model.token_vectors(batch), lengths, strict=True)
+        ]
+        return vectors, [i for i, row in enumerate(vectors) if _core.non_finite_rows(row)]
+
+    def finish(
+        self, vectors: Vectors, rows: TokenRows, plan: EncodePlan, *, normalized: bool = False
+    ) -> EncodedTexts:
+        """Make embeddings of texts from the vectors of their rows, float32 [m, D] or cut already.
+
+        `normalized` says that `run` has normalised them if the plan asks for it. Callers with other
+        plans share the batches of a scheduler, so its vectors come as pooled.
+        """
+        if plan.normalize and not normalized:
+            vectors = normalize_rows(vectors)
+        vectors = np.ascontiguousarray(vectors[:, : plan.dimension])
+        pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
+        embeddings = self._embeddings(pooled, plan)
+        return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
+
+    def encode_one(self, text: str, plan: EncodePlan) -> Embeddings | None:
+        """Encode a short text to [D], as `encode` does; None if it is not valid, short and whole.
+
+        A run of the model leaves little of Python's code and data in the caches of the processor,
+        so each step behind it costs microseconds. A text that is one row needs few of them.
+        """
+        if self.pad_to is not None or why_invalid(text) is not None:
+            return None
+        if (ids := self.tokenizer.short_ids(plan.prompt + text)) is None:
+            return None
+        batch = PaddedBatch(np.array([ids], dtype=np.int64), *mask_and_types(len(ids)))
+        vectors, bad = self.run(batch, normalize=plan.normalize)
+        if bad and plan.errors == "raise":
+            raise NonFiniteError(bad)
+        embedding: Embeddings = self._embeddings(vectors, plan)[0]
+        return embedding
 
     def encode(
         self,
@@ -107,10 +193,9 @@ class Pipeline:
         bar = progress_bar(n, show_progress_bar)
         try:
             if len(windows) == 1:
-                rows = self._tokenize(windows[0], plan)
+                rows = self.tokenize(windows[0], plan)
                 return self._encode_rows(rows, plan, count=bar.update, stop=stop)
-            parts = self.encode_windows(windows, plan, count=bar.update, stop=stop)
-            return join(parts, n, plan)
+            return join(self.encode_windows(windows, plan, count=bar.update, stop=stop), n, plan)
         finally:
             bar.close()
 
@@ -134,7 +219,7 @@ class Pipeline:
             stop: event that, once set, ends the call with `Stopped` before the next batch.
             saved: has the vectors of batches that need not run, and is offered those that have.
         """
-        with closing(one_ahead(partial(self._tokenize, plan=plan), stream)) as tokenized:
+        with closing(one_ahead(partial(self.tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
                 yield self._encode_rows(
                     rows, plan, count=count, on_run=on_run, stop=stop, saved=saved
@@ -147,60 +232,6 @@ class Pipeline:
             lengths = np.full_like(lengths, self.pad_to)
         return plan_batches(lengths, token_budget=plan.token_budget, run_cost=self.model.run_cost)
 
-    def pad(self, tokens: RaggedTokens, rows: Indices) -> PaddedBatch:
-        """Pad the rows of a batch to `pad_to` tokens, or to the longest of them."""
-        return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
-
-    def run_tokens(self, tokens: RaggedTokens) -> tuple[Vectors, list[int]]:
-        """Run rows as one batch: float32 [rows, D] as pooled, and the indices of those of NaN."""
-        return self._run(tokens, np.arange(len(tokens)), normalize=False, on_run=None)
-
-    def plan_for_tokens(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
-        """Check the options of a call for token vectors, as `plan` does.
-
-        Raises:
-            ConfigError: also if the model gives no token vectors, or `on_too_long` is `chunk`.
-        """
-        plan = self.plan(**options)
-        self.model.check_token_vectors()
-        if plan.on_too_long == "chunk":
-            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
-        return plan
-
-    def run_token_vectors(self, tokens: RaggedTokens) -> tuple[list[Vectors], list[int]]:
-        """Run rows as one batch: float32 [tokens, H] of each, and the indices of non-finite ones.
-
-        The vectors of the special tokens are among them.
-        """
-        output = self.model.token_vectors(self.pad(tokens, np.arange(len(tokens))))
-        # Return copies, so that the vectors of a row do not keep those of the whole batch.
-        vectors = [
-            of_tokens[:length].astype(np.float32)
-            for of_tokens, length in zip(output, tokens.lengths.tolist(), strict=True)
-        ]
-        return vectors, [i for i, row in enumerate(vectors) if _core.non_finite_rows(row)]
-
-    def finish(self, vectors: Vectors, rows: TokenRows, plan: EncodePlan) -> EncodedTexts:
-        """Make embeddings of texts from the vectors of rows, float32 [m, plan.dimension]."""
-        pooled = pool_chunks(vectors, rows, normalize=plan.normalize)
-        embeddings = self.embeddings(pooled, plan)
-        return EncodedTexts(embeddings, rows.token_counts, rows.chunks, rows.truncated)
-
-    def embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
-        """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""
-        if plan.dimension < self.model.dimension:
-            vectors = vectors[:, : plan.dimension]
-            if plan.normalize:
-                vectors = normalize_rows(vectors)
-        return plan.quantizer(vectors)
-
-    def _tokenize(
-        self, window: TextWindow, plan: EncodePlan, stop: threading.Event | None = None
-    ) -> TokenRows:
-        return token_rows(
-            self.tokenizer, window, prompt=plan.prompt, on_too_long=plan.on_too_long, stop=stop
-        )
-
     def _encode_rows(
         self,
         rows: TokenRows,
@@ -212,19 +243,18 @@ class Pipeline:
         saved: Saved | None = None,
     ) -> EncodedTexts:
         """Run the rows of a window batch by batch, and put their vectors in order."""
-        self._report(rows, plan)
+        run = partial(self.run, normalize=plan.normalize, on_run=on_run)
         batches = self.batches(rows.tokens, plan)
         vectors = np.empty((len(rows.tokens), plan.dimension), np.float32)
-        is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.chunked else None
-        run = partial(self._run, rows.tokens, normalize=plan.normalize, on_run=on_run)
+        # A text counts as done with its last row, since progress is shown in texts.
+        is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.weights is not None else None
         done = saved.restore(rows.start, batches, vectors) if saved is not None else 0
-        results = in_parallel(run, batches[done:], self.model.parallel_runs)
-        try:
-            for ran, (result, bad) in enumerate(results, done + 1):
+        padded = map(partial(self.pad, rows.tokens), batches[done:])
+        with parallel_map(min(self.model.parallel_runs, len(batches) - done)) as run_each:
+            for ran, (result, bad) in enumerate(run_each(run, padded), done + 1):
                 batch = batches[ran - 1]
                 if bad and plan.errors == "raise":
-                    text = rows.text_of_rows()[batch[bad]]
-                    raise NonFiniteError(np.unique(text) + rows.start)
+                    raise NonFiniteError(rows.numbered(batch[bad]))
                 vectors[batch] = result[:, : plan.dimension]
                 if count is not None:
                     count(len(batch) if is_last is None else int(is_last[batch].sum()))
@@ -232,59 +262,33 @@ class Pipeline:
                     saved.offer(rows.start, batches[:ran], vectors)
                 if stop is not None and stop.is_set():
                     raise Stopped
-        finally:
-            results.close()  # ends its threads
         if count is not None and rows.invalid:
             count(len(rows.invalid))
-        return self.finish(vectors, rows, plan)
+        return self.finish(vectors, rows, plan, normalized=True)
 
-    def _run(
-        self,
-        tokens: RaggedTokens,
-        rows: Indices,
-        *,
-        normalize: bool,
-        on_run: Callable[[PaddedBatch], object] | None,
-    ) -> tuple[Vectors, list[int]]:
-        """Run a batch: float32 [rows, D], and the indices of the rows that are NaN."""
-        batch = self.pad(tokens, rows)
-        vectors = self.model.run_batch(batch, normalize=normalize)
-        bad = self.replace_non_finite(batch, vectors, normalize=normalize)
-        if on_run is not None:
-            on_run(batch)
-        return vectors, bad
-
-    def replace_non_finite(
-        self, batch: PaddedBatch, vectors: Vectors, *, normalize: bool
-    ) -> list[int]:
-        """Run rows that are not finite again in full precision; return those that are NaN now."""
-        rows = _core.non_finite_rows(vectors)
-        if not rows:
-            return rows
-        exact = self.model.run_exactly(PaddedBatch(*(a[rows] for a in batch)), normalize=normalize)
-        vectors[rows] = np.nan if exact is None else exact
-        bad = _core.non_finite_rows(vectors)
-        vectors[bad] = np.nan
-        return bad
+    def _embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
+        """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""
+        if plan.dimension < self.model.dimension:
+            vectors = vectors[:, : plan.dimension]
+            if plan.normalize:
+                vectors = normalize_rows(vectors)
+        return plan.quantizer(vectors)
 
     def _report(self, rows: TokenRows, plan: EncodePlan) -> None:
         """Raise an error for texts that cannot be encoded, and log what happened to long ones."""
         if rows.invalid and plan.errors == "raise":
             raise InvalidTextError(list(rows.invalid))
+        n, limit = len(rows.truncated), self.tokenizer.max_length
         if rows.invalid and plan.errors == "zero":
             message = "%d of %d texts cannot be encoded, and get vectors of zeros (said once)"
-            self._say_once(logging.WARNING, message, len(rows.invalid), rows.n)
+            self._say_once(logging.WARNING, message, len(rows.invalid), n)
         too_long = "%d of %d texts are longer than %d tokens and were"
-        if rows.cut:
-            message = f"{too_long} cut there (said once)"
-            self._say_once(
-                logging.WARNING, message, len(rows.cut), rows.n, self.tokenizer.max_length
-            )
-        if rows.chunked:
+        if cut := int(rows.truncated.sum()):
+            self._say_once(logging.WARNING, f"{too_long} cut there (said once)", cut, n, limit)
+        if rows.weights is not None:
             split = rows.chunks[rows.chunks > 1]
             message = f"{too_long} encoded in %d chunks (said once)"
-            limit, chunks = self.tokenizer.max_length, int(split.sum())
-            self._say_once(logging.INFO, message, len(split), rows.n, limit, chunks)
+            self._say_once(logging.INFO, message, len(split), n, limit, int(split.sum()))
 
     def _say_once(self, level: int, message: str, *values: int) -> None:
         with self._saying:

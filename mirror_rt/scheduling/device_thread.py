@@ -8,6 +8,8 @@ import time
 import weakref
 from collections.abc import Callable
 
+import numpy as np
+
 from mirror_rt.errors import DeadlineError, NonFiniteError
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
@@ -47,12 +49,11 @@ class DeviceThread(threading.Thread):
         batch = [text for text in batch if not text.request.over]
         if not batch:
             return
-        tokens = RaggedTokens.from_arrays([text.ids for text in batch])
-        began = time.monotonic()
-        pipeline = self._pipeline
-        run = pipeline.run_token_vectors if batch[0].request.call.of_tokens else pipeline.run_tokens
+        began, pipeline = time.monotonic(), self._pipeline
+        padded = pipeline.pad(RaggedTokens.from_arrays([text.ids for text in batch]))
+        run = pipeline.run_token_vectors if batch[0].request.call.of_tokens else pipeline.run
         try:
-            vectors, bad = run(tokens)
+            vectors, bad = run(padded)
         except Exception as error:  # noqa: BLE001 - the caller gets it, whatever it is
             self._report(batch, began, failed=True)
             if len(batch) > 1:
@@ -65,7 +66,7 @@ class DeviceThread(threading.Thread):
         for text in [batch[i] for i in bad]:
             request = text.request
             if request.call.plan.errors == "raise" and self.queue.end(request):
-                request.fail(NonFiniteError(request.rows.text_of_rows()[[text.row]]))
+                request.fail(NonFiniteError(request.rows.numbered(np.array([text.row]))))
         for request in self.queue.fill(batch, list(vectors)):
             request.succeed(pipeline.finish)
 

@@ -89,7 +89,7 @@ class Intake:
     def accept(self, call: Call, stop: threading.Event | None = None) -> Future[Any]:
         """Tokenise admitted texts and queue them; raise Stopped if `stop` is set meanwhile."""
         try:
-            rows = self._pipeline.prepare(call.texts, call.plan, stop)
+            rows = self._pipeline.tokenize(call.texts, call.plan, stop)
             dimension, pad_to = self._pipeline.model.dimension, self._pipeline.pad_to
             request = make_request(call, rows, dimension=dimension, pad_to=pad_to)
         except BaseException:

@@ -13,7 +13,6 @@ from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
-from mirror_rt.vectors.normalization import normalize_rows
 
 Finish = Callable[[Vectors, TokenRows, EncodePlan], EncodedTexts]
 
@@ -85,8 +84,8 @@ class Request:
     def succeed(self, finish: Finish) -> None:
         """Give the caller the vectors, finished as its options say.
 
-        The graph could normalise them, too. They are normalised here so that callers who want unit
-        vectors and callers who do not can share a batch.
+        They come as pooled, so that callers who want unit vectors and callers who do not can share
+        a batch.
         """
         if not self.future.set_running_or_notify_cancel():
             return
@@ -95,10 +94,7 @@ class Request:
             if isinstance(vectors, list):
                 self.future.set_result(vectors)
                 return
-            if self.call.plan.normalize:
-                vectors = normalize_rows(vectors)
-            kept = np.ascontiguousarray(vectors[:, : self.call.plan.dimension])
-            self.future.set_result(finish(kept, self.rows, self.call.plan))
+            self.future.set_result(finish(vectors, self.rows, self.call.plan))
         except Exception as error:  # noqa: BLE001 - the device's thread must go on
             self.future.set_exception(error)
 

@@ -33,110 +33,96 @@ class TokenRows(NamedTuple):
 
     Attributes:
         start: index of the first text in the input.
-        n: number of texts.
         tokens: m rows, in the order of the texts.
-        cut: indices (in the window) of the texts that were cut.
+        truncated: bool [n], whether each text was cut to fit.
         invalid: (index in the input, reason) of each text that has no row.
         text: int64 [m], index (in the window) of the text of each row; None if row i is text i.
         weights: float32 [m], number of the row's tokens that belong to the text itself; 1 for the
-            only row of a text. None if no text was split into chunks.
+            only row of a text. None if no text has several rows.
     """
 
     start: int
-    n: int
     tokens: RaggedTokens
-    cut: Sequence[int] = ()
+    truncated: npt.NDArray[np.bool_]
     invalid: Sequence[tuple[int, str]] = ()
     text: Indices | None = None
     weights: npt.NDArray[np.float32] | None = None
 
     def text_of_rows(self) -> Indices:
         """Return the index (in the window) of the text of each row: int64 [m]."""
-        return np.arange(self.n) if self.text is None else self.text
+        return np.arange(len(self.truncated)) if self.text is None else self.text
+
+    def numbered(self, rows: Indices) -> Indices:
+        """Return the index in the input of each text that has one of `rows`, ascending."""
+        return np.unique(self.text_of_rows()[rows]) + self.start
 
     @property
-    def chunked(self) -> bool:
-        """Whether a text has several rows."""
-        return self.text is not None and len(self.text) + len(self.invalid) > self.n
+    def as_given(self) -> bool:
+        """Whether every text is one row, and none was cut."""
+        return self.text is None and not self.truncated.any()
 
     @property
     def chunks(self) -> Indices:
         """The number of rows of each text: int64 [n]."""
-        if self.text is None:
-            return np.ones(self.n, dtype=np.int64)
-        return np.bincount(self.text, minlength=self.n)
+        n = len(self.truncated)
+        return np.ones(n, np.int64) if self.text is None else np.bincount(self.text, minlength=n)
 
     @property
     def token_counts(self) -> Indices:
         """The number of tokens of each text, over all its rows: int64 [n]."""
         if self.text is None:
             return self.tokens.lengths
-        counts = np.zeros(self.n, dtype=np.int64)
+        counts = np.zeros(len(self.truncated), dtype=np.int64)
         np.add.at(counts, self.text, self.tokens.lengths)
         return counts
-
-    @property
-    def truncated(self) -> npt.NDArray[np.bool_]:
-        """Whether each text was cut: bool [n]."""
-        truncated = np.zeros(self.n, dtype=np.bool_)
-        truncated[list(self.cut)] = True
-        return truncated
 
 
 def token_rows(
     tokenizer: TextTokenizer,
     window: TextWindow,
-    *,
     prompt: str,
     on_too_long: OnTooLong,
     stop: threading.Event | None = None,
 ) -> TokenRows:
     """Tokenise the checked texts of a window, with `prompt` before each.
 
-    Raises:
-        ConfigError: the prompt leaves no room for text.
-        Stopped: `stop` was set while a text was split into chunks.
+    ConfigError says that the prompt leaves no room for text, and Stopped that `stop` was set while
+    a text was split into chunks.
     """
     start, texts, invalid = window
     valid = [i for i in range(len(texts)) if i not in invalid] if invalid else range(len(texts))
-    tokens, truncated, any_empty = tokenizer(
-        [texts[i] for i in valid] if invalid else texts, prompt=prompt
-    )
-    rows = TokenRows(start, len(texts), tokens)
-    if not invalid and not any_empty and True not in truncated:
-        return rows
-    rows, refused = rows._replace(text=np.array(valid, dtype=np.int64)), dict(invalid)
-    if too_long := [i for i, cut in zip(valid, truncated, strict=True) if cut]:
+    tokens, truncated = tokenizer([texts[i] for i in valid] if invalid else texts, prompt=prompt)
+    if too_long := any(truncated):
         check_prompt(tokenizer, prompt)
-        if on_too_long == "truncate":
-            rows = rows._replace(cut=too_long)
-        elif on_too_long == "error":
-            refused |= dict.fromkeys(too_long, too_long_reason(tokenizer.max_length))
-        else:
-            huge = [i for i in too_long if len(texts[i]) > MOST_CHARACTERS]
-            refused |= {
-                i: f"it has {len(texts[i]):,} characters, more than the {MOST_CHARACTERS:,} that "
+    # In most windows every text becomes one row, and the rows are used as the tokenizer gives them.
+    if not invalid and (on_too_long == "truncate" or not too_long) and tokens.lengths.all():
+        return TokenRows(start, tokens, np.array(truncated, dtype=np.bool_))
+    # Otherwise the rows are listed anew, since a text may have none of them, or several.
+    refused, rows = dict(invalid), list[tuple[int, Ids, int]]()
+    cut = np.zeros(len(texts), dtype=np.bool_)
+    for i, (begin, end), long in zip(valid, tokens.spans(), truncated, strict=True):
+        if long and on_too_long == "chunk" and len(texts[i]) <= MOST_CHARACTERS:
+            rows += [(i, *chunk) for chunk in chunk_text(tokenizer, texts[i], prompt, stop)]
+        elif long and on_too_long == "chunk":
+            refused[i] = (
+                f"it has {len(texts[i]):,} characters, more than the {MOST_CHARACTERS:,} that "
                 "on_too_long='chunk' takes"
-                for i in huge
-            }
-            kept = [i for i in too_long if i not in huge]
-            chunks = {i: chunk_text(tokenizer, texts[i], prompt, stop) for i in kept}
-            rows = _insert_chunks(rows, chunks)
-    if any_empty:
-        empty = rows.text_of_rows()[rows.tokens.lengths == 0]
-        refused |= dict.fromkeys(empty.tolist(), "it has no tokens")
-    return _without(rows, refused) if refused else rows
-
-
-def _without(rows: TokenRows, refused: dict[int, str]) -> TokenRows:
-    """Remove the rows of texts that cannot be encoded, and list these texts as invalid."""
-    text = rows.text_of_rows()
-    kept = np.flatnonzero([i not in refused for i in text.tolist()])
-    return rows._replace(
-        tokens=rows.tokens if len(kept) == len(rows.tokens) else rows.tokens.take(kept),
-        text=text[kept],
-        weights=None if rows.weights is None else rows.weights[kept],
-        invalid=[(rows.start + i, refused[i]) for i in sorted(refused)],
+            )
+        elif long and on_too_long == "error":
+            refused[i] = too_long_reason(tokenizer.max_length)
+        elif begin == end:
+            refused[i] = "it has no tokens"
+        else:
+            rows.append((i, tokens.ids[begin:end], 1))
+            cut[i] = long
+    text, ids, weights = zip(*rows, strict=True) if rows else ((), (), ())
+    return TokenRows(
+        start,
+        RaggedTokens.from_arrays(ids),
+        cut,
+        [(start + i, refused[i]) for i in sorted(refused)],
+        np.array(text, dtype=np.int64),
+        np.array(weights, dtype=np.float32) if len(set(text)) < len(text) else None,
     )
 
 
@@ -145,10 +131,8 @@ def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
     invalid = {i: why for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))}
     kept = [i for i in range(len(sequences)) if i not in invalid]
     tokens = RaggedTokens.from_lists([sequences[i] for i in kept])
-    rows = TokenRows(0, len(sequences), tokens)
-    if not invalid:
-        return rows
-    return rows._replace(text=np.array(kept, dtype=np.int64), invalid=list(invalid.items()))
+    text = np.array(kept, dtype=np.int64) if invalid else None
+    return TokenRows(0, tokens, np.zeros(len(sequences), np.bool_), list(invalid.items()), text)
 
 
 def _unusable(tokenizer: TextTokenizer, ids: Any) -> str | None:
@@ -185,11 +169,13 @@ def chunk_text(
     Every row has the special tokens and the prompt, and is as long as the limit allows, except
     for the last one.
     """
-    parts = list(_parts(text, tokenizer.clip_characters))
+    # The tokenizer holds a large object for each token of a part, so it gets a part at a time.
+    parts = list(_split_at_spaces(text, tokenizer.clip_characters))
     before, content, after = tokenizer.framed([prompt + parts[0], *parts[1:]], stop)
     shared = 0
     if prompt:
-        # The prompt's own tokens are those before the first one that the text changes.
+        # Every row begins with the prompt. A tokenizer may join its end with the beginning of the
+        # text, so its own tokens are those before the first one that the text changes.
         alone = tokenizer.framed([prompt]).content[: len(content)]
         differs = np.flatnonzero(alone != content[: len(alone)])
         shared = int(differs[0]) if len(differs) else len(alone)
@@ -210,13 +196,12 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
         rows: the rows that the vectors were computed from.
         normalize: whether to give the means unit length again.
     """
-    if rows.text is None or not (rows.chunked or rows.invalid):
+    if rows.text is None:
         return vectors
-    pooled = np.full((rows.n, vectors.shape[1]), np.nan, dtype=np.float32)
+    pooled = np.full((len(rows.truncated), vectors.shape[1]), np.nan, dtype=np.float32)
     pooled[rows.text] = vectors
-    if not rows.chunked:
+    if rows.weights is None:
         return pooled
-    assert rows.weights is not None
     first = np.flatnonzero(np.diff(rows.text, prepend=-1))
     ends = np.append(first[1:], len(vectors))
     for begin, end in zip(first, ends, strict=True):
@@ -226,24 +211,13 @@ def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vector
     return pooled
 
 
-def _insert_chunks(rows: TokenRows, chunks: dict[int, list[tuple[Ids, int]]]) -> TokenRows:
-    """Replace the row of each text in `chunks` by its chunks."""
-    made: list[tuple[int, Ids, int]] = []
-    for i, (begin, end) in zip(rows.text_of_rows().tolist(), rows.tokens.spans(), strict=True):
-        own = chunks.get(i, [(rows.tokens.ids[begin:end], 1)])
-        made += [(i, ids, weight) for ids, weight in own]
-    return rows._replace(
-        tokens=RaggedTokens.from_arrays([ids for _, ids, _ in made]),
-        text=np.array([i for i, _, _ in made], dtype=np.int64),
-        weights=np.array([weight for _, _, weight in made], dtype=np.float32),
-    )
-
-
-def _parts(text: str, size: int) -> Iterator[str]:
+def _split_at_spaces(text: str, size: int) -> Iterator[str]:
     """Cut a text into parts of at most `size` characters, at white space if there is some."""
     begin = 0
     while len(text) - begin > size:
         end = begin + size
+        # A cut within a word would give other tokens than the whole text. The search goes back
+        # half a part at most, so that no part is tiny and the whole text is read twice at most.
         space = max(text.rfind(mark, begin + size // 2, end) for mark in (" ", "\n"))
         end = space if space > 0 else end
         yield text[begin:end]

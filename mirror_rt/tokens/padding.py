@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,6 +20,14 @@ class PaddedBatch(NamedTuple):
     input_ids: npt.NDArray[np.int64]
     attention_mask: npt.NDArray[np.int64]
     token_type_ids: npt.NDArray[np.int64]
+
+
+@lru_cache(maxsize=64)
+def mask_and_types(length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the attention mask and the token types, int64 [1, length], of a row by itself."""
+    mask, types = np.ones((1, length), np.int64), np.zeros((1, length), np.int64)
+    mask.flags.writeable = types.flags.writeable = False
+    return mask, types
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,15 @@ class RaggedTokens:
         return self.offsets[1:] - self.offsets[:-1]
 
     def pad(
-        self, rows: npt.NDArray[np.int64], *, pad_id: int, length: int | None = None
+        self, rows: npt.NDArray[np.int64] | None, *, pad_id: int, length: int | None = None
     ) -> PaddedBatch:
-        """Right-pad the sequences `rows` (int64 [B]) to `length`, or to the longest of them.
+        """Right-pad the sequences `rows` (int64 [B]; None for all) to `length`, or the longest.
 
         Raises:
             IndexError: a row is outside 0 .. n - 1.
             ValueError: `length` is shorter than one of the rows.
         """
+        rows = np.arange(len(self)) if rows is None else rows
         arrays = _core.pad_rows(
             self.ids, self.offsets, rows, pad_id=pad_id, length=-1 if length is None else length
         )

@@ -75,12 +75,10 @@ class TokenizedTexts(NamedTuple):
     Attributes:
         tokens: n ragged sequences of at most `max_length` ids.
         truncated: for each text, whether it was cut to fit.
-        any_empty: whether a text has no tokens at all.
     """
 
     tokens: RaggedTokens
     truncated: list[bool]
-    any_empty: bool
 
 
 class Framed(NamedTuple):
@@ -205,8 +203,8 @@ class TextTokenizer:
                 if len(text) > clip and not truncated[i]:
                     encodings[i] = self._encode([prompt + text[:second]])[0]
                     truncated[i] = bool(encodings[i].overflowing) or len(text) > second
-        ids = list(map(_IDS, encodings))
-        return TokenizedTexts(RaggedTokens.from_lists(ids), truncated, not all(ids))
+        tokens = RaggedTokens.from_lists(list(map(_IDS, encodings)))
+        return TokenizedTexts(tokens, truncated)
 
     @property
     def vocabulary_size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
@@ -93,30 +94,32 @@ def one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Generator[R, No
         yield pending.result()
 
 
-def in_parallel(
-    function: Callable[[T], R], items: Sequence[T], workers: int
-) -> Generator[R, None, None]:
-    """Yield `function(item)` for every item, in order; compute `workers` of them at a time.
+@contextlib.contextmanager
+def parallel_map(
+    workers: int,
+) -> Iterator[Callable[[Callable[[T], R], Iterable[T]], Iterator[R]]]:
+    """Give the block a `map` that computes `workers` items at a time, and yields them in order.
 
-    With one worker, or for a single item, no thread is started. If one item fails, those that have
-    not begun are cancelled.
+    One worker is the block's own thread. When the block ends, what has not begun is cancelled.
     """
-    if workers == 1 or len(items) < 2:
-        yield from map(function, items)
+    if workers < 2:
+        yield map
         return
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    pending: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(workers, thread_name_prefix="mirror_rt-run") as pool:
-        try:
-            for item in items:
-                pending.append(pool.submit(function, item))
-                # Submit twice as many as can run, so that no worker idles while the oldest runs.
-                if len(pending) > 2 * workers:
-                    yield pending.popleft().result()
-            while pending:
+    def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        pending: deque[Future[R]] = deque()
+        for item in items:
+            pending.append(pool.submit(function, item))
+            # Submit twice as many as can run, so that no worker idles while the oldest runs.
+            if len(pending) > 2 * workers:
                 yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+        while pending:
+            yield pending.popleft().result()
+
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="mirror_rt-run")
+    try:
+        yield map_in_threads
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -26,20 +26,20 @@ class FrameCounter:
     def run(self, *arguments):
         frame = sys._getframe(1)
         self.frames = []
-        while frame is not None and frame.f_code.co_name != "test_at_most_seven_frames":
+        while frame is not None and frame.f_code.co_name != "test_at_most_six_frames":
             self.frames.append(frame.f_code.co_qualname)
             frame = frame.f_back
         return self._session.run(*arguments)
 
 
 @pytest.mark.parametrize("inputs", ["short text", ["two", "texts"], ["word " * 9] * 300])
-def test_at_most_seven_frames(encoder, inputs):
+def test_at_most_six_frames(encoder, inputs):
     graph = encoder.pipeline.model.runner
     graph._session = counter = FrameCounter(graph._session)
     encoder.encode(inputs)
     assert counter.frames[0] == "GraphSession.run"
     assert counter.frames[-1] == "BatchEncoder.encode"
-    assert len(counter.frames) <= 7, counter.frames
+    assert len(counter.frames) <= 6, counter.frames
 
 
 def test_a_text_is_checked_once(encoder, monkeypatch):
@@ -123,6 +123,6 @@ def test_a_text_of_few_characters_and_many_tokens_is_reported_as_cut(encoder, ca
 
 
 def test_what_the_scheduler_needs_is_no_member_of_an_encoder(encoder):
-    internal = {"prepare", "run_tokens", "finish", "job", "plan", "pad_to", "run_cost",
+    internal = {"run", "finish", "job", "plan", "pad_to", "run_cost",
                 "parallel_runs", "prepare_concurrent_runs"}  # fmt: skip
     assert not internal & set(dir(encoder))

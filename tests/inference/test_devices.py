@@ -14,7 +14,7 @@ from mirror_rt.inference.devices import with_options
 from mirror_rt.inference.providers import CPU, CUDA
 from mirror_rt.inference.replicas import Replicas
 from mirror_rt.inference.shared_libraries import nvidia_cards
-from mirror_rt.tokens.windows import in_parallel
+from mirror_rt.tokens.windows import parallel_map
 
 TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word", "river " * 100] * 8
 
@@ -118,10 +118,12 @@ def test_options_of_cards_are_errors_on_the_cpu(bundle, options):
         assert encoder.devices == ["cpu"]
 
 
-def test_in_parallel_keeps_the_order_and_stops_at_an_error():
-    assert list(in_parallel(lambda i: i * i, range(50), 4)) == [i * i for i in range(50)]
-    assert list(in_parallel(str, [], 4)) == []
-    ((_, thread),) = in_parallel(lambda i: (i, threading.current_thread()), [1], 4)
+def test_parallel_map_keeps_the_order_and_stops_at_an_error():
+    with parallel_map(4) as run_each:
+        assert list(run_each(lambda i: i * i, range(50))) == [i * i for i in range(50)]
+        assert list(run_each(str, [])) == []
+    with parallel_map(1) as run_each:
+        ((_, thread),) = run_each(lambda i: (i, threading.current_thread()), [1])
     assert thread is threading.current_thread()
     done = []
 
@@ -130,8 +132,8 @@ def test_in_parallel_keeps_the_order_and_stops_at_an_error():
             raise ValueError("broken")
         done.append(i)
 
-    with pytest.raises(ValueError, match="broken"):
-        list(in_parallel(work, range(1000), 2))
+    with pytest.raises(ValueError, match="broken"), parallel_map(2) as run_each:
+        list(run_each(work, range(1000)))
     assert len(done) < 20
     assert not [t for t in threading.enumerate() if t.name.startswith("mirror_rt-run")]
 
@@ -233,7 +235,7 @@ def test_an_error_in_a_captured_shape_is_named(captured):
     from mirror_rt.tokens.padding import RaggedTokens
 
     with pytest.raises(BundleError, match="failed on cuda:0 on 1 texts of 3 tokens"):
-        captured.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]))
+        captured.pipeline.run(captured.pipeline.pad(RaggedTokens.from_lists([[2, 10**6, 3]])))
     assert captured.encode("a").shape == (32,)
 
 

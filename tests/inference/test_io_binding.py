@@ -138,6 +138,6 @@ def test_a_failed_bound_run_names_the_card_and_leaves_no_buffers(bundle, cards):
 
     encoder = Encoder.load(bundle, devices=[2])
     with pytest.raises(BundleError, match="failed on cuda:2 on 1 texts of 3 tokens"):
-        encoder.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]))
+        encoder.pipeline.run(encoder.pipeline.pad(RaggedTokens.from_lists([[2, 10**6, 3]])))
     assert not encoder.pipeline.model.runner._bound._free
     assert encoder.encode("a").shape == (32,)

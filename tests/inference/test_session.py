@@ -270,7 +270,7 @@ def test_where_fp32_fails_too_that_text_alone_fails(spoiled, bundle):
 def test_an_error_of_onnxruntime_is_a_bundle_error(bundle):
     encoder = Encoder.load(bundle)
     with pytest.raises(BundleError, match="failed on 1 texts of 3 tokens"):
-        encoder.pipeline.run_tokens(RaggedTokens.from_lists([[2, 10**6, 3]]))
+        encoder.pipeline.run(encoder.pipeline.pad(RaggedTokens.from_lists([[2, 10**6, 3]])))
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads /proc/self/smaps")

@@ -228,7 +228,7 @@ class ModelService:
             with renumbered(piece):
                 async with self._turn(len(pieces)):
                     chosen = list(items[piece.start : piece.stop])
-                    work = partial(pipeline.prepare, chosen, plan)
+                    work = partial(pipeline.tokenize, chosen, plan)
                     rows = await self.scheduler.in_tokenizer(work)
             found += [rows.tokens.ids[begin:end] for begin, end in rows.tokens.spans()]
         return found
