@@ -39,7 +39,7 @@ class CharacterTokenizer:
     def __call__(self, texts, *, prompt=""):
         self.threads.add(threading.current_thread())
         ids = [[ord(character) for character in prompt + text] for text in texts]
-        return TokenizedTexts(RaggedTokens.from_lists(ids), [False] * len(texts), not all(ids))
+        return TokenizedTexts(RaggedTokens.from_lists(ids), [False] * len(texts))
 
 
 class StepModel(PooledModel):

@@ -212,7 +212,7 @@ def test_an_error_that_nobody_foresaw(make, encoder, monkeypatch, caplog):
     def fail(*_, **__):
         raise KeyError("secret")
 
-    monkeypatch.setattr(encoder.pipeline, "prepare", fail)
+    monkeypatch.setattr(encoder.pipeline, "tokenize", fail)
     status, answer = run(_one(app, "/embed", {"inputs": "a"}))
     assert (status, answer["error"]) == (500, "an error of the server's own; its log has more")
     assert "KeyError at fail:" in caplog.text
