@@ -15,6 +15,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.vectors.quantization import Embeddings
 
@@ -262,4 +263,4 @@ def _one(text: Any) -> str:
 def _several(texts: Iterable[str]) -> list[str]:
     if isinstance(texts, str):
         raise ConfigError(f"expected a list of texts, got one: {texts[:40]!r}")
-    return list(texts)
+    return as_list(texts)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
 from mirror_rt.errors import ConfigError, importing
+from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.vectors.quantization import Embeddings
 
 with importing("qdrant_client", extra="qdrant", purpose="mirror_rt.adapters.qdrant"):
@@ -73,7 +74,7 @@ class MirrorEmbedder:
             ConfigError: there are not as many ids or payloads as texts.
             InvalidTextError: a text cannot be encoded.
         """
-        texts = list(texts)
+        texts = as_list(texts)
         return _points(texts, ids, payloads, self._lazy.documents(texts))
 
     async def apoints(
@@ -84,7 +85,7 @@ class MirrorEmbedder:
         payloads: Iterable[Mapping[str, Any]] | None = None,
     ) -> list[PointStruct]:
         """Do the same as `points` without blocking the event loop, for `AsyncQdrantClient`."""
-        texts = list(texts)
+        texts = as_list(texts)
         return _points(texts, ids, payloads, await self._lazy.adocuments(texts))
 
     def query(self, text: str) -> list[float]:

@@ -17,6 +17,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.keywords import refuse_unknown
+from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.prompts import QUERY_NAMES, Prompts
 from mirror_rt.vectors.normalization import normalize_rows
@@ -167,7 +168,7 @@ class SentenceTransformer(ModelProperties):
         self._check_device(device)
         refuse_unknown("encode", kwargs, EncodeKeywords.__annotations__)
         one = isinstance(inputs, str)
-        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        texts = as_list(inputs)
         options: EncodeKeywords = {**kwargs, "batch_size": batch_size}  # type: ignore[typeddict-item]
         options |= {"prompt_name": prompt_name, "prompt": prompt}
         if output_value != "sentence_embedding":
