@@ -16,7 +16,7 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 
-from mirror_rt.bulk.records import iter_records, windows
+from mirror_rt.bulk.records import iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
 from mirror_rt.cpus import available_cpus
 from mirror_rt.inference.load_options import LoadOptions
@@ -39,9 +39,9 @@ def run(arguments, stream, processes, threads):
     results = encode_windows(
         spec, islice(cycle(stream), count), processes=processes, report_counter=lambda _: None
     )
-    for number, result in enumerate(results, 1):
+    for number, vectors in enumerate(results, 1):
         if began:
-            texts += len(result.vectors)
+            texts += len(vectors)
         if number == processes:
             began = time.perf_counter()
         if number == count:
@@ -62,7 +62,8 @@ def main():
     parser.add_argument("--windows", type=int, default=4, help="measured, of each process")
     parser.add_argument("--window", type=int, default=256, help="texts of a window")
     arguments = parser.parse_args()
-    stream = list(windows(iter_records(arguments.texts, "text", None), arguments.window))
+    rows = iter_records(arguments.texts, "text", None)
+    stream = list(record_windows(rows, arguments.window, 2_000_000))
     cpus = available_cpus()
     splits = [(n, cpus // n) for n in range(1, cpus + 1) if cpus % n == 0]
     rates, memory = {split: [] for split in splits}, {}

@@ -44,9 +44,11 @@ KINDS = ("mirror-rt", *_UVICORN, "hypercorn", "granian")
 
 def serve(kind: str, bundle: str, port: int) -> None:
     """Serve until killed, with the limits that the corpus expects if the server has them."""
+    from mirror_rt.inference.load_options import LoadOptions
     from mirror_rt.server import ServerConfig, create_app
 
-    config = ServerConfig(api_keys=(KEY,), body_timeout=1, max_body_bytes=1_000_000, threads=1)
+    config = ServerConfig(api_keys=(KEY,), body_timeout=1, max_body_bytes=1_000_000,
+                          load=LoadOptions(threads=1))  # fmt: skip
     app = create_app(bundle, config)
     if kind == "hypercorn":
         _serve_hypercorn(app, port)

@@ -17,11 +17,7 @@ def load_plugins(group: str) -> Iterator[Any]:
 
 
 def load_plugin(group: str, name: str, *, purpose: str) -> Any:
-    """Load the object that is registered under a name in a group of entry points.
-
-    Raises:
-        MissingDependencyError: nothing has that name, or it needs a package that is not installed.
-    """
+    """Load the object that is registered under a name in a group of entry points."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=group, name=name):

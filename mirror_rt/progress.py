@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +15,24 @@ SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_ON_A_TERMINAL = 0.2
 
 logger = logging.getLogger("mirror_rt")
+
+
+@contextlib.contextmanager
+def repeatedly(function: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call a function every so many seconds, in a thread, until the block ends."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            function()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class ProgressBar:
@@ -47,16 +65,15 @@ class _Lines(ProgressBar):
         super().__init__(done)
         self._total, self._unit, self._desc, self._first = total, unit, desc, done
         self._began = time.monotonic()
-        self._over = threading.Event()
-        threading.Thread(target=self._write_lines, daemon=True).start()
+        self._writing = contextlib.ExitStack()
+        self._writing.enter_context(repeatedly(self._write, SECONDS_BETWEEN_LINES))
 
     def close(self) -> None:
-        self._over.set()
+        self._writing.close()
 
-    def _write_lines(self) -> None:
-        while not self._over.wait(SECONDS_BETWEEN_LINES):
-            sys.stderr.write(self._line() + "\n")
-            sys.stderr.flush()
+    def _write(self) -> None:
+        sys.stderr.write(self._line() + "\n")
+        sys.stderr.flush()
 
     def _line(self) -> str:
         seconds, fresh = time.monotonic() - self._began, self.n - self._first
@@ -112,26 +129,21 @@ def transfer_progress(doing: str, folder: Path | None = None) -> Iterator[None]:
     A terminal has one line that changes and then disappears; elsewhere a line comes every ten
     seconds. It has the bytes that have come into `folder` since the start, if one is given.
     """
-    terminal, over = sys.stderr.isatty(), threading.Event()
-    interval = _SECONDS_ON_A_TERMINAL if terminal else SECONDS_BETWEEN_LINES
+    terminal = sys.stderr.isatty()
     began, before = time.monotonic(), _size(folder)
 
     def show() -> None:
-        while not over.wait(interval):
-            parts = [describe_seconds(time.monotonic() - began)]
-            if folder is not None:
-                parts.insert(0, f"{(_size(folder) - before) / 1e6:.0f} MB")
-            line = f"{doing}: {', '.join(parts)} so far"
-            sys.stderr.write(f"\r{line}" if terminal else f"{line}\n")
-            sys.stderr.flush()
+        parts = [describe_seconds(time.monotonic() - began)]
+        if folder is not None:
+            parts.insert(0, f"{(_size(folder) - before) / 1e6:.0f} MB")
+        line = f"{doing}: {', '.join(parts)} so far"
+        sys.stderr.write(f"\r{line}" if terminal else f"{line}\n")
+        sys.stderr.flush()
 
-    thread = threading.Thread(target=show, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeatedly(show, _SECONDS_ON_A_TERMINAL if terminal else SECONDS_BETWEEN_LINES):
+            yield
     finally:
-        over.set()
-        thread.join()
         if terminal:
             sys.stderr.write("\r\033[K")  # the line has done its work
             sys.stderr.flush()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirror_rt.adapters.lazy import LazyEncoder
+from mirror_rt.adapters.lazy import LazyEncoder, check_names
 from mirror_rt.errors import ConfigError, importing
 
 with importing("daft", extra="daft", purpose="mirror_rt.adapters.daft"):
@@ -66,9 +66,7 @@ class MirrorProvider(Provider):
         """
         if model is None:
             raise ConfigError("model must be the path or hub name of a bundle, got None")
-        for name in options:
-            if name not in _OF_DAFT:
-                raise ConfigError(f"no option {name!r}, there are {', '.join(_OF_DAFT)}")
+        check_names("", options, _OF_DAFT)
         kept = {} if dimensions is None else {"truncate_dim": dimensions}
         lazy = LazyEncoder(model, self._model_kwargs, self._encode_kwargs | kept)
         return MirrorEmbedderDescriptor(lazy, {"batch_size": _BATCH_SIZE} | options)

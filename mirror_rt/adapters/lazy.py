@@ -19,9 +19,6 @@ from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.vectors.quantization import Embeddings
 
-_ENCODE_OPTIONS = EncodeKeywords.__annotations__
-_LOAD_OPTIONS = LoadKeywords.__annotations__
-
 # Adapters of one model share an encoder: libraries copy, clone and unpickle adapters freely.
 _loaded: WeakValueDictionary[str, Encoder] = WeakValueDictionary()
 _loading = threading.Lock()
@@ -80,8 +77,8 @@ class LazyEncoder:
         self.model = model
         self.model_kwargs = dict(model_kwargs or {})
         self.encode_kwargs = dict(encode_kwargs or {})
-        _check_names("model_kwargs", self.model_kwargs, _LOAD_OPTIONS)
-        _check_names("encode_kwargs", self.encode_kwargs, _ENCODE_OPTIONS)
+        check_names("model_kwargs: ", self.model_kwargs, LoadKeywords.__annotations__)
+        check_names("encode_kwargs: ", self.encode_kwargs, EncodeKeywords.__annotations__)
         self._encoder: TextEncoder | None = None
         if not isinstance(model, str | Path):
             if not hasattr(model, "encode_query"):
@@ -101,11 +98,7 @@ class LazyEncoder:
 
     @property
     def local_encoder(self) -> Encoder:
-        """Return the encoder, which must run in this process: not a `Client`.
-
-        Raises:
-            ConfigError: it does not.
-        """
+        """Return the encoder, which must run in this process: not a `Client`."""
         if not isinstance(self.encoder, Encoder):
             raise ConfigError(f"model must be the path or hub name of a bundle, got {self.model!r}")
         return self.encoder
@@ -130,11 +123,7 @@ class LazyEncoder:
         return -(-dimension // 8) if packed else dimension
 
     def config(self) -> dict[str, Any]:
-        """Return the arguments that make an equal object, with the model by name.
-
-        Raises:
-            ConfigError: the object was made of an encoder that has no folder.
-        """
+        """Return the arguments that make an equal object, with the model by name."""
         if isinstance(self.model, Encoder):
             model_kwargs = dict(self.model.load_options)
         elif isinstance(self.model, str | Path):
@@ -190,11 +179,7 @@ class LazyEncoder:
 
 
 class Adapter:
-    """The base of adapters whose arguments are those of `LazyEncoder`.
-
-    Raises:
-        MirrorError: the model cannot be loaded.
-    """
+    """The base of adapters whose arguments are those of `LazyEncoder`."""
 
     _loads_at_once = True  # so that an error comes now, not at the first query
 
@@ -206,13 +191,29 @@ class Adapter:
         encode_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
+        self._check()
         if self._loads_at_once:
             self._lazy.load()
+
+    def _check(self) -> None:
+        """Raise ConfigError for what the library cannot take, before the model is loaded."""
 
 
 @dataclass(eq=False, repr=False)
 class TableAdapter:
-    """The base of adapters that add a column of vectors to the tables of an engine."""
+    """The base of adapters that add a column of vectors to the tables of an engine.
+
+    Args:
+        model: path (on every machine) or hub name of a bundle.
+        text_column: column of the texts.
+        vector_column: column of the vectors.
+        columns: columns to keep; None for all.
+        model_kwargs: options of `Encoder.load`.
+        encode_kwargs: options of `Encoder.encode`.
+
+    Raises:
+        ConfigError: an option is unknown or has an unusable value.
+    """
 
     model: str | Path
     _: KW_ONLY
@@ -248,10 +249,11 @@ def _load(model: str, options: dict[str, Any]) -> Encoder:
     return encoder
 
 
-def _check_names(what: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+def check_names(what: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise ConfigError for the first option that is not known; `what` begins its message."""
     for name in options:
         if name not in known:
-            raise ConfigError(f"{what}: no option {name!r}, there are {', '.join(known)}")
+            raise ConfigError(f"{what}no option {name!r}, there are {', '.join(known)}")
 
 
 def _one(text: Any) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
+from mirror_rt.adapters.lazy import Adapter
 from mirror_rt.errors import ConfigError, importing
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.vectors.quantization import Embeddings
@@ -18,7 +17,7 @@ with importing("qdrant_client", extra="qdrant", purpose="mirror_rt.adapters.qdra
 _DATATYPES = {"float32": Datatype.FLOAT32, "float16": Datatype.FLOAT16}
 
 
-class MirrorEmbedder:
+class MirrorEmbedder(Adapter):
     """Make arguments for the methods of `QdrantClient`; its own are those of `LazyEncoder`.
 
         client.create_collection("texts", vectors_config=embedder.vector_params())
@@ -31,21 +30,13 @@ class MirrorEmbedder:
         MirrorError: the model cannot be loaded.
     """
 
-    def __init__(
-        self,
-        model: str | Path | TextEncoder,
-        *,
-        model_kwargs: Mapping[str, Any] | None = None,
-        encode_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._lazy = LazyEncoder(model, model_kwargs, encode_kwargs)
+    def _check(self) -> None:
         self._precision = self._lazy.encode_kwargs.get("precision", "float32")
         if self._precision not in _DATATYPES:
             raise ConfigError(
                 f"precision must be float32 or float16 for Qdrant, got {self._precision!r}: it "
                 "quantises by itself (quantization_config of create_collection)"
             )
-        self._lazy.load()  # so that an error comes now, not at the first query
 
     def vector_params(self, distance: Distance = Distance.COSINE, **options: Any) -> VectorParams:
         """Return the `vectors_config` of a collection; options are those of `VectorParams`."""

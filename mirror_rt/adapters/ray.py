@@ -26,18 +26,10 @@ class MirrorEmbedder(TableAdapter):
         )
 
     The `num_cpus` of an actor are the threads of its encoder, and its `num_gpus` the cards; options
-    in `model_kwargs` have precedence. A text that cannot be encoded has a null.
-
-    Args:
-        model: path (on every machine) or hub name of a bundle.
-        text_column: column of the texts.
-        vector_column: column of the vectors, a list of fixed size.
-        columns: columns to keep; None for all.
-        model_kwargs: options of `Encoder.load`.
-        encode_kwargs: options of `Encoder.encode`.
+    in `model_kwargs` have precedence. A vector is a list of fixed size; a text that cannot be
+    encoded has a null. The arguments are those of `TableAdapter`.
 
     Raises:
-        ConfigError: an option is unknown or has an unusable value.
         MirrorError: the model cannot be loaded.
     """
 

@@ -52,12 +52,7 @@ class ClusterOptions:
 
 @contextlib.contextmanager
 def connected(options: ClusterOptions) -> Iterator[None]:
-    """Connect to a cluster, or start one on this machine, while the block runs.
-
-    Raises:
-        MissingDependencyError: Ray is not installed.
-        ProcessGroupError: the cluster cannot be reached, or gives the work up.
-    """
+    """Connect to a cluster, or start one on this machine, while the block runs."""
     ray = require("ray", extra="ray", purpose="--engine ray")
     began = not ray.is_initialized()
     try:

@@ -44,17 +44,8 @@ class MirrorEmbedder(TableAdapter):
     cannot be encoded has a null. `spark.sql.execution.arrow.maxRecordsPerBatch` is the number of
     texts that are sorted by length together; some thousand are best.
 
-    Args:
-        model: path (on every machine) or hub name of a bundle.
-        text_column: column of the texts.
-        vector_column: column of the vectors: an array of float, byte (`int8`, `binary`) or short
-            (`uint8`, `ubinary`), by the precision.
-        columns: columns to keep; None for all.
-        model_kwargs: options of `Encoder.load`.
-        encode_kwargs: options of `Encoder.encode`.
-
-    Raises:
-        ConfigError: an option is unknown.
+    The arguments are those of `TableAdapter`. A vector is an array of float, byte (`int8`,
+    `binary`) or short (`uint8`, `ubinary`), by the precision.
     """
 
     def transform(self, frame: DataFrame) -> DataFrame:

@@ -1,8 +1,8 @@
 """Encode files of any size into files of vectors, resumably: see docs/guides/bulk.md."""
 
 from mirror_rt.bulk.dataset import DatasetReport, encode_dataset, merge_manifest
-from mirror_rt.bulk.dataset_config import DatasetConfig
-from mirror_rt.bulk.run import BulkConfig, BulkReport, encode_file
+from mirror_rt.bulk.options import BulkConfig, DatasetConfig
+from mirror_rt.bulk.run import BulkReport, encode_file
 
 __all__ = [
     "BulkConfig",

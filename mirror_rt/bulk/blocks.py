@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from mirror_rt.errors import ConfigError, DataError, require
+from mirror_rt.errors import DataError, require
+from mirror_rt.io.arrow import open_parquet
 from mirror_rt.io.storage import Folder, StoredFile, find_files
 from mirror_rt.io.text import column_indices, iter_csv_rows, iter_lines, iter_objects
 from mirror_rt.schema import is_unicode
@@ -48,27 +49,10 @@ def find_blocks(where: str, *, outside: Folder) -> list[Block]:
     """Return the blocks of the files at a path, pattern or address, in order of their names.
 
     Files in the folder `outside`, which is that of the output, do not count.
-
-    Raises:
-        DataError: there are no such files, or one with the suffix .parquet is not Parquet.
     """
     files = find_files(where, _SUFFIXES, outside=outside)
     with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as pool:
         return [block for blocks in pool.map(_blocks_of, files) for block in blocks]
-
-
-def parse_shard(shard: str | None) -> tuple[int, int]:
-    """Return i and n of the text "i/n", and 0 and 1 for None.
-
-    Raises:
-        ConfigError: it is not of this form, or i is not in 0 .. n - 1.
-    """
-    if shard is None:
-        return 0, 1
-    index, _, count = shard.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise ConfigError(f"shard must be I/N with I in 0 .. N-1, such as 0/4, got {shard!r}")
-    return int(index), int(count)
 
 
 def read_block(block: Block, text: str, columns: Sequence[str] | None, rows: int) -> Iterator[Any]:
@@ -80,8 +64,7 @@ def read_block(block: Block, text: str, columns: Sequence[str] | None, rows: int
         columns: further columns to read; None for all.
         rows: most rows of a batch.
 
-    Raises:
-        DataError: the file is damaged, lacks a column, or its values have no common type.
+    DataError says that the file is damaged, lacks a column, or has values without a common type.
     """
     pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
     wanted = None if columns is None else list(dict.fromkeys([text, *columns]))
@@ -105,20 +88,6 @@ def _blocks_of(file: StoredFile) -> list[Block]:
         return [Block(file, 0, None)]
     metadata = open_parquet(file).metadata
     return [Block(file, i, metadata.row_group(i).num_rows) for i in range(metadata.num_row_groups)]
-
-
-def open_parquet(file: StoredFile, **options: Any) -> Any:
-    """Open a Parquet file and read its footer: a `pyarrow.parquet.ParquetFile`.
-
-    Raises:
-        DataError: the file is not Parquet, or is damaged or gone.
-    """
-    pyarrow = require("pyarrow", extra="tables", purpose="Parquet")
-    parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")
-    try:
-        return parquet.ParquetFile(file.open_arrow(), **options)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{file} is not a whole Parquet file: {error}") from error
 
 
 def _read_row_group(block: Block, text: str, wanted: list[str] | None, rows: int) -> Iterator[Any]:

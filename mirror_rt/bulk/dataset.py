@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirror_rt.adapters.ray_cluster import connected
-from mirror_rt.bulk.blocks import Block, find_blocks, parse_shard
-from mirror_rt.bulk.dataset_config import DatasetConfig, make_writer, plan_of
+from mirror_rt.bulk.blocks import Block, find_blocks
 from mirror_rt.bulk.manifest import (
     open_output,
     read_plan,
@@ -22,8 +21,9 @@ from mirror_rt.bulk.manifest import (
     whole_parts,
     write_manifest,
 )
-from mirror_rt.bulk.parts import digest_of_plan
-from mirror_rt.bulk.plan import find_bundle, refuse_other_plan
+from mirror_rt.bulk.options import DatasetConfig, parse_shard
+from mirror_rt.bulk.parts import PartWriter, digest_of_plan
+from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
 from mirror_rt.bulk.progress import Progress
 from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.errors import OutputExistsError
@@ -73,7 +73,7 @@ def encode_dataset(config: DatasetConfig) -> DatasetReport:
         ProcessGroupError: the engine cannot be reached, or gives the job up.
     """
     if config.engine is None:
-        return _encode(config, plan_of(config), _encode_here)
+        return _encode(config, dataset_plan(config), _encode_here)
     from mirror_rt.bulk import ray_engine
 
     with connected(config):
@@ -93,7 +93,12 @@ def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> Dat
             f"{output} holds {len(parts)} of the {len(mine)} parts: go on with --resume"
         )
     resumed, todo = _rows(parts), [block for block in mine if block.part not in parts]
-    with _progress(config, mine, parts) as progress, _told_how_to_resume(output, parts):
+    known = [block.rows for block in mine]
+    total = None if None in known else sum(filter(None, known))
+    with (
+        Progress(config.show_progress_bar, total, resumed) as progress,
+        _told_how_to_resume(output, parts),
+    ):
         if todo:
             remove_manifest(output)
             for block, record in engine(config, todo, job, progress):
@@ -126,18 +131,10 @@ def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
 def _encode_here(
     config: DatasetConfig, todo: list[Block], job: str, progress: Progress
 ) -> Iterator[tuple[Block, dict[str, Any]]]:
-    writer = make_writer(config, job)
+    writer = PartWriter.open(config, job)
     progress.use(progress.counter)  # the time of loading does not count
     for block in todo:
         yield block, writer.write(block, on_run=progress.counter.add_batch)
-
-
-def _progress(
-    config: DatasetConfig, mine: list[Block], parts: Mapping[str, dict[str, Any]]
-) -> Progress:
-    rows = [block.rows for block in mine]
-    total = None if None in rows else sum(filter(None, rows))
-    return Progress(config.show_progress_bar, total, _rows(parts))
 
 
 def _rows(parts: Mapping[str, dict[str, Any]]) -> int:

@@ -1,8 +1,7 @@
-"""Keep the finished parts of a job in OUTPUT.partial, so that a killed job can be resumed.
+"""Keep the finished windows of a job in OUTPUT.partial, so that a killed job can be resumed.
 
     job.json            what the job is; the folder of a different job is refused
     part-00000000.npz   vectors and ids of the first window; ...
-    begun-00000000.npy  of a window that is not finished: see saved_batches.py
     OUTPUT              assembled from the parts, before it is moved to its place
     complete.json       written when OUTPUT is complete
 
@@ -22,7 +21,6 @@ from typing import IO, Any
 import numpy as np
 
 from mirror_rt.bulk.plan import refuse_other_plan
-from mirror_rt.bulk.saved_batches import begun_window, count_begun, damaged
 from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import open_sink, output_files
@@ -41,7 +39,7 @@ class JobFolder:
     """
 
     def __init__(self, output: Path, *, with_ids: bool) -> None:
-        self.folder = partial_folder(output)
+        self.folder = output.with_name(f"{output.name}.partial")
         self.output = output
         self.with_ids = with_ids
         self.parts = 0
@@ -58,10 +56,6 @@ class JobFolder:
         """Return whether the output only has to be moved to its place."""
         return (self.folder / _COMPLETE).is_file()
 
-    def saved_rows(self) -> int:
-        """Return the number of texts that need not run again, in unfinished windows too."""
-        return self.rows + count_begun(self.folder, self.rows)
-
     def save(self, vectors: Embeddings, ids: list[int | str] | None) -> None:
         """Save the vectors [n, D] and ids of the next window."""
         names = np.frombuffer(json.dumps(ids).encode(), dtype=np.uint8)
@@ -69,7 +63,6 @@ class JobFolder:
             np.savez(file, vectors=vectors, ids=names)
             file.flush()
             os.fsync(file.fileno())
-        begun_window(self.folder, self.rows).unlink(missing_ok=True)
         self._count(vectors)
 
     def _count(self, vectors: Embeddings) -> None:
@@ -113,12 +106,9 @@ class JobFolder:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return arrays["vectors"], json.loads(arrays["ids"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise damaged(path, error) from error
-
-
-def partial_folder(output: Path) -> Path:
-    """Return the folder that keeps the finished parts of a job."""
-    return output.with_name(f"{output.name}.partial")
+            raise DataError(
+                f"{path} is damaged ({error}): start anew with --overwrite, without --resume"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -133,11 +123,6 @@ def open_job(
         with_ids: whether rows have ids of their own.
         resume: whether to go on with an unfinished job, if there is one.
         overwrite: replace an existing output and (without `resume`) an unfinished job.
-
-    Raises:
-        OutputExistsError: the output exists, or an unfinished job and `resume` is False, or another
-            process is working on it.
-        DataError: the unfinished job is a different one, or its folder is damaged.
     """
     job = JobFolder(output, with_ids=with_ids)
     begun = _is_begun(job.folder)
@@ -165,7 +150,7 @@ def open_job(
                 write_json(job.folder / _JOB, plan)
             yield job
         except BaseException:
-            if job.folder.exists() and not resumes and job.saved_rows() == 0:
+            if job.folder.exists() and not resumes and job.parts == 0:
                 job.remove()
             raise
 

@@ -28,10 +28,6 @@ def open_output(output: Folder, plan: dict[str, Any], *, resume: bool, overwrite
         plan: what determines a part; shards of one job have equal ones.
         resume: whether parts of the job are kept.
         overwrite: remove what an earlier job has written, unless it is resumed.
-
-    Raises:
-        DataError: the folder has the parts of a job with another plan.
-        OutputExistsError: the folder holds something else.
     """
     files = output.files()
     if files and _JOB not in files:
@@ -48,11 +44,7 @@ def open_output(output: Folder, plan: dict[str, Any], *, resume: bool, overwrite
 
 
 def read_plan(output: Folder) -> dict[str, Any]:
-    """Return the plan of the job in a folder.
-
-    Raises:
-        DataError: it is not the folder of a job, or its plan is damaged.
-    """
+    """Return the plan of the job in a folder; DataError if there is none, or it is damaged."""
     file = output.file(_JOB)
     if file is None:
         raise DataError(f"{output} is not the folder of a job: it has no {_JOB}")
@@ -89,9 +81,6 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
         output: folder of the parts.
         blocks: all blocks of the dataset.
         pages: whether to read all parts and compare their pages with the checksums, too.
-
-    Raises:
-        DataError: parts are missing, damaged, of another job or model, or without a block.
     """
     plan = read_plan(output)
     parts = whole_parts(output, blocks, digest_of_plan(plan))

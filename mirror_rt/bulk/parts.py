@@ -10,14 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
-from mirror_rt.bulk.blocks import Block, open_parquet, read_block
+from mirror_rt.bulk.blocks import Block, read_block
+from mirror_rt.bulk.options import DatasetConfig, texts_named_in
+from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.tables import TableEncoder
-from mirror_rt.errors import DataError, InvalidTextError, require
+from mirror_rt.errors import DataError, require
+from mirror_rt.io.arrow import open_parquet
 from mirror_rt.io.storage import Folder, StoredFile
+from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.tokens.padding import PaddedBatch
 
 _KEY = b"mirror_rt"  # of the footer, which keeps a JSON object there
@@ -39,30 +43,26 @@ class PartWriter:
     job: str
     rows: int
 
+    @classmethod
+    def open(cls, config: DatasetConfig, job: str) -> PartWriter:
+        """Load the encoder of a job."""
+        encoder = Encoder.load(config.model, **config.load.keywords())
+        how = cast(EncodeKeywords, asdict(config.options))
+        table = TableEncoder(encoder, text_column=config.text_field, columns=config.columns, **how)
+        return cls(Folder.at(config.output), table, job, config.window)
+
     def write(
         self, block: Block, on_run: Callable[[PaddedBatch], object] | None = None
     ) -> dict[str, Any]:
-        """Encode a block and write its part; return what the part records of itself.
-
-        Raises:
-            InvalidTextError: a text cannot be encoded, and `errors` is `raise`.
-            DataError: the input cannot be used, or is changed meanwhile.
-        """
+        """Encode a block and write its part; return what the part records of itself."""
         batches = read_block(block, self.encoder.text_column, self.encoder.columns, self.rows)
-        try:
-            with self.output.new_file(block.part) as file:
-                record = self._write(
-                    file,
-                    self.encoder.encode(batches, on_run=on_run),
-                    {**block.source, "job": self.job},
-                )
-                _check_unchanged(block, record["rows"])
-        except InvalidTextError as error:
-            raise InvalidTextError(
-                [(row + 1, reason) for row, reason in error.items],
-                noun=f"{block.file}, row group {block.group}, text",
-                hint="; pass --errors nan (or zero) to give such texts null (or zeros)",
-            ) from error
+        with (
+            texts_named_in(f"{block.file}, row group {block.group}"),
+            self.output.new_file(block.part) as file,
+        ):
+            encoded = self.encoder.encode(batches, on_run=on_run)
+            record = self._write(file, encoded, {**block.source, "job": self.job})
+            _check_unchanged(block, record["rows"])
         return record
 
     def _write(self, file: Any, batches: Iterable[Any], record: dict[str, Any]) -> dict[str, Any]:
@@ -107,11 +107,7 @@ def find_part(output: Folder, block: Block, job: str) -> dict[str, Any] | None:
 
 
 def check_pages(file: StoredFile) -> None:
-    """Read a part and compare its pages with their checksums.
-
-    Raises:
-        DataError: a page was changed since it was written.
-    """
+    """Read a part and compare its pages with their checksums; DataError if one has changed."""
     pyarrow = require("pyarrow", extra="tables", purpose="Parquet")
     with open_parquet(file, page_checksum_verification=True) as part:
         try:

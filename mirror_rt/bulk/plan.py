@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mirror_rt.bulk.options import BulkConfig, DatasetConfig
 from mirror_rt.bundle.onnx_files import digest_of, read_manifest
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.errors import DataError, ProviderError
@@ -20,6 +21,7 @@ from mirror_rt.inference.openvino.runner import resolve_openvino
 from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO, candidates
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_rt.io.atomic import sha256
 from mirror_rt.pipeline.options import EncodeOptions
 
 # Options that change no vector: where the bundle is from (its hash counts anyway), whether it is
@@ -27,17 +29,29 @@ from mirror_rt.pipeline.options import EncodeOptions
 _NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
                                    "spinning", "devices", "errors"})  # fmt: skip
 
+_WINDOW_CHARACTERS, _SMALL_MODEL = 2_000_000, 90 << 20
+
 
 def find_bundle(model: str, load: LoadOptions) -> Path:
-    """Return the folder of a bundle that has the variant of these options.
-
-    Raises:
-        BundleError, HubError: there is no such bundle or variant, or it is a pack.
-    """
+    """Return the folder of a bundle, not of a pack, that has the variant of these options."""
     folder = load.find(model)
     refuse_pack(folder)
     read_manifest(folder, pooling=load.pooling).variant(load.stored_variant)
     return folder
+
+
+def window_characters(folder: Path, load: LoadOptions) -> int:
+    """Return the most characters of a window, whose work a kill loses.
+
+    A model of up to 90 MiB takes two processors half a minute for two million characters; a larger
+    one has proportionally fewer. The clock would be the obvious measure, but a resumed job needs
+    the windows of the one that was killed, for they make the batches.
+    """
+    variant = read_manifest(folder, pooling=load.pooling).variant(load.stored_variant)
+    graph = folder / (variant.weights or variant.file)
+    # A graph may keep its weights in files beside it.
+    size = sum(file.stat().st_size for file in graph.parent.glob(f"{graph.stem}.*"))
+    return _WINDOW_CHARACTERS * _SMALL_MODEL // max(size, _SMALL_MODEL)
 
 
 def vector_plan(folder: Path, load: LoadOptions, options: EncodeOptions) -> dict[str, Any]:
@@ -56,6 +70,27 @@ def vector_plan(folder: Path, load: LoadOptions, options: EncodeOptions) -> dict
         "ranges": None if ranges is None else np.asarray(ranges).tolist(),
         "bundle": digest_of(folder),
         "mirror_rt": __version__,
+    }
+
+
+def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
+    """Return everything that determines the part of a given block, on this machine."""
+    return {
+        **vector_plan(find_bundle(config.model, config.load), config.load, config.options),
+        "text_field": config.text_field,
+        "columns": None if config.columns is None else list(config.columns),
+        "window": config.window,
+    }
+
+
+def file_plan(config: BulkConfig, folder: Path) -> dict[str, Any]:
+    """Return everything that determines the bytes of the output, with the bundle in `folder`."""
+    return {
+        **vector_plan(folder, config.load, config.options),
+        "input": sha256(Path(config.input)),
+        "text_field": config.text_field,
+        "id_field": config.id_field,
+        "window": config.window,
     }
 
 

@@ -1,15 +1,44 @@
-"""Show the progress of a bulk job: texts and time left, tokens/s and padding."""
+"""Count and show the progress of a bulk job: texts and time left, tokens/s and padding."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TypedDict
+from contextlib import ExitStack
+from typing import Any, TypedDict
 
-from mirror_rt.bulk.workers import RunCounter
-from mirror_rt.progress import progress_bar
+from mirror_rt.progress import progress_bar, repeatedly
+from mirror_rt.tokens.padding import PaddedBatch
 
 _SECONDS_BETWEEN = 0.5
+
+
+class RunCounter:
+    """Count texts, tokens and padded tokens that ran, for a bar that moves while a window runs.
+
+    `shared` are three integers to which other processes add as well; None for one process.
+    """
+
+    def __init__(self, shared: Any = None) -> None:
+        self._values = [0, 0, 0] if shared is None else shared
+        self._lock = threading.Lock() if shared is None else shared.get_lock()
+
+    def add(self, texts: int, tokens: int, padded: int) -> None:
+        """Count a batch."""
+        with self._lock:
+            for i, n in enumerate((texts, tokens, padded)):
+                self._values[i] += n
+
+    def add_batch(self, batch: PaddedBatch) -> None:
+        """Count a batch of token ids."""
+        rows, mask = len(batch.input_ids), batch.attention_mask
+        self.add(rows, int(mask.sum()), mask.size)
+
+    def read(self) -> tuple[int, int, int]:
+        """Return the numbers of texts, of tokens, and of tokens including padding."""
+        with self._lock:
+            texts, tokens, padded = self._values
+        return texts, tokens, padded
 
 
 class Spent(TypedDict):
@@ -32,8 +61,7 @@ class Progress:
         self._began = time.perf_counter()
         self._bar = progress_bar(total, show, initial=done)
         self._show, self._first = show, done
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._move_until_over, daemon=True)
+        self._moving = ExitStack()
 
     def use(self, counter: RunCounter) -> None:
         """Show this counter, and start measuring time."""
@@ -47,20 +75,14 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._show:
-            self._thread.start()
+            self._moving.callback(self._move)  # once more at the end
+            self._moving.enter_context(repeatedly(self._move, _SECONDS_BETWEEN))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.perf_counter() - self._began
-        if self._show:
-            self._over.set()
-            self._thread.join()
-            self._move()
+        self._moving.close()
         self._bar.close()
-
-    def _move_until_over(self) -> None:
-        while not self._over.wait(_SECONDS_BETWEEN):
-            self._move()
 
     def _move(self) -> None:
         texts, tokens, padded = self.counter.read()

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from mirror_rt.bulk.blocks import Block
-from mirror_rt.bulk.dataset_config import DatasetConfig, make_writer, plan_of
-from mirror_rt.bulk.parts import digest_of_plan, find_part
-from mirror_rt.bulk.progress import Progress
-from mirror_rt.bulk.workers import RunCounter
+from mirror_rt.bulk.options import DatasetConfig
+from mirror_rt.bulk.parts import PartWriter, digest_of_plan, find_part
+from mirror_rt.bulk.plan import dataset_plan
+from mirror_rt.bulk.progress import Progress, RunCounter
 from mirror_rt.errors import DataError, MirrorError, require
 from mirror_rt.inference.load_options import LoadOptions
 
@@ -38,9 +38,6 @@ def encode_with_ray(
 
     Ray starts a worker that dies anew, and gives its task to another one. Whatever is run twice
     writes the same file twice.
-
-    Raises:
-        DataError: a block cannot be read, or (with `errors="raise"`) encoded.
     """
     import ray.data
 
@@ -67,16 +64,15 @@ def encode_with_ray(
 class BlockEncoder:
     """Encode blocks in an actor of Ray Data, which loads the encoder once.
 
-    Raises:
-        DataError: this machine would make other vectors, because it has another version of the
-            bundle, of mirror_rt, of the engine or another provider.
+    It refuses to on a machine that would make other vectors, because it has another version of the
+    bundle, of mirror_rt, of the engine or another provider.
     """
 
     def __init__(self, config: DatasetConfig, job: str) -> None:
         if digest_of_plan(plan := _plan(config)) != job:
             raise DataError(f"a worker of Ray would make other vectors than the job's: {plan}")
         self._job = job
-        self._writer = make_writer(_with_resources(config), job)
+        self._writer = PartWriter.open(_with_resources(config), job)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Encode blocks; return the name, the record and the counts of each, or an error."""
@@ -95,7 +91,7 @@ class BlockEncoder:
 
 
 def _plan(config: DatasetConfig) -> dict[str, Any]:
-    return plan_of(_with_resources(config))
+    return dataset_plan(_with_resources(config))
 
 
 def _with_resources(config: DatasetConfig) -> DatasetConfig:

@@ -3,61 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice, tee
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.io.arrow import iter_parquet, open_parquet
 from mirror_rt.io.text import iter_csv, iter_jsonl, iter_lines
 from mirror_rt.schema import is_unicode
+from mirror_rt.tokens.windows import TextWindow, text_windows
 
-# A window is sorted by length, and held in memory as a whole, so the length of its text is limited.
-_WINDOW_CHARACTERS = 2_000_000
-
-_TABLES = (".jsonl", ".ndjson", ".csv", ".parquet")
-
-
-class Window(NamedTuple):
-    """Consecutive rows of the input, from the row number `start` on.
-
-    Attributes:
-        texts: one text per row; values that are not strings are passed on unchecked.
-        ids: one id per row, all str or all int; None if there is no id field.
-    """
-
-    start: int
-    texts: list[Any]
-    ids: list[int | str] | None
+_READERS = {
+    ".jsonl": iter_jsonl,
+    ".ndjson": iter_jsonl,
+    ".csv": iter_csv,
+    ".parquet": iter_parquet,
+}
 
 
 def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[tuple[Any, ...]]:
     """Yield (text,) or (text, id) for every row of a file; "-" stands for standard input's lines.
 
     The suffix tells the format: .jsonl or .ndjson, .csv, .parquet; anything else is read as lines.
-
-    Raises:
-        DataError: the file cannot be read, lacks a field, or has an unusable id.
-        ConfigError: an id field was given for lines.
-        MissingDependencyError: Parquet needs pyarrow.
     """
     fields = (text_field,) if id_field is None else (text_field, id_field)
-    suffix = Path(path).suffix
-    if suffix not in _TABLES and id_field is not None:
+    read = _READERS.get(Path(path).suffix)
+    if read is None and id_field is not None:
         raise ConfigError(
             f"--id-field {id_field}: {path} is read as lines, which have no fields; give a file "
-            f"in {', '.join(_TABLES)}"
+            f"in {', '.join(_READERS)}"
         )
-    if suffix in (".jsonl", ".ndjson"):
-        rows: Iterator[tuple[Any, ...]] = iter_jsonl(path, *fields)
-    elif suffix == ".csv":
-        rows = iter_csv(path, *fields)
-    elif suffix == ".parquet":
-        from mirror_rt.io.arrow import iter_parquet
-
-        rows = iter_parquet(Path(path), *fields)
-    else:
-        rows = ((line,) for line in iter_lines(path))
+    rows = ((line,) for line in iter_lines(path)) if read is None else read(path, *fields)
     return rows if id_field is None else _checked_ids(path, id_field, rows)
 
 
@@ -83,25 +61,18 @@ def _checked_ids(
         yield text, name
 
 
-def windows(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[Window]:
-    """Cut the rows of `iter_records` into windows of `size`, or fewer if texts are long.
+def record_windows(
+    rows: Iterable[tuple[Any, ...]], size: int, most_characters: int
+) -> Iterator[TextWindow]:
+    """Cut the rows of `iter_records` into windows, as `text_windows` does, with their ids.
 
     Time does not count: a job that is resumed needs the same windows, for they make the batches.
     """
-    start, held, characters = 0, list[tuple[Any, ...]](), 0
-    for row in rows:
-        held.append(row)
-        characters += len(row[0]) if isinstance(row[0], str) else 0
-        if len(held) >= size or characters >= _WINDOW_CHARACTERS:
-            yield _window(start, held)
-            start, held, characters = start + len(held), [], 0
-    if held:
-        yield _window(start, held)
-
-
-def _window(start: int, rows: list[tuple[Any, ...]]) -> Window:
-    ids = [row[1] for row in rows] if len(rows[0]) > 1 else None
-    return Window(start, [row[0] for row in rows], ids)
+    texts, named = tee(rows)
+    stream = text_windows((row[0] for row in texts), size, most_characters=most_characters)
+    for window in stream:
+        ids = [row[1] for row in islice(named, len(window.texts)) if len(row) > 1]
+        yield window._replace(ids=ids or None)
 
 
 def count_records(path: str) -> int:
@@ -110,9 +81,8 @@ def count_records(path: str) -> int:
     This is for a progress bar: blank lines count, and stray quotes mislead it. It reads GB/s.
     """
     if Path(path).suffix == ".parquet":
-        from mirror_rt.io.arrow import count_parquet
-
-        return count_parquet(Path(path))
+        with open_parquet(path) as table:
+            return int(table.metadata.num_rows)
     quoted = Path(path).suffix == ".csv"
     count, inside, last = 0, 0, b""
     with Path(path).open("rb") as file:

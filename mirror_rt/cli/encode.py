@@ -75,7 +75,7 @@ printf 'one text\\nanother\\n' | mirror-rt encode bundle --input - --output -
     add_options(parser.add_argument_group("vectors"), EncodeOptions)
     add_options(parser.add_argument_group("model"), LoadOptions)
     parser.set_defaults(
-        run=run, kept=lambda _: "nothing was saved yet (work is saved every half minute)"
+        run=run, kept=lambda _: "nothing was saved yet (work is saved after each window of texts)"
     )
 
 

@@ -197,7 +197,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _attributes(type_: type[Any]) -> dict[str, str]:
     """Read the "Attributes" section of a docstring; return the text for each name."""
-    found = _attributes(type_.__base__) if type_.__base__ not in (None, object) else {}
+    found = {name: text for base in type_.__bases__ for name, text in _attributes(base).items()}
     section = inspect.cleandoc(type_.__doc__ or "").partition("\nAttributes:")[2]
     for entry in re.split(r"\n {4}(?=\S)", re.split(r"\n(?=\S)", section)[0])[1:]:
         names, _, text = entry.partition(": ")

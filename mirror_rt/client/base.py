@@ -11,9 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
-from mirror_rt.client.attempts import Attempts, Failure, Reply
+from mirror_rt.client.attempts import (
+    API_KEY_VARIABLE,
+    Attempts,
+    Failure,
+    Reply,
+    Settings,
+    checked_key,
+)
 from mirror_rt.client.request import EncodeRequest, InputType, RemoteOptions
-from mirror_rt.client.settings import API_KEY_VARIABLE, Settings, checked_key
 from mirror_rt.errors import ClosedError, ConfigError, ServerError, require
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.vectors.quantization import Embeddings

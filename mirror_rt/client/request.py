@@ -13,8 +13,7 @@ from typing import Any, Literal, TypedDict, get_args
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.client.attempts import Reply
-from mirror_rt.client.settings import Settings
+from mirror_rt.client.attempts import Reply, Settings
 from mirror_rt.encoding.batch_encoder import as_list
 from mirror_rt.errors import ConfigError, InvalidTextError, ServerError
 from mirror_rt.pipeline.options import OnTooLong

@@ -1,23 +1,22 @@
-"""Read the arguments that other libraries take, and refuse what has no meaning here."""
+"""Take what callers of other libraries give: arguments, devices and tensors of torch."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from mirror_rt.errors import ConfigError
+import numpy as np
+
+from mirror_rt.errors import ConfigError, require
 from mirror_rt.inference.load_options import LoadKeywords
 
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 
 def device_options(device: object) -> LoadKeywords:
-    """Return the options of `Encoder.load` for a device in torch's words: `cpu`, `cuda`, `cuda:1`.
-
-    Raises:
-        ConfigError: it is another device.
-    """
+    """Return the options of `Encoder.load` for a device of torch: `cpu`, `cuda`, `cuda:1`."""
     if device is None:
         return {}
     name = str(device)  # a torch.device, too
@@ -39,3 +38,20 @@ def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> No
     for name, hint in hints.items():
         if given.get(name):
             raise ConfigError(f"{owner} does not take {name}={given[name]!r} here: {hint}")
+
+
+def has_tensors(values: Any) -> bool:
+    """Return whether `values` is a tensor, or a list of tensors."""
+    torch = sys.modules.get("torch")  # without it there are none
+    first = values[0] if isinstance(values, list) and values else values
+    return torch is not None and isinstance(first, torch.Tensor)
+
+
+def as_tensor(values: Any) -> Any:
+    """Return arrays as tensors; lists and dicts of arrays keep their form."""
+    if isinstance(values, list):
+        return [as_tensor(value) for value in values]
+    if isinstance(values, dict):
+        return {name: as_tensor(value) for name, value in values.items()}
+    torch = require("torch", extra="train", purpose="a result as a tensor")
+    return torch.from_numpy(np.ascontiguousarray(values))

@@ -9,10 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.compat.arguments import device_options, refuse
+from mirror_rt.compat.arguments import as_tensor, device_options, has_tensors, refuse
 from mirror_rt.compat.model_properties import ModelProperties
-from mirror_rt.compat.similarity import SimilarityName, pairwise_similarity, similarity
-from mirror_rt.compat.tensors import as_tensor, has_tensors
+from mirror_rt.compat.util import SimilarityName, pairwise_similarity, similarity
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords

@@ -59,9 +59,6 @@ def synthetic_texts(encoder: Encoder, tokens: int, count: int, *, seed: int = 0)
     """Make `count` different texts of `tokens` tokens each (roughly so in some vocabularies).
 
     They consist of words that are a single token in the bundle's vocabulary.
-
-    Raises:
-        ConfigError: `tokens` is too few for a word, or more than the model takes.
     """
     words = _single_token_words(encoder)
     special = len(encoder.tokenize(words[0])[0]) - 1

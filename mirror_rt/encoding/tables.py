@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import tee
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.arrow import holds_texts, vector_array
-from mirror_rt.io.sink import invalid_rows
+from mirror_rt.io.vectors import invalid_rows
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.windows import TextWindow
@@ -103,19 +103,18 @@ class TableEncoder:
                 from 0 over the whole stream.
             DataError: a column is missing.
         """
-        drawn: deque[tuple[Any, TextWindow]] = deque()
+        pairs, drawn = tee(self._windows(stream))
+        windows = (window for _, window in drawn)
+        found = self._pipeline.encode_windows(windows, self._plan, on_run=on_run)
+        for (batch, window), encoded in zip(pairs, found, strict=True):
+            yield self._joined(batch, window, encoded.embeddings)
 
-        def windows() -> Iterator[TextWindow]:
-            start = 0
-            for batch in stream:
-                self.schema(batch.schema)  # raises an error before the work, if a column is missing
-                window = TextWindow.check(start, _texts(batch.column(self.text_column)))
-                drawn.append((batch, window))
-                start += batch.num_rows
-                yield window
-
-        for encoded in self._pipeline.encode_windows(windows(), self._plan, on_run=on_run):
-            yield self._joined(*drawn.popleft(), encoded.embeddings)
+    def _windows(self, stream: Iterable[Any]) -> Iterator[tuple[Any, TextWindow]]:
+        start = 0
+        for batch in stream:
+            self.schema(batch.schema)  # raises an error before the work, if a column is missing
+            yield batch, TextWindow.check(start, _texts(batch.column(self.text_column)))
+            start += batch.num_rows
 
     def _joined(self, batch: Any, window: TextWindow, vectors: Any) -> Any:
         mask = invalid_rows(vectors)

@@ -32,11 +32,6 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     """Check before any work is done that `path` can be written later.
 
     An existing empty folder counts as free; a broken symbolic link does not.
-
-    Raises:
-        OutputExistsError: `path` exists, and `overwrite` is False.
-        OSError: `path` is the working folder or a mount point, which cannot be replaced; or its
-            parent is a file, or is not writable.
     """
     if os.path.lexists(path):
         if not (overwrite or (path.is_dir() and not any(path.iterdir()))):
@@ -54,11 +49,7 @@ def check_free(path: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Open a temporary file that is renamed to `path` when the block ends without an error.
-
-    Raises:
-        OutputExistsError: `path` exists and `overwrite` is False.
-    """
+    """Open a temporary file that is renamed to `path` when the block ends without an error."""
     if path.is_dir():
         raise IsADirectoryError(f"cannot write the file {path}: a folder has that name")
     check_free(path, overwrite=overwrite)
@@ -78,11 +69,7 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Make a temporary folder that replaces `path` when the block ends without an error.
-
-    Raises:
-        OutputExistsError: `path` exists and `overwrite` is False.
-    """
+    """Make a temporary folder that replaces `path` when the block ends without an error."""
     check_free(path, overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

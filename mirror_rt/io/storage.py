@@ -40,12 +40,7 @@ class Folder:
 
     @classmethod
     def at(cls, where: str) -> Folder:
-        """Return the folder of a path or an address (`s3://bucket/folder`).
-
-        Raises:
-            DataError: no file system has such addresses, or it cannot be reached.
-            MissingDependencyError: pyarrow is not installed, or what fsspec needs for the address.
-        """
+        """Return the folder of a path or an address (`s3://bucket/folder`)."""
         fs = require("pyarrow.fs", extra="tables", purpose="a folder of files")
         if "://" not in where:
             local = Path(where).absolute()
@@ -138,9 +133,6 @@ def find_files(where: str, suffixes: tuple[str, ...], *, outside: Folder) -> lis
     A folder stands for the files below it that have one of the suffixes, without those whose name,
     or the name of a folder on the way, begins with "." or "_". In a pattern, `*` and `?` stand for
     characters of a name and `**` for folders. Files in the folder `outside` are never meant.
-
-    Raises:
-        DataError: there is no such file.
     """
     base, pattern = _split(where)
     folder = Folder.at(base)

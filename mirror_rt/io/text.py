@@ -34,11 +34,8 @@ Source: TypeAlias = "Path | str | StoredFile"
 def iter_lines(path: Source) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file without their line ends; "-" is standard input.
 
-    A byte order mark is dropped. Lines end in `\n` or `\r\n`; the last one needs no line end.
-
-    Raises:
-        DataError: the file is missing, a folder, binary, not UTF-8, or has a line of more than
-            64 MiB (the error names the line).
+    A byte order mark is dropped. Lines end in `\n` or `\r\n`; the last one needs no line end. What
+    is not UTF-8 text, or has a line of more than 64 MiB, is a DataError that names the line.
     """
     with _open(path) as file:
         for number, raw in enumerate(iter(partial(file.readline, _MOST_LINE + 1), b""), 1):
@@ -56,11 +53,7 @@ def iter_lines(path: Source) -> Iterator[str]:
 
 
 def read_texts(path: Source, most: int | None = None) -> list[str]:
-    """Read the lines that are not blank, or the first so many; errors are those of `iter_lines`.
-
-    Raises:
-        DataError: also if there are none.
-    """
+    """Read the lines that are not blank, or the first so many; errors are those of `iter_lines`."""
     texts = list(islice(filter(str.strip, iter_lines(path)), most))
     if not texts:
         raise DataError(f"{path} holds no texts")
@@ -68,11 +61,7 @@ def read_texts(path: Source, most: int | None = None) -> list[str]:
 
 
 def iter_jsonl(path: Source, *fields: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of the fields of the JSON object on every line; skip blank lines.
-
-    Raises:
-        DataError: as `iter_lines`, or a line is not a JSON object with those fields.
-    """
+    """Yield the values of the fields of the JSON object on every line; skip blank lines."""
     for record in iter_objects(path, *fields):
         yield tuple(record[field] for field in fields)
 
@@ -95,12 +84,7 @@ def iter_objects(path: Source, *fields: str) -> Iterator[dict[str, Any]]:
 
 
 def iter_csv(path: Source, *columns: str) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of the named columns of every row of a CSV file (RFC 4180) with a header.
-
-    Raises:
-        DataError: as `iter_lines`, or there is no header or no such column, a row has too few or
-            too many cells, or quotes are wrong.
-    """
+    """Yield the cells of the named columns of every row of a CSV file (RFC 4180) with a header."""
     rows = iter_csv_rows(path)
     indices = column_indices(path, next(rows, []), columns)
     for row in rows:
@@ -189,12 +173,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a TSV file with a header; skip empty lines.
-
-    Raises:
-        DataError: as `iter_lines`, or there is no header, a column name is repeated, or a row has
-            too few or too many cells.
-    """
+    """Read a TSV file with a header; skip empty lines."""
     lines = iter_lines(path)
     header = next(lines, "")
     if not header:
@@ -204,11 +183,7 @@ def read_table(path: Path) -> Table:
 
 
 def make_table(path: Path, numbered: Sequence[tuple[int, list[str]]]) -> Table:
-    """Make a table of line numbers and cells, the first of which are the header.
-
-    Raises:
-        DataError: a column name is repeated, or a row has too few or too many cells.
-    """
+    """Make a table of line numbers and cells, the first of which are the header."""
     (_, header), *rows = numbered
     if repeated := {name for name in header if header.count(name) > 1}:
         raise DataError(f"{path} has the column {min(repeated)!r} more than once")

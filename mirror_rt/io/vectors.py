@@ -5,24 +5,67 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError
-from mirror_rt.io.arrow import TableSink
+from mirror_rt.errors import ConfigError, require
+from mirror_rt.io.arrow import vector_array
 from mirror_rt.io.atomic import new_file
-from mirror_rt.io.sink import Embeddings, Ids, VectorSink, invalid_rows
+
+# float32, float16, int8 or uint8 [n, D].
+Embeddings = npt.NDArray[Any]
+Ids = Sequence[int | str]
+
+
+def invalid_rows(vectors: Embeddings) -> npt.NDArray[np.bool_]:
+    """Return bool [n]: which rows are NaN, because their text could not be encoded."""
+    if vectors.dtype.kind != "f":
+        return np.zeros(len(vectors), dtype=np.bool_)
+    return np.isnan(vectors[:, 0])
+
+
+class VectorSink(ABC):
+    """An output to which rows of vectors are written as they come, all of one dtype and length.
+
+    Attributes:
+        rows: number of rows so far.
+        summary: numbers of all rows and of invalid ones, dimension and dtype; empty at first.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.rows = 0
+        self.summary: dict[str, Any] = {}
+
+    def write(self, vectors: Embeddings, ids: Ids | None = None) -> None:
+        """Append [n, D] and the ids of the rows (None to number them).
+
+        A row of NaN stands for a text that could not be encoded.
+        """
+        self._write(vectors, range(self.rows, self.rows + len(vectors)) if ids is None else ids)
+        self.rows += len(vectors)
+        invalid = self.summary.get("invalid", 0) + int(np.count_nonzero(invalid_rows(vectors)))
+        self.summary = {"rows": self.rows, "invalid": invalid}
+        self.summary |= {"dimension": vectors.shape[1], "dtype": str(vectors.dtype)}
+
+    @abstractmethod
+    def _write(self, vectors: Embeddings, ids: Ids) -> None:
+        """Append [n, D] and the ids."""
+
+    def finish(self) -> None:  # noqa: B027  # most formats have no end
+        """Complete the file."""
 
 
 class NpySink(VectorSink):
     """A .npy file of one array [rows, D], and a file of the ids, if wanted: a JSON value a line."""
 
     def __init__(self, file: IO[bytes], ids: IO[bytes] | None = None) -> None:
-        super().__init__()
-        self._file = file
+        super().__init__(file)
         self._ids = ids
         self._header: dict[str, Any] = {}
 
@@ -53,8 +96,7 @@ class JsonlSink(VectorSink):
     """
 
     def __init__(self, file: IO[bytes], key: str) -> None:
-        super().__init__()
-        self._file = file
+        super().__init__(file)
         self._key = json.dumps(key)
 
     def _write(self, vectors: Embeddings, ids: Ids) -> None:
@@ -66,11 +108,52 @@ class JsonlSink(VectorSink):
         self._file.flush()
 
 
+class TableSink(VectorSink):
+    """A table of columns `id` (int64 or string) and `embedding` (D numbers, or null for NaN).
+
+    The file is in Parquet, with a row group for each call of `write`; or in Arrow IPC (Feather
+    version 2), which can be mapped into memory.
+    """
+
+    def __init__(self, file: IO[bytes], *, parquet: bool) -> None:
+        super().__init__(file)
+        self._pyarrow = require("pyarrow", extra="tables", purpose="Parquet or Arrow")
+        self._parquet = parquet
+        self._writer: Any = None
+
+    def _write(self, vectors: Embeddings, ids: Ids) -> None:
+        pyarrow = self._pyarrow
+        if isinstance(ids, range):
+            names = pyarrow.array(np.arange(ids.start, ids.stop))
+        else:
+            kind = pyarrow.int64() if len(ids) and isinstance(ids[0], int) else pyarrow.string()
+            names = pyarrow.array(ids, type=kind)
+        rows = vector_array(vectors, invalid_rows(vectors))
+        batch = pyarrow.record_batch({"id": names, "embedding": rows})
+        if self._writer is None:
+            self._writer = self._open(batch.schema)
+        self._writer.write_batch(batch)
+
+    def _open(self, schema: Any) -> Any:
+        if not self._parquet:
+            return self._pyarrow.ipc.new_file(self._file, schema)
+        parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")
+        # A dictionary or compression would not help, because the numbers hardly ever repeat.
+        compression = {"id": "zstd", "embedding.list.element": "none"}
+        return parquet.ParquetWriter(
+            self._file, schema, use_dictionary=False, compression=compression
+        )
+
+    def finish(self) -> None:
+        """Write the footer."""
+        if self._writer is not None:
+            self._writer.close()
+
+
 def output_files(path: Path, *, with_ids: bool) -> list[Path]:
     """Return the files of an output: `path`, and also NAME.ids.jsonl for a .npy with ids.
 
-    Raises:
-        ConfigError: the suffix is not .npy, .jsonl, .parquet, .arrow or .feather.
+    ConfigError says that the suffix is not one of the formats.
     """
     if path.suffix not in _KINDS:
         raise ConfigError(f"--output {path}: expected a name in {', '.join(_KINDS)}, or -")
@@ -84,11 +167,6 @@ def open_sink(path: str | Path, *, overwrite: bool, with_ids: bool = False) -> I
 
     A file appears under its name only when the block ends without an error. `with_ids` says whether
     rows have ids of their own, or are just numbered.
-
-    Raises:
-        ConfigError: the suffix is unknown.
-        OutputExistsError: a file exists and `overwrite` is False.
-        MissingDependencyError: the format is Parquet or Arrow, and pyarrow is not installed.
     """
     key = "id" if with_ids else "index"
     if str(path) == "-":

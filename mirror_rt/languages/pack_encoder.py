@@ -186,7 +186,7 @@ class PackEncoder:
     ) -> Iterator[Embeddings]:
         tags = repeat(lang) if lang is None or isinstance(lang, str) else iter(lang)
         seen: set[str] = set()
-        for start, texts, _ in text_windows(inputs, window):
+        for start, texts, *_ in text_windows(inputs, window):
             own = list(islice(tags, len(texts)))
             with renumbered(range(start, start + len(texts))):
                 part = self._encode(texts, own, options, seen=seen)

@@ -17,7 +17,7 @@ from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.pipeline.prompts import Prompts
-from mirror_rt.pipeline.results import EncodedTexts, Indices, Saved, join
+from mirror_rt.pipeline.results import EncodedTexts, Indices, join
 from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
@@ -207,7 +207,6 @@ class Pipeline:
         count: Callable[[int], object] | None = None,
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
-        saved: Saved | None = None,
     ) -> Iterator[EncodedTexts]:
         """Encode window after window; the next one is tokenised while one runs.
 
@@ -217,13 +216,10 @@ class Pipeline:
             count: called with the number of texts that were finished since the last call.
             on_run: called with every batch that has run, from several threads if runs are parallel.
             stop: event that, once set, ends the call with `Stopped` before the next batch.
-            saved: has the vectors of batches that need not run, and is offered those that have.
         """
         with closing(one_ahead(partial(self.tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:
-                yield self._encode_rows(
-                    rows, plan, count=count, on_run=on_run, stop=stop, saved=saved
-                )
+                yield self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
 
     def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
         """Split rows into batches: int64 [b] for each batch, the indices of its rows."""
@@ -240,7 +236,6 @@ class Pipeline:
         count: Callable[[int], object] | None = None,
         on_run: Callable[[PaddedBatch], object] | None = None,
         stop: threading.Event | None = None,
-        saved: Saved | None = None,
     ) -> EncodedTexts:
         """Run the rows of a window batch by batch, and put their vectors in order."""
         run = partial(self.run, normalize=plan.normalize, on_run=on_run)
@@ -248,18 +243,14 @@ class Pipeline:
         vectors = np.empty((len(rows.tokens), plan.dimension), np.float32)
         # A text counts as done with its last row, since progress is shown in texts.
         is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.weights is not None else None
-        done = saved.restore(rows.start, batches, vectors) if saved is not None else 0
-        padded = map(partial(self.pad, rows.tokens), batches[done:])
-        with parallel_map(min(self.model.parallel_runs, len(batches) - done)) as run_each:
-            for ran, (result, bad) in enumerate(run_each(run, padded), done + 1):
-                batch = batches[ran - 1]
+        padded = map(partial(self.pad, rows.tokens), batches)
+        with parallel_map(min(self.model.parallel_runs, len(batches))) as run_each:
+            for batch, (result, bad) in zip(batches, run_each(run, padded), strict=True):
                 if bad and plan.errors == "raise":
                     raise NonFiniteError(rows.numbered(batch[bad]))
                 vectors[batch] = result[:, : plan.dimension]
                 if count is not None:
                     count(len(batch) if is_last is None else int(is_last[batch].sum()))
-                if saved is not None:
-                    saved.offer(rows.start, batches[:ran], vectors)
                 if stop is not None and stop.is_set():
                     raise Stopped
         if count is not None and rows.invalid:

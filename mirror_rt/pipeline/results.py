@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +13,6 @@ from mirror_rt.vectors.quantization import Embeddings
 
 Indices = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
-
-
-class Saved(Protocol):
-    """Keeps the vectors of batches for a later process, which need not run them again.
-
-    A window is known by `start`, the index of its first text in the input. `vectors` are float32
-    [m, D], one for each row of its tokens; a batch holds indices of these rows.
-    """
-
-    def restore(self, start: int, batches: list[Indices], vectors: Vectors) -> int:
-        """Fill in the vectors of the first batches; return the number of these batches."""
-
-    def offer(self, start: int, batches: list[Indices], vectors: Vectors) -> None:
-        """Take note of all batches that have run, and of the vectors so far."""
 
 
 @dataclass(frozen=True, slots=True)

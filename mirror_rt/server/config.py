@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from mirror_rt.deprecation import accept_flat
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import OnTooLong
@@ -18,7 +17,6 @@ LogFormat = Literal["json", "text"]
 UnknownFields = Literal["refuse", "ignore"]
 
 
-@accept_flat(load=LoadOptions)
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Say how models are served. `mirror-rt serve` has an option for every field.
@@ -51,8 +49,7 @@ class ServerConfig:
         reload_interval: seconds between two looks at the manifest: where it has changed, the
             models are loaded again without a pause; None for a look on SIGHUP alone.
         cors_origins: web origins whose pages may call; `*` for all.
-        load: how the model is loaded, or each of the bundles of a pack. Its fields are accepted as
-            arguments of their own, too, with a DeprecationWarning.
+        load: how the model is loaded, or each of the bundles of a pack.
 
     Raises:
         ConfigError: a limit is not above 0, a choice is unknown, or `reload_interval` is given

@@ -89,7 +89,7 @@ def token_rows(
     ConfigError says that the prompt leaves no room for text, and Stopped that `stop` was set while
     a text was split into chunks.
     """
-    start, texts, invalid = window
+    start, texts, invalid, _ = window
     valid = [i for i in range(len(texts)) if i not in invalid] if invalid else range(len(texts))
     tokens, truncated = tokenizer([texts[i] for i in valid] if invalid else texts, prompt=prompt)
     if too_long := any(truncated):

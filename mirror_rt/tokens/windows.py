@@ -24,11 +24,13 @@ class TextWindow(NamedTuple):
         start: index of the first text in the input.
         texts: the texts, unchanged.
         invalid: index in the window -> reason, for each text that cannot be encoded.
+        ids: the caller's id for each text, all str or all int; None if they have none.
     """
 
     start: int
     texts: list[Any]
     invalid: Mapping[int, str]
+    ids: list[int | str] | None = None
 
     @classmethod
     def check(cls, start: int, texts: list[Any]) -> TextWindow:
@@ -41,9 +43,13 @@ class TextWindow(NamedTuple):
 
 
 def text_windows(
-    texts: Iterable[Any], size: int = WINDOW_TEXTS, *, invalid: Mapping[int, str] | None = None
+    texts: Iterable[Any],
+    size: int = WINDOW_TEXTS,
+    *,
+    most_characters: int = _WINDOW_CHARACTERS,
+    invalid: Mapping[int, str] | None = None,
 ) -> Iterator[TextWindow]:
-    """Cut a stream into windows of `size` texts, or fewer if they reach 16 million characters.
+    """Cut a stream into windows of `size` texts, or fewer if they reach so many characters.
 
     `invalid` is the result of `find_invalid` for these texts; None to check them here.
     """
@@ -54,7 +60,7 @@ def text_windows(
         else:
             characters += len(text)
         held.append(text)
-        if len(held) >= size or characters >= _WINDOW_CHARACTERS:
+        if len(held) >= size or characters >= most_characters:
             yield TextWindow(start, held, refused)
             start, held, refused, characters = number + 1, [], {}, 0
     if held:

@@ -24,14 +24,8 @@ _TYPES = {
 }
 _Tensors = list[dict[str, Any]]  # inputs or outputs, without the dimension of the batch
 _UNIT, _POOLED = "sentence_embedding", "pooled_embedding"
-
-
-class _Symbol(str):
-    """A keyword of the configuration language, which is written without quotes."""
-
-
-class _Map(dict[str, Any]):
-    """A field of type map, whose entries are written as one block each."""
+# Fields of Triton's schema: keywords have no quotes, and the entries of a map are blocks.
+_KEYWORDS, _MAPS = {"data_type", "kind"}, {"parameters", "input_map", "output_map"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +38,6 @@ class RepositoryConfig:
         variant: graph of the bundle; None for `fp32`, or its first.
         max_batch_size: most texts of a request, and of a run.
         on_too_long: what becomes of a text of too many tokens.
-
-    Raises:
-        ConfigError: the batch has no room, or the name is no folder's.
     """
 
     name: str | None = None
@@ -80,12 +71,6 @@ def write_repository(
 
     Returns:
         The names of the models that take texts.
-
-    Raises:
-        BundleError: `source` is neither a bundle nor a pack, is damaged, or has no such variant.
-        ConfigError: it only has graphs for NVIDIA cards, whose inputs cannot be read here, or the
-            graph computes no padding, for which Triton would have to join tokens.
-        OutputExistsError: `out` exists and `overwrite` is False.
     """
     config = config or RepositoryConfig()
     name = config.name or source.resolve().name
@@ -140,7 +125,7 @@ def _graph_config(variant: Variant, inputs: _Tensors, outputs: _Tensors) -> dict
         "dynamic_batching": {},
     }
     if variant.target == "cuda":
-        values["instance_group"] = [{"kind": _Symbol("KIND_GPU")}]
+        values["instance_group"] = [{"kind": "KIND_GPU"}]
     return values
 
 
@@ -157,10 +142,10 @@ def _tokenizer_config(manifest: Manifest, inputs: _Tensors, on_too_long: str) ->
         "backend": "python",
         "input": [_tensor("text", "TYPE_STRING", [1])],
         "output": inputs,
-        "parameters": _Map(
-            {key: {"string_value": str(v)} for key, v in parameters.items() if v is not None}
-        ),
-        "instance_group": [{"kind": _Symbol("KIND_CPU")}],
+        "parameters": {
+            key: {"string_value": str(v)} for key, v in parameters.items() if v is not None
+        },
+        "instance_group": [{"kind": "KIND_CPU"}],
     }
 
 
@@ -176,7 +161,7 @@ def _ensemble_config(name: str, manifest: Manifest, inputs: list[str]) -> dict[s
         "ensemble_scheduling": {
             "step": [
                 {"model_name": model, "model_version": -1,
-                 "input_map": _Map(taken), "output_map": _Map(given)}
+                 "input_map": taken, "output_map": given}
                 for model, taken, given in steps
             ]
         },
@@ -184,7 +169,7 @@ def _ensemble_config(name: str, manifest: Manifest, inputs: list[str]) -> dict[s
 
 
 def _tensor(name: str, kind: str, dims: list[int]) -> dict[str, Any]:
-    return {"name": name, "data_type": _Symbol(kind), "dims": dims}
+    return {"name": name, "data_type": kind, "dims": dims}
 
 
 def _signature(folder: Path, manifest: Manifest) -> tuple[_Tensors, _Tensors]:
@@ -218,7 +203,7 @@ def _signature(folder: Path, manifest: Manifest) -> tuple[_Tensors, _Tensors]:
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of values in the text format of Protocol Buffers."""
     for name, value in values.items():
-        if isinstance(value, _Map):
+        if name in _MAPS:
             value = [{"key": key, "value": entry} for key, entry in value.items()]
         entries = [value] if isinstance(value, dict) else value
         if isinstance(entries, list) and entries and isinstance(entries[0], dict):
@@ -227,7 +212,7 @@ def _lines(values: Mapping[str, Any]) -> Iterator[str]:
         elif isinstance(value, list):
             yield f"{name}: [{', '.join(map(str, value))}]"
         else:
-            quoted = isinstance(value, str) and not isinstance(value, _Symbol)
+            quoted = isinstance(value, str) and name not in _KEYWORDS
             yield f"{name}: {_quote(value) if quoted else value}"
 
 

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,9 +25,11 @@ from mirror_rt import (
     ProcessGroupError,
 )
 from mirror_rt.bulk import BulkConfig, encode_file
+from mirror_rt.bulk.plan import window_characters
 from mirror_rt.bulk.records import count_records
 from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
+from mirror_rt.inference.load_options import LoadOptions
 
 KILLS = int(os.environ.get("MIRROR_RT_KILLS", "3"))
 IDS = ["b,1", "a\n2", 'c"3', "д4"]
@@ -249,28 +252,62 @@ def test_a_full_disk_loses_nothing(cli, bundle, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_work_is_saved_inside_a_window(bundle, tmp_path, monkeypatch, processes):
-    """Batches that ran do not run again, and the output has the bytes of an unbroken job."""
+def test_a_kill_costs_the_window_that_runs(bundle, tmp_path, monkeypatch, processes):
+    """Windows that ran do not run again, and the output has the bytes of an unbroken job."""
     source, output = many(tmp_path, 1_000), tmp_path / "v.npy"
-    whole = encode_file(config(bundle, source, tmp_path / "whole.npy"))
+    whole = encode_file(config(bundle, source, tmp_path / "whole.npy", window=300))
+    windows = count_runs(monkeypatch, bundle, source, tmp_path / "runs.npy")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as stopped:
-        patch.setattr("mirror_rt.bulk.saved_batches.SECONDS_BETWEEN", 0)
-        run, runs = BundleModel.run_batch, iter(range(3))
+        run, runs = BundleModel.run_batch, iter(range(sum(windows[:2]) + 1))
 
-        def run_three(*arguments, **options):
+        def run_some(*arguments, **options):
             if next(runs, None) is None:
                 raise KeyboardInterrupt
             return run(*arguments, **options)
 
-        patch.setattr(BundleModel, "run_batch", run_three)
-        encode_file(config(bundle, source, output))
-    saved = int(re.fullmatch(r"interrupted; (\d+) texts are saved in .*", str(stopped.value))[1])
-    assert 0 < saved < 1_000
-    report = encode_file(config(bundle, source, output, resume=True, processes=processes))
-    assert (report.rows, report.resumed) == (1_000, saved)
-    assert report.tokens < whole.tokens
+        patch.setattr(BundleModel, "run_batch", run_some)
+        encode_file(config(bundle, source, output, window=300))
+    assert re.fullmatch(r"interrupted; 600 texts are saved in .*", str(stopped.value))
+    report = encode_file(
+        config(bundle, source, output, window=300, resume=True, processes=processes)
+    )
+    assert (report.rows, report.resumed) == (1_000, 600)
+    assert report.tokens < whole.tokens / 2
     assert output.read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert not (tmp_path / "v.npy.partial").exists()
+
+
+def count_runs(monkeypatch, bundle, source, output):
+    """How often the model runs for each window of 300 texts."""
+    from mirror_rt.bulk.job import JobFolder
+
+    with monkeypatch.context() as patch:
+        run, save, counts = BundleModel.run_batch, JobFolder.save, [0]
+
+        def counted(*arguments, **options):
+            counts[-1] += 1
+            return run(*arguments, **options)
+
+        def saved(*arguments):
+            save(*arguments)
+            counts.append(0)
+
+        patch.setattr(BundleModel, "run_batch", counted)
+        patch.setattr(JobFolder, "save", saved)
+        encode_file(config(bundle, source, output, window=300))
+    return counts
+
+
+def test_windows_of_large_models_have_fewer_characters(bundle, tmp_path):
+    """So that work is saved as often as with small ones."""
+    folder = tmp_path / "large"
+    shutil.copytree(bundle, folder)
+    small = window_characters(folder, LoadOptions())
+    assert small == 2_000_000
+    graph = next(folder.rglob("model.onnx"))
+    with (graph.parent / "model.onnx_data").open("wb") as weights:
+        weights.truncate(900 << 20)  # a file of nothing takes no place
+    assert window_characters(folder, LoadOptions()) == pytest.approx(small / 10, rel=0.01)
 
 
 def test_ctrl_c(command, bundle, tmp_path):

@@ -15,7 +15,7 @@ import pytest
 
 from mirror_rt import Client, Encoder, Predictor
 from mirror_rt.adapters.lazy import LazyEncoder
-from mirror_rt.bulk import BulkConfig, encode_file
+from mirror_rt.bulk import BulkConfig, DatasetConfig, encode_file
 from mirror_rt.cli import (
     benchmark,
     common,
@@ -219,7 +219,8 @@ def test_encode_command(monkeypatch, tmp_path):
     (config,) = configs
     assert config.load == GIVEN_LOAD
     assert same(config.options, EncodeOptions(**{name: GIVEN[name][0] for name in ENCODE}))
-    plain = BulkConfig("m", "a.txt", "b.npy", "t", "i", True, True, 2, 7, True)
+    plain = BulkConfig("m", "a.txt", "b.npy", "t", "i", 2, resume=True, overwrite=True, window=7,
+                       show_progress_bar=True)  # fmt: skip
     assert replace(config, load=plain.load, options=plain.options) == plain
 
 
@@ -279,23 +280,13 @@ def test_server_config(bundle, loaded, tmp_path):
     assert loaded == 2 * [replace(load, offline=False)]
 
 
-def test_old_arguments_work_and_warn():
-    with pytest.warns(DeprecationWarning, match=r"ServerConfig\(threads=...\) is deprecated"):
-        config = ServerConfig(max_items=3, threads=2)
-    assert config == ServerConfig(max_items=3, load=LoadOptions(threads=2))
-    with pytest.warns(DeprecationWarning, match=r"use ServerConfig\.load\.threads"):
-        assert config.threads == 2
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = config.nonsense
-    with pytest.raises(TypeError, match="nonsense"):
-        ServerConfig(nonsense=1)
-    for name in LOAD:
-        with pytest.warns(DeprecationWarning, match=f"{name}=.... is deprecated"):
-            assert getattr(ServerConfig(**{name: GIVEN[name][0]}).load, name) == GIVEN[name][0]
-    with pytest.warns(DeprecationWarning, match="is deprecated"):
-        bulk = BulkConfig("m", "a", "b", errors="nan", variant="int8", options={"batch_size": 4})
-    assert bulk.load == LoadOptions(variant="int8")
-    assert bulk.options == EncodeOptions(batch_size=4, errors="nan")
+def test_options_of_bulk_jobs_may_be_mappings():
+    for kind in (BulkConfig, DatasetConfig):
+        job = kind("m", "a", "b", load={"variant": "int8"}, options={"batch_size": 4})
+        assert job.load == LoadOptions(variant="int8")
+        assert job.options == EncodeOptions(batch_size=4)
+        with pytest.raises(TypeError, match="nonsense"):
+            kind("m", "a", "b", load={"nonsense": 1})
 
 
 def test_bulk_workers(bundle, tmp_path, monkeypatch):
@@ -334,9 +325,6 @@ class Plans:
         self.plan, self.rows, self.parts, self.is_complete = plan, 0, 0, False
         self.folder = output
         yield self
-
-    def saved_rows(self):
-        return 0
 
 
 def test_client():

@@ -1,0 +1,134 @@
+"""Hold the options of bulk jobs: of a file, and of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+
+from mirror_rt.adapters.ray_cluster import ClusterOptions
+from mirror_rt.errors import ConfigError, InvalidTextError
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.pipeline.options import EncodeOptions
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """Say what to encode, and where to: what both kinds of jobs have.
+
+    Attributes:
+        model: folder or hub name of a bundle.
+        text_field: field or column of the texts.
+        resume: go on with an unfinished job, if there is one.
+        overwrite: replace an existing output; unless it is resumed, an unfinished job too.
+        window: most texts that are sorted by length together.
+        show_progress_bar: on standard error.
+        load: how each process loads the bundle, or a mapping of these options.
+        options: how the texts become vectors, or a mapping of these options. With `errors="raise"`
+            a text that cannot be encoded ends the job.
+    """
+
+    model: str
+    input: str
+    output: str
+    text_field: str = "text"
+    _: KW_ONLY
+    resume: bool = False
+    overwrite: bool = False
+    window: int = 8192
+    show_progress_bar: bool = False
+    load: LoadOptions = field(default_factory=LoadOptions)
+    options: EncodeOptions = field(default_factory=EncodeOptions)
+
+    def __post_init__(self) -> None:
+        for name, kind in (("load", LoadOptions), ("options", EncodeOptions)):
+            if isinstance(given := getattr(self, name), Mapping):
+                object.__setattr__(self, name, kind(**given))
+        if self.window < 1:
+            raise ConfigError(f"window must be at least 1, got {self.window}")
+
+
+@dataclass(frozen=True, slots=True)
+class BulkConfig(JobConfig):
+    """Say which file to encode, and where to. `mirror-rt encode` has an option for every field.
+
+    Attributes:
+        input: a file in .txt (and others: lines), .jsonl, .csv or .parquet; "-" for lines on
+            standard input.
+        output: a file in .npy, .jsonl, .parquet or .arrow; "-" for JSON lines on standard output.
+        id_field: field or column of the ids; None for rows that are numbered from 0.
+        processes: how many processes encode; they share the processors, unless the number of
+            threads of each is given.
+        window: most texts that are sorted by length together, and saved together. Long texts and
+            large models have fewer, so that work is saved every half minute or so.
+    """
+
+    id_field: str | None = None
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        JobConfig.__post_init__(self)
+        if not 1 <= self.processes <= 256:
+            raise ConfigError(f"processes must be in 1 .. 256, got {self.processes}")
+
+    @property
+    def is_resumable(self) -> bool:
+        """Return whether input and output are files, which are still there after a kill."""
+        return Path(self.input).is_file() and self.output != "-"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetConfig(JobConfig, ClusterOptions):
+    """Say which dataset to encode, and where to; see `ClusterOptions` for the engine.
+
+    Attributes:
+        input: a folder of .parquet, .jsonl, .csv and .txt files, a pattern (`texts/**/*.parquet`),
+            or a file; in an object store by its address (`s3://...`). The lines of .txt files are
+            texts, in a column that is named `text_field`.
+        output: folder for the vectors: a Parquet file for each block of the input, which is a row
+            group of a Parquet file or a whole file of another format.
+        columns: columns of the input to keep beside the vectors; None for all of them.
+        shard: encode only the blocks I, I + N, I + 2N ... of all, given as I/N with I from 0;
+            None for all blocks.
+        resume: go on with an unfinished job: whole parts of this job are kept.
+        overwrite: remove what an earlier job has written to the folder.
+        options: how the texts become vectors; with `errors="raise"` a text that cannot be encoded
+            ends the job, with `errors="nan"` its vector is null.
+    """
+
+    columns: tuple[str, ...] | None = None
+    shard: str | None = None
+
+    def __post_init__(self) -> None:
+        JobConfig.__post_init__(self)
+        ClusterOptions.__post_init__(self)
+        parse_shard(self.shard)
+        if self.shard is not None and self.overwrite:
+            raise ConfigError(
+                "--overwrite with --shard would remove the parts of other shards: remove the "
+                "folder, or take another one"
+            )
+
+
+def parse_shard(shard: str | None) -> tuple[int, int]:
+    """Return i and n of the text "i/n", and 0 and 1 for None; ConfigError for other texts."""
+    if shard is None:
+        return 0, 1
+    index, _, count = shard.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise ConfigError(f"shard must be I/N with I in 0 .. N-1, such as 0/4, got {shard!r}")
+    return int(index), int(count)
+
+
+@contextmanager
+def texts_named_in(where: str) -> Iterator[None]:
+    """Say of texts that cannot be encoded where they are, counted from 1 as lines are."""
+    try:
+        yield
+    except InvalidTextError as error:
+        raise InvalidTextError(
+            [(row + 1, reason) for row, reason in error.items],
+            noun=f"{where}, text",
+            hint="; pass --errors nan (or zero) to give such texts NaN or null (or zeros)",
+        ) from error
