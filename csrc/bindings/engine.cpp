@@ -64,7 +64,7 @@ class BoundEncoder {
                                             std::int64_t skipped_id,
                                             const std::optional<Floats>& skipped, bool gated,
                                             bool pre_norm, const std::string& instruction_set) {
-    if (words.ndim() != 2 || positions.ndim() != 2 || heads < 1 || inner < 1) {
+    if (words.ndim() != 2 || positions.ndim() != 2) {
       throw py::value_error("words and positions must have two dimensions");
     }
     Config c{};
@@ -80,7 +80,7 @@ class BoundEncoder {
     c.hidden =
         projection && projection->first.ndim() == 2 ? projection->first.shape(1) : words.shape(1);
     c.skipped_id = skipped ? skipped_id : -1;
-    if (c.hidden % heads != 0) throw py::value_error("heads do not divide the hidden size");
+    check(c);
     EmbeddingWeights e{};
     e.words = words.data();
     if (positions.shape(1) != 0) {
@@ -108,7 +108,7 @@ class BoundEncoder {
         weight_of(inner, h, c.gated ? 2 * i : i, "inner"),
         weight_of(out, i, h, "out"),
         norm_of(out_norm, h, "out_norm"),
-        window > 0 ? window : c.positions,
+        window > 0 ? std::min(window, c.positions) : c.positions,
         rotary ? checked(*rotary, {c.positions, h / c.heads}, "rotary") : nullptr};
     if (rotary) kept_.push_back(*rotary);
     py::gil_scoped_release release;

@@ -2,8 +2,38 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
 
 namespace mirror_rt::engine {
+namespace {
+
+// Sums of 65,536 products of 255 and 127 fit into 32 bits.
+constexpr std::int64_t kWidest = 65536, kMostPositions = 1 << 20;
+
+void in_range(const char* name, std::int64_t size, std::int64_t most) {
+  if (size >= 1 && size <= most) return;
+  throw std::invalid_argument(std::string(name) + " is " + std::to_string(size) +
+                              ", expected 1 .. " + std::to_string(most));
+}
+
+}  // namespace
+
+void check(const Config& c) {
+  in_range("the hidden size", c.hidden, kWidest);
+  in_range("the inner size", c.inner, kWidest);
+  in_range("the size of embeddings", c.embedded, kWidest);
+  in_range("the number of heads", c.heads, c.hidden);
+  in_range("the number of positions", c.positions, kMostPositions);
+  in_range("the size of the vocabulary", c.vocabulary, std::numeric_limits<std::int32_t>::max());
+  if (c.hidden % c.heads != 0) {
+    throw std::invalid_argument("heads do not divide the hidden size");
+  }
+  if (!std::isfinite(c.scale) || !(c.epsilon >= 0) || std::isinf(c.epsilon)) {
+    throw std::invalid_argument("scale and epsilon must be finite, and epsilon not negative");
+  }
+}
 
 Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& weights)
     : config_(config),

@@ -29,6 +29,10 @@ struct Config {
   std::int64_t skipped_id;  // a token that has no position of its own (RoBERTa); -1 for none
 };
 
+/// Refuses sizes that do not go together, or for which a size, an index or a sum of int8 products
+/// would overflow; all that follows relies on it. Throws std::invalid_argument.
+void check(const Config& config);
+
 /// A weight [depth, columns], row-major, and its bias [columns]. The caller keeps them.
 struct Weight {
   const float* values;
@@ -88,6 +92,7 @@ class PackedMatrix {
 
 class Encoder {
  public:
+  /// `config` has passed `check`.
   Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& embeddings);
 
   /// Packs one more layer; its matrices may be freed then. An earlier layer's number shares it.

@@ -16,6 +16,9 @@ namespace mirror_rt::engine {
 
 constexpr std::int64_t kPanel = 64;
 
+// Of int8: the least normal number, whose inverse is finite.
+constexpr float kLeastScale = 1.17549435e-38f;
+
 static inline std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return (n + step - 1) / step * step;
 }

@@ -44,17 +44,21 @@ void pack(const Weight& w, std::int64_t panels, std::int64_t units, T* out,
   }
 }
 
-/// Returns the scale of each column: its largest weight becomes 127.
+/// Returns the scale of each column: its largest weight becomes 127. That of a column that is not
+/// finite is NaN, and so are the products with it.
 Buffer<float> scales_of(const Weight& w, std::int64_t columns) {
   Buffer<float> scales(columns);
   std::fill_n(scales.get(), columns, 0.0f);
   for (std::int64_t k = 0; k < w.depth; ++k) {
     for (std::int64_t c = 0; c < w.columns; ++c) {
-      scales.get()[c] = std::max(scales.get()[c], std::fabs(w.values[k * w.columns + c]));
+      const float size = std::fabs(w.values[k * w.columns + c]);
+      float& most = scales.get()[c];
+      most = std::isfinite(size) ? std::max(most, size) : std::nanf("");
     }
   }
   for (std::int64_t c = 0; c < columns; ++c) {
-    scales.get()[c] = scales.get()[c] > 0 ? scales.get()[c] / 127.0f : 1.0f;
+    const float scale = scales.get()[c] / 127.0f;
+    scales.get()[c] = scale < kLeastScale ? kLeastScale : scale;
   }
   return scales;
 }

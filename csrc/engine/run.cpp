@@ -66,7 +66,9 @@ Encoder::Group Encoder::prepare(const Texts& texts, Pooling pooling, float* out,
     return Rows{buffer.reserve(count * stride), stride};
   };
   g.hidden = rows(space.hidden, g.tokens, c.hidden);
-  g.wide = rows(space.wide, g.tokens, std::max(3 * c.hidden, c.gated ? 2 * c.inner : c.inner));
+  // Embeddings that are projected begin in `wide`, and in `middle`.
+  g.wide = rows(space.wide, g.tokens,
+                std::max({3 * c.hidden, c.gated ? 2 * c.inner : c.inner, c.embedded}));
   g.scratch = rows(space.scratch, threads, attention_scratch(longest(texts), c.hidden / c.heads));
   if (c.precision != Precision::bfloat16 || c.pre_norm) {
     g.context = rows(space.context, g.tokens, c.hidden);
@@ -77,7 +79,7 @@ Encoder::Group Encoder::prepare(const Texts& texts, Pooling pooling, float* out,
     g.middle = {g.wide.values, g.wide.stride};
     g.attended = {g.context.values, g.context.stride};
   } else {
-    const std::int64_t stride = round_up(std::max(c.inner, c.hidden), kPanel);
+    const std::int64_t stride = round_up(std::max({c.inner, c.hidden, c.embedded}), kPanel);
     g.input = space.input.reserve(c.precision, g.tokens, g.hidden.stride);
     g.middle = space.middle.reserve(c.precision, g.tokens, stride);
     g.attended = g.middle;
@@ -137,6 +139,11 @@ void Encoder::attention(Phases::Member& member, const Group& g, const Layer& lay
     head.out = out + (start * g.hidden.stride + number * size) * width;
     head.out_stride = g.hidden.stride, head.halves = halves;
     isa_.attend(head, g.scratch.at(member.thread()));
+    // The last pair of an odd number has a zero as its second, which no head writes.
+    for (std::int64_t i = 0; halves && number == 0 && i < head.tokens; ++i) {
+      auto* row = reinterpret_cast<std::uint16_t*>(out) + (start + i) * g.hidden.stride;
+      std::fill(row + c.hidden, row + round_up(c.hidden, 2), std::uint16_t{0});
+    }
   });
 }
 

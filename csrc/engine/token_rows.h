@@ -6,24 +6,28 @@
 namespace mirror_rt::engine {
 namespace {
 
-/// Quantises by token: the row's range, which includes 0, is spread over 0 .. 255.
+/// Quantises by token: the row's range, which includes 0, is spread over 0 .. 255. A row that is
+/// not finite gets NaN as its scale, so that all that is made of it is NaN, as in float32.
 inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::int64_t row) {
-  Vec most = {}, least = {};
+  Vec most = {}, least = {}, wrong = {};
   for (std::int64_t i = 0; i < n; i += kLanes) {
     most = larger(most, loadu(x + i));
     least = smaller(least, loadu(x + i));
+    wrong += loadu(x + i) * 0.0f;  // NaN of NaN and of infinity
   }
-  const float high = largest_of(most), low = -largest_of(-least);
-  const float scale = high > low ? (high - low) / 255.0f : 1.0f;
+  const bool finite = sum_of(wrong) == 0;
+  const float high = finite ? largest_of(most) : 0.0f, low = finite ? -largest_of(-least) : 0.0f;
+  // Halves, as the range may be beyond float32; the inverse of a lesser scale would be infinite.
+  const float scale = larger((high * 0.5f - low * 0.5f) / 127.5f, kLeastScale);
   const float zero = __builtin_rintf(-low / scale);
-  copy.scales[row] = scale;
+  copy.scales[row] = finite ? scale : __builtin_nanf("");
   copy.zeros[row] = static_cast<std::int32_t>(zero);
   auto* out = static_cast<std::uint8_t*>(copy.values) + row * copy.stride;
   const Vec factor = all(1.0f / scale);
   for (std::int64_t i = 0; i < n; i += kLanes) {
     // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const Vec shifted = loadu(x + i) * factor + (zero + 12582912.0f);
-    IntVec value = (IntVec)shifted - 0x4b400000;
+    IntVec value = (IntVec)((UintVec)shifted - 0x4b400000);
     value = value < 0 ? IntVec{} : value;
     value = value > 255 ? IntVec{} + 255 : value;
     const ByteVec bytes = __builtin_convertvector(value, ByteVec);

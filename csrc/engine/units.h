@@ -29,9 +29,9 @@ using infonce::exp2;
 using infonce::IntVec;
 using infonce::kInfinity;
 using infonce::kLanes;
+using infonce::UintVec;
 using infonce::Vec;
 
-typedef std::uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
 typedef std::uint16_t ShortVec __attribute__((vector_size(kLanes * 2)));
 typedef std::int16_t SignedVec __attribute__((vector_size(kLanes * 4)));  // as wide as Vec
 typedef std::uint8_t ByteVec __attribute__((vector_size(kLanes)));

@@ -20,6 +20,8 @@ SHAPES = {
     "roberta": Sizes(skipped_id=1),
     "mpnet": Sizes(skipped_id=1, relative=True),
     "albert": Sizes(embedded=20, activation="gelu_tanh"),
+    "odd": Sizes(hidden=35, heads=5, inner=51, layers=2),
+    "wide embeddings": Sizes(embedded=512, layers=1),
     "modernbert": Sizes(layers=3, windows=(0, 16, 5)),
     "narrow modernbert": Sizes(hidden=36, heads=3, inner=50, layers=2, windows=(70, 3)),
 }
@@ -108,6 +110,46 @@ def test_a_text_has_the_same_vector_in_every_batch(make, shape, kernel, precisio
             )
 
 
+@pytest.mark.parametrize("precision", LIMITS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", ["odd", "odd heads", "wide embeddings"])
+def test_memory_that_is_used_again_changes_no_vector(make, shape, kernel, precision):
+    random, texts, _ = expected_of(shape)
+    encoder = make(random, precision, kernel)
+    expected = run(encoder, texts)
+    assert np.isfinite(expected).all()
+    words = random.words
+    random.words = words.copy()
+    random.words[59] = np.nan  # no text has it but those that leave NaN in all memory
+    try:
+        dirty = make(random, precision, kernel)
+    finally:
+        random.words = words
+    clean = [[id % 59 for id in text] for text in texts]
+    assert np.isnan(run(dirty, [[59] * 150] * 20)).all()
+    assert np.array_equal(run(dirty, clean), run(encoder, clean))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("precision", LIMITS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_numbers_that_are_not_finite_are_seen(make, kernel, precision, number):
+    for matrix in ("query_key_value", "attention_out", "inner", "out"):
+        random = RandomEncoder(SHAPES["bert"])
+        random.layers[0][matrix][0][3, 5] = number
+        assert not np.isfinite(run(make(random, precision, kernel), [[1, 2, 3]])).any()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("size", [1e-40, 1e-30, 1e30])
+def test_weights_of_any_size_give_finite_int8(make, kernel, size):
+    random = RandomEncoder(SHAPES["bert"])
+    for layer in random.layers:
+        layer["inner"] = tuple((x * size).astype(np.float32) for x in layer["inner"])
+        layer["out"] = (layer["out"][0] / max(size, 1e-30), layer["out"][1])
+    assert np.isfinite(run(make(random, "int8", kernel), [[1, 2, 3], [4]])).all()
+
+
 def test_shared_layers_are_those_of_a_copy():
     random = RandomEncoder(SHAPES["bert"])
     random.layers[1:] = [random.layers[0]] * 3
@@ -137,6 +179,13 @@ def test_wrong_shapes_and_ids_are_refused():
         encoder.run(ids, np.array([[1, 0, 1], [1, 1, 1]]), **options)
     with pytest.raises(ValueError, match="same two dimensions"):
         encoder.run(ids, ids[:1], **options)
+    for sizes, message in [
+        (Sizes(positions=2**20 + 1), "the number of positions is 1048577, expected 1 .. 1048576"),
+        (Sizes(hidden=65537, heads=1, layers=0), "the hidden size is 65537"),
+        (Sizes(heads=5), "heads do not divide"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            RandomEncoder(sizes).native(_core, "fp32")
     layer = random.layers[0]
     with pytest.raises(ValueError, match="inner has another shape"):
         encoder.add_layer(**layer | {"inner": layer["out"]})

@@ -29,6 +29,7 @@ namespace {
 #else
 typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef std::int32_t IntVec __attribute__((vector_size(kLanes * 4)));
+typedef std::uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
@@ -58,8 +59,8 @@ inline double dot(const float* x, const float* y, std::int64_t n) {
 /// Returns a where the condition holds, else b.
 inline Vec where(IntVec condition, Vec a, Vec b) { return condition ? a : b; }
 
-/// Returns 2^n for each biased = n + 1.5 * 2^23.
-inline Vec power_of_two(Vec biased) { return (Vec)(((IntVec)biased << 23) + 0x3f800000); }
+/// Returns 2^n for each biased = n + 1.5 * 2^23; unsigned, as other numbers may overflow.
+inline Vec power_of_two(Vec biased) { return (Vec)(((UintVec)biased << 23) + 0x3f800000); }
 #endif
 
 /// Returns x in every lane. Subtracting 0 costs no instruction; adding it would, as it changes -0.
@@ -115,7 +116,6 @@ inline Vec multiply_add(UnitVec a, UnitVec b, Vec c) {
 }
 #endif
 
-typedef std::uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
 typedef std::uint16_t ShortVec __attribute__((vector_size(kLanes * 2)));
 
 /// Returns the nearest bfloat16 to each float, ties to even, in the low halves; NaN stays NaN.

@@ -21,12 +21,10 @@ import numpy as np
 from mirror_rt.inference.native.onnx_graph import (
     Floats,
     Graph,
+    Names,
     Node,
-    Pair,
     expect,
-    floats,
     made,
-    pair,
 )
 
 HIDDEN, _POOLED = "last_hidden_state", "pooled_embedding"
@@ -39,33 +37,65 @@ _MPNET_DISTANCE = 128
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of an encoder.
+    """A layer of an encoder, by the names of its weights.
 
     Attributes:
-        name: of some of its weights; layers of the same name share their weights.
         common: arguments of `NativeEncoder` that are the same for all layers.
-        weights: arguments of `add_layer`, matrices [inputs, outputs] and norms with their biases.
-        relative: name of the bias of the scores, [buckets, heads], by distance; "" for none.
+        weights: by the arguments of `add_layer`, matrices [inputs, outputs] and norms with their
+            biases.
+        relative: the bias of the scores, [buckets, heads], by distance; "" for none.
         window: how far a token attends; 0 for everywhere.
-        frequencies: name of those by which positions rotate, float32 [d / 2]; "" for none.
+        frequencies: those by which positions rotate, float32 [d / 2]; "" for none.
     """
 
-    name: str
     common: Arguments
-    weights: dict[str, Pair]
+    weights: dict[str, Names]
     relative: str = ""
     window: int = 0
     frequencies: str = ""
 
+    @property
+    def packed(self) -> tuple[object, ...]:
+        """What is the same in layers that share their weights."""
+        return (*self.weights.values(), self.window, self.frequencies)
 
-def read_bert(graph: Graph) -> tuple[Arguments, list[Layer]]:
-    """Return the embeddings, as `NativeEncoder` takes them, and the layers, of the BERT family."""
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The embeddings of an encoder, by the names of their weights; "" for what they lack.
+
+    Attributes:
+        words: [vocabulary, E].
+        norm: of E numbers.
+        epsilon: of all norms.
+        positions: [n, E].
+        types: [types, E], whose first row is added to all positions.
+        first: the row of `positions` for the first token of a text.
+        skipped_id: a token whose position is the row before `first`; -1 for none.
+        projection: [E, H].
+        modern: whether layers are gated, and the norms are before them.
+    """
+
+    words: str
+    norm: Names
+    epsilon: float
+    positions: str = ""
+    types: str = ""
+    first: int = 0
+    skipped_id: int = -1
+    projection: Names = ("", "")
+    modern: bool = False
+
+
+def read_bert(graph: Graph) -> tuple[Embeddings, list[Layer]]:
+    """Return the embeddings and the layers of the BERT family."""
     layers: list[Layer] = []
-    name = HIDDEN
+    name, seen = HIDDEN, {HIDDEN}
     while made(graph, name, "SkipLayerNormalization", *_BEFORE).op_type not in _BEFORE:
         layer, name = _read_layer(graph, name)
         layers.append(layer)
-        expect(graph, len(layers) <= len(graph.nodes), "a circle of layers")
+        expect(graph, name not in seen, "a circle of layers")
+        seen.add(name)
     return _read_embeddings(graph, name), layers[::-1]
 
 
@@ -84,52 +114,48 @@ def _read_layer(graph: Graph, name: str) -> tuple[Layer, str]:
     plain = plain and not (attention.input(4) or attention.input(6))
     expect(graph, plain, f"attention ({sorted(attention.attributes)})")
     weights = {
-        "query_key_value": pair(graph, attention.input(1), attention.input(2)),
-        "attention_out": pair(graph, project.input(1), norm.input(4)),
-        "attention_norm": pair(graph, norm.input(2), norm.input(3)),
-        "inner": pair(graph, inner.input(1), activation.input(1)),
-        "out": pair(graph, out.input(1), last.input(4)),
-        "out_norm": pair(graph, last.input(2), last.input(3)),
+        "query_key_value": (attention.input(1), attention.input(2)),
+        "attention_out": (project.input(1), norm.input(4)),
+        "attention_norm": (norm.input(2), norm.input(3)),
+        "inner": (inner.input(1), activation.input(1)),
+        "out": (out.input(1), last.input(4)),
+        "out_norm": (last.input(2), last.input(3)),
     }
     kind = "gelu" if activation.op_type == "BiasGelu" else "gelu_tanh"
-    width = weights["inner"][0].shape[-1]
-    common = common_of(graph, attention, weights, activation=kind, inner=width)
-    relative = _relative(graph, attention.input(5), common["heads"])
-    label = " ".join((attention.input(1), out.input(1), last.input(2)))
-    return Layer(label, common, weights, relative), attention.input(0)
+    common = common_of(graph, attention, weights, activation=kind)
+    return Layer(common, weights, _relative(graph, attention.input(5))), attention.input(0)
 
 
-def _read_embeddings(graph: Graph, name: str) -> Arguments:
+def _read_embeddings(graph: Graph, name: str) -> Embeddings:
     """Return the embeddings that make `name`."""
-    node, projection = made(graph, name, *_BEFORE), None
+    node, projection = made(graph, name, *_BEFORE), ("", "")
     if node.op_type == "Add":
         bias, dense = sorted(node.inputs, key=graph.holds, reverse=True)
         product = made(graph, dense, "MatMul")
-        projection = pair(graph, product.input(1), bias)
+        projection = (product.input(1), bias)
         node = made(graph, product.input(0), "EmbedLayerNormalization")
-    words, positions = (floats(graph, node.input(i)) for i in (2, 3))
     expect(graph, not node.input(7), "embeddings with a mask")
-    if node.input(4):
-        positions = positions + floats(graph, node.input(4))[:1]
     skipped_id, first = _positions(graph, node.input(8))
-    return {
-        "words": words,
-        "positions": np.ascontiguousarray(positions[first:]),
-        "norm": pair(graph, node.input(5), node.input(6)),
-        "epsilon": node.attributes.get("epsilon", 1e-12),
-        "projection": projection,
-        "skipped_id": skipped_id,
-        "skipped": None if skipped_id < 0 else positions[first - 1].copy(),
-    }
+    return Embeddings(
+        words=node.input(2),
+        norm=(node.input(5), node.input(6)),
+        epsilon=node.attributes.get("epsilon", 1e-12),
+        positions=node.input(3),
+        types=node.input(4),
+        first=first,
+        skipped_id=skipped_id,
+        projection=projection,
+    )
 
 
 def common_of(
-    graph: Graph, attention: Node, weights: dict[str, Pair], *, activation: str, inner: int
+    graph: Graph, attention: Node, weights: dict[str, Names], *, activation: str
 ) -> Arguments:
     """Return the arguments that a layer with this attention has in common with all others."""
-    heads, hidden = attention.attributes.get("num_heads", 0), len(weights["attention_out"][0])
+    heads = attention.attributes.get("num_heads", 0)
+    hidden, inner = (graph.shape(weights[name][0])[0] for name in ("attention_out", "out"))
     expect(graph, heads > 0 and hidden % heads == 0, f"attention ({heads} heads)")
-    scale = attention.attributes.get("scale", (hidden // max(heads, 1)) ** -0.5)
+    scale = attention.attributes.get("scale", (hidden // heads) ** -0.5)
     return {"heads": heads, "inner": inner, "scale": scale, "activation": activation}
 
 
@@ -177,11 +203,8 @@ def _positions(graph: Graph, name: str) -> tuple[int, int]:
     return padding, padding + 1
 
 
-def _relative(graph: Graph, name: str, heads: int) -> str:
+def _relative(graph: Graph, name: str) -> str:
     """Return the name of the bias that is added to scores of attention, by bucket of distance."""
     if not name:
         return ""
-    table = made(graph, name, "Gather", behind=("Expand", "Unsqueeze", "Transpose")).input(0)
-    shape = floats(graph, table).shape
-    expect(graph, len(shape) == 2 and shape[1] == heads and shape[0] >= 4, "a bias of attention")
-    return table
+    return made(graph, name, "Gather", behind=("Expand", "Unsqueeze", "Transpose")).input(0)

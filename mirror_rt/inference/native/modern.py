@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirror_rt.inference.native.architecture import HIDDEN, Arguments, Layer, common_of
-from mirror_rt.inference.native.onnx_graph import Floats, Graph, Node, expect, floats, made, pair
+from mirror_rt.inference.native.architecture import HIDDEN, Embeddings, Layer, common_of
+from mirror_rt.inference.native.onnx_graph import Floats, Graph, Node, expect, made
 
 
 def is_modern(graph: Graph) -> bool:
@@ -18,24 +18,24 @@ def is_modern(graph: Graph) -> bool:
     return any(node.op_type == "RotaryEmbedding" for node in graph.nodes)
 
 
-def read_modern(graph: Graph, longest: int) -> tuple[Arguments, list[Layer]]:
-    """Return embeddings, for texts of at most `longest` tokens, and layers of ModernBERT."""
+def read_modern(graph: Graph) -> tuple[Embeddings, list[Layer]]:
+    """Return the embeddings and the layers of ModernBERT."""
     layers: list[Layer] = []
     norm = made(graph, HIDDEN, "LayerNormalization")
+    seen = {norm.input(0)}
     while (gather := graph.producers.get(norm.input(0))) is not None and gather.op_type == "Add":
         layer, norm = _read_layer(graph, norm)
         layers.append(layer)
-        expect(graph, len(layers) <= len(graph.nodes), "a circle of layers")
+        expect(graph, norm.input(0) not in seen, "a circle of layers")
+        seen.add(norm.input(0))
     gather = made(graph, norm.input(0), "Gather")
     expect(graph, gather.input(1) == "input_ids", "embeddings")
-    embeddings = {
-        "words": floats(graph, gather.input(0)),
-        "positions": np.empty((longest, 0), np.float32),
-        "norm": pair(graph, norm.input(1), norm.input(2)),
-        "epsilon": norm.attributes.get("epsilon", 1e-5),
-        "gated": True,
-        "pre_norm": True,
-    }
+    embeddings = Embeddings(
+        words=gather.input(0),
+        norm=(norm.input(1), norm.input(2)),
+        epsilon=norm.attributes.get("epsilon", 1e-5),
+        modern=True,
+    )
     return embeddings, layers[::-1]
 
 
@@ -63,18 +63,17 @@ def _read_layer(graph: Graph, following: Node) -> tuple[Layer, Node]:
     inputs = [queries.input(0), keys.input(0), attention.input(2)]
     expect(graph, parts.outputs == inputs and not attention.input(3), "attention")
     weights = {
-        "query_key_value": pair(graph, projected.input(1)),
-        "attention_out": pair(graph, project.input(1)),
-        "attention_norm": pair(graph, norm.input(1), norm.input(2)),
-        "inner": pair(graph, inner.input(1)),
-        "out": pair(graph, out.input(1)),
-        "out_norm": pair(graph, following.input(1), following.input(2)),
+        "query_key_value": (projected.input(1), ""),
+        "attention_out": (project.input(1), ""),
+        "attention_norm": (norm.input(1), norm.input(2)),
+        "inner": (inner.input(1), ""),
+        "out": (out.input(1), ""),
+        "out_norm": (following.input(1), following.input(2)),
     }
     kind = "gelu_tanh" if gelu.attributes.get("approximate", "none") == "tanh" else "gelu"
-    width = len(weights["out"][0])
-    common = common_of(graph, attention, weights, activation=kind, inner=width)
+    common = common_of(graph, attention, weights, activation=kind)
     window, rotation = _window(graph, attention.input(5)), _frequencies(graph, queries, keys)
-    return Layer(following.outputs[0], common, weights, "", window, rotation), before
+    return Layer(common, weights, "", window, rotation), before
 
 
 def rotary_table(frequencies: Floats, longest: int) -> Floats:
@@ -91,7 +90,9 @@ def _window(graph: Graph, bias: str) -> int:
     far = made(graph, factor.input(0), "Greater", behind=("Cast",))
     made(graph, far.input(0), "Abs")
     expect(graph, bool(graph.weight(factor.input(1)) <= -1e4), "a bias of attention")
-    return int(graph.weight(far.input(1)))
+    window = int(graph.weight(far.input(1)))
+    expect(graph, window >= 1, f"a window of {window} tokens")
+    return window
 
 
 def _frequencies(graph: Graph, queries: Node, keys: Node) -> str:

@@ -21,8 +21,12 @@ from mirror_rt.errors import BundleError
 
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]
+Names = tuple[str, str]  # of a weight and its bias, "" for none
 _Value = int | float | memoryview
 _TYPES: dict[int, type[np.generic]] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_}
+# What a file may hold, as every field becomes objects of hundreds of bytes: ten times as many
+# fields as the encoders of 28 layers have, dimensions, and operators that only pass a value on.
+_MOST_FIELDS, _MOST_DIMENSIONS, _MOST_BEHIND = 1 << 18, 8, 8
 
 
 class UnsupportedGraphError(BundleError):
@@ -66,8 +70,10 @@ class Graph:
         self._maps: dict[Path, mmap.mmap] = {}
         self.nodes: list[Node] = []
         self._tensors: dict[str, _Tensor] = {}
+        self._asked: set[str] = set()  # the weights that were asked for, and their bytes
+        self._asked_bytes = 0
         try:
-            self._read(memoryview(self._map(path)))
+            self._read(_Messages(), memoryview(self._map(path)))
         except (_DamagedError, UnicodeDecodeError) as error:
             raise BundleError(f"{path} is not a whole ONNX file: {error}") from None
         self.producers = {name: node for node in self.nodes for name in node.outputs if name}
@@ -81,22 +87,43 @@ class Graph:
         tensor = self._tensors.get(name)
         return (0, []) if tensor is None else (tensor.data_type, tensor.dims)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a float32 weight, whose bytes are all there.
+
+        Raises:
+            BundleError: there is no such weight, or it has other bytes than its shape says.
+        """
+        kind, shape, _ = self._stored(name)
+        expect(self, kind is np.float32, f"weight {short(name)} ({kind.__name__})")
+        return shape
+
     def weight(self, name: str) -> npt.NDArray[Any]:
         """Return a weight, without copying it where it is aligned.
 
         Raises:
-            BundleError: there is no such weight, or its numbers cannot be read.
+            BundleError: there is no such weight, or it has other bytes than its shape says.
         """
+        kind, shape, raw = self._stored(name)
+        array = np.frombuffer(raw, kind).reshape(shape)
+        return array if array.flags.aligned else array.copy()
+
+    def _stored(self, name: str) -> tuple[type[np.generic], tuple[int, ...], memoryview]:
+        """Return the type, the shape and the bytes of a weight."""
         tensor = self._tensors.get(name)
         kind = None if tensor is None else _TYPES.get(tensor.data_type)
         if tensor is None or kind is None:
-            raise BundleError(f"{self.path}: weight {name!r} is absent or of another type")
+            raise BundleError(f"{self.path}: weight {short(name)} is absent or of another type")
         raw = self._external(tensor) if tensor.external else tensor.raw
         size = math.prod(tensor.dims) * np.dtype(kind).itemsize
-        if raw is None or len(raw) != size or min(tensor.dims, default=0) < 0:
-            raise BundleError(f"{self.path}: weight {name!r} has not the bytes of its shape")
-        array = np.frombuffer(raw, kind).reshape(tensor.dims)
-        return array if array.flags.aligned else array.copy()
+        if raw is None or len(raw) != size or size == 0:
+            raise BundleError(f"{self.path}: weight {short(name)} has not the bytes of its shape")
+        # Many weights may be said to lie at one place of a file, and each would be packed.
+        if name not in self._asked:
+            self._asked.add(name)
+            self._asked_bytes += size
+        if self._asked_bytes > sum(map(len, self._maps.values())):
+            raise BundleError(f"{self.path}: its weights have more bytes than its files")
+        return kind, tuple(tensor.dims), raw
 
     def release(self) -> None:
         """Tell the system that the pages that were read are not needed soon."""
@@ -106,13 +133,14 @@ class Graph:
 
     def _map(self, path: Path) -> mmap.mmap:
         if path not in self._maps:
-            if path.exists() and not path.is_file():  # reading a pipe would wait forever
-                raise BundleError(f"{path} is not a regular file")
             try:
+                if path.exists() and not path.is_file():  # reading a pipe would wait forever
+                    raise BundleError(f"{path} is not a regular file")
                 with path.open("rb") as file:
                     self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
-                raise BundleError(f"cannot read {path}: {error}") from error
+                reason = getattr(error, "strerror", None) or error  # without the path once more
+                raise BundleError(f"cannot read {short(str(path))}: {reason}") from error
         return self._maps[path]
 
     def _external(self, tensor: _Tensor) -> memoryview:
@@ -123,25 +151,25 @@ class Graph:
         except (KeyError, ValueError):
             raise BundleError(f"{self.path}: a weight in another file has no place") from None
         if location != Path(location).name or offset < 0 or length < 0:
-            raise BundleError(f"{self.path}: a weight is at {location!r}, outside the bundle")
+            raise BundleError(f"{self.path}: a weight is at {short(location)}, outside the bundle")
         return memoryview(self._map(self.path.parent / location))[offset : offset + length]
 
-    def _read(self, model: memoryview) -> None:
-        for graph in _fields(model)[7]:
-            parts = _fields(_bytes(graph))
-            self.nodes += [_node(_bytes(part)) for part in parts[1]]
-            self._tensors |= dict(_tensor(_bytes(part)) for part in parts[5])
+    def _read(self, messages: _Messages, model: memoryview) -> None:
+        for graph in messages.fields(model)[7]:
+            parts = messages.fields(_bytes(graph))
+            self.nodes += [messages.node(_bytes(part)) for part in parts[1]]
+            self._tensors |= dict(messages.tensor(_bytes(part)) for part in parts[5])
 
 
 def made(graph: Graph, name: str, *op_types: str, behind: tuple[str, ...] = ()) -> Node:
     """Return the operator of a type given that makes `name`, behind those of types `behind`."""
     node = graph.producers.get(name)
-    for _ in graph.nodes:  # there may be a circle
+    for _ in range(_MOST_BEHIND):  # there may be a circle
         if node is None or node.op_type not in behind:
             break
         node = graph.producers.get(node.input(0))
     if node is None or node.op_type not in op_types:
-        found = f"{'nothing' if node is None else node.op_type} makes {name!r}"
+        found = f"{'nothing' if node is None else short(node.op_type)} makes {short(name)}"
         raise UnsupportedGraphError(f"{graph.path}: {found}, expected {' or '.join(op_types)}")
     return node
 
@@ -156,43 +184,81 @@ def expect(graph: Graph, condition: bool, what: str) -> None:
 
 def floats(graph: Graph, name: str) -> Floats:
     """Return a weight, which must be float32."""
-    array = graph.weight(name)
-    expect(graph, array.dtype == np.float32, f"weight {name} ({array.dtype})")
-    return array
+    graph.shape(name)
+    return graph.weight(name)
 
 
-def pair(graph: Graph, weight: str, bias: str = "") -> Pair:
+def pair(graph: Graph, names: Names) -> Pair:
     """Return a weight and its bias, which is zero without a name."""
+    weight, bias = names
     found = floats(graph, weight)
     return found, floats(graph, bias) if bias else np.zeros(found.shape[-1], np.float32)
+
+
+def short(name: str) -> str:
+    """Return a name in quotes, without the middle of one that fills a screen."""
+    return repr(name if len(name) <= 100 else f"{name[:60]}...{name[-20:]}")
 
 
 class _DamagedError(ValueError):
     """Raised where a message ends too early or has a wrong type."""
 
 
-def _fields(message: memoryview) -> dict[int, list[_Value]]:
-    """Return the values of each field of a message, by its number; an absent field has none."""
-    values: dict[int, list[_Value]] = defaultdict(list)
-    place = 0
-    while place < len(message):
-        tag, place = _varint(message, place)
-        kind = tag & 7
-        value: _Value
-        if kind == 0:
-            value, place = _varint(message, place)
-        else:
-            length = {1: 8, 5: 4}.get(kind)
-            if kind == 2:
-                length, place = _varint(message, place)
-            if length is None or place + length > len(message):
-                raise _DamagedError(f"a field of {length} bytes at {place} of {len(message)}")
-            value = message[place : place + length]
-            place += length
-            if kind == 5:
-                value = struct.unpack("<f", value)[0]
-        values[tag >> 3].append(value)
-    return values
+class _Messages:
+    """The messages of one file, which may have `_MOST_FIELDS` fields altogether."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_FIELDS
+
+    def fields(self, message: memoryview) -> dict[int, list[_Value]]:
+        """Return the values of each field of a message by its number; an absent one has none."""
+        values: dict[int, list[_Value]] = defaultdict(list)
+        place = 0
+        while place < len(message):
+            self._left -= 1
+            if self._left < 0:
+                raise _DamagedError(f"it has more than {_MOST_FIELDS:,} fields")
+            tag, place = _varint(message, place)
+            kind = tag & 7
+            value: _Value
+            if kind == 0:
+                value, place = _varint(message, place)
+            else:
+                length = {1: 8, 5: 4}.get(kind)
+                if kind == 2:
+                    length, place = _varint(message, place)
+                if length is None or place + length > len(message):
+                    raise _DamagedError(f"a field of {length} bytes at {place} of {len(message)}")
+                value = message[place : place + length]
+                place += length
+                if kind == 5:
+                    value = struct.unpack("<f", value)[0]
+            values[tag >> 3].append(value)
+        return values
+
+    def node(self, message: memoryview) -> Node:
+        """Return the node of a message."""
+        fields = self.fields(message)
+        attributes: dict[str, Any] = {}
+        for attribute in fields[5]:
+            parts = self.fields(_bytes(attribute))
+            values = parts[2] or parts[3] or parts[4]
+            found = values[-1] if values else None
+            text = str(found, "utf-8") if isinstance(found, memoryview) else found
+            attributes[_text(parts[1])] = text
+        return Node(_text(fields[4]), _texts(fields[1]), _texts(fields[2]), attributes)
+
+    def tensor(self, message: memoryview) -> tuple[str, _Tensor]:
+        """Return the name and the place of the weight of a message."""
+        fields = self.fields(message)
+        dims = [size for value in fields[1] for size in _sizes(value)]
+        if len(dims) > _MOST_DIMENSIONS:
+            raise _DamagedError(f"a weight of {len(dims)} dimensions")
+        kind = next((value for value in fields[2] if isinstance(value, int)), 0)
+        raw = _bytes(fields[9][-1]) if fields[9] else None
+        entries = [self.fields(_bytes(entry)) for entry in fields[13]]
+        external = {_text(entry[1]): _text(entry[2]) for entry in entries}
+        return _text(fields[8]), _Tensor(dims, kind, raw, external)
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
@@ -222,34 +288,13 @@ def _text(values: list[_Value]) -> str:
     return "".join(_texts(values[-1:]))
 
 
-def _node(message: memoryview) -> Node:
-    fields = _fields(message)
-    attributes: dict[str, Any] = {}
-    for attribute in fields[5]:
-        parts = _fields(_bytes(attribute))
-        values = parts[2] or parts[3] or parts[4]
-        found = values[-1] if values else None
-        text = str(found, "utf-8") if isinstance(found, memoryview) else found
-        attributes[_text(parts[1])] = text
-    return Node(_text(fields[4]), _texts(fields[1]), _texts(fields[2]), attributes)
-
-
-def _tensor(message: memoryview) -> tuple[str, _Tensor]:
-    fields = _fields(message)
-    dims = [size for value in fields[1] for size in _sizes(value)]
-    kind = next((value for value in fields[2] if isinstance(value, int)), 0)
-    raw = _bytes(fields[9][-1]) if fields[9] else None
-    entries = [_fields(_bytes(entry)) for entry in fields[13]]
-    external = {_text(entry[1]): _text(entry[2]) for entry in entries}
-    return _text(fields[8]), _Tensor(dims, kind, raw, external)
-
-
 def _sizes(value: _Value) -> list[int]:
     """Return the sizes of a field, which holds one, or several without tags between them."""
     if isinstance(value, int):
         return [value]
-    packed, sizes, place = _bytes(value), [], 0
-    while place < len(packed):
+    packed, place = _bytes(value), 0
+    sizes: list[int] = []
+    while place < len(packed) and len(sizes) <= _MOST_DIMENSIONS:
         size, place = _varint(packed, place)
         sizes.append(size)
     return sizes

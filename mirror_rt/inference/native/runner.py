@@ -13,9 +13,22 @@ from mirror_rt import _core
 from mirror_rt.bundle.manifest import Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ClosedError, ConfigError
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.native.architecture import distances, find_pooling, read_bert
+from mirror_rt.inference.native.architecture import (
+    Arguments,
+    Embeddings,
+    distances,
+    find_pooling,
+    read_bert,
+)
 from mirror_rt.inference.native.modern import is_modern, read_modern, rotary_table
-from mirror_rt.inference.native.onnx_graph import Graph, UnsupportedGraphError, floats
+from mirror_rt.inference.native.onnx_graph import (
+    Floats,
+    Graph,
+    UnsupportedGraphError,
+    floats,
+    pair,
+)
+from mirror_rt.inference.native.sizes import check_sizes
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.padding import PaddedBatch
@@ -23,6 +36,9 @@ from mirror_rt.tokens.padding import PaddedBatch
 _PRECISIONS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8"}
 # How often a thread that waits for another looks again before it gives up its processor.
 _SPINS = {"off": 0, "run": 4000, "always": 4000}
+# The largest table of words of which the engine keeps a copy of its own; one of a model for a
+# hundred languages stays mapped from the file, which several processes then share.
+_KEPT_BYTES = 1 << 27
 _HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
 
 
@@ -49,8 +65,10 @@ class NativeRunner:
         self._encoder: _core.NativeEncoder | None
         try:
             self._encoder, self._pooling = _build(Graph(path), precision, longest)
-        except (UnsupportedGraphError, ValueError, TypeError, OverflowError) as error:
+        except UnsupportedGraphError as error:
             raise BundleError(f"{error}; {_HINT}") from error
+        except (ValueError, TypeError, ArithmeticError, LookupError) as error:
+            raise BundleError(f"{path}: {error}; {_HINT}") from error
 
     @property
     def replicas(self) -> Sequence[Runner]:
@@ -144,28 +162,50 @@ def _variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
 
 def _build(graph: Graph, precision: str, longest: int) -> tuple[_core.NativeEncoder, str]:
     """Pack the weights layer by layer; return the encoder and its pooling."""
-    embeddings, layers = read_modern(graph, longest) if is_modern(graph) else read_bert(graph)
-    if not layers:
-        raise UnsupportedGraphError(f"{graph.path} has no layers")
-    first, positions = layers[0], len(embeddings["positions"])
-    relative = first.relative
+    embeddings, layers = (read_modern if is_modern(graph) else read_bert)(graph)
+    check_sizes(graph, embeddings, layers, longest)
+    pooling, relative = find_pooling(graph), layers[0].relative
+    arrays = _embeddings(graph, embeddings, longest)
+    positions = len(arrays["positions"])
     encoder = _core.NativeEncoder(
         precision=precision,
         relative=distances(floats(graph, relative), positions) if relative else None,
-        **embeddings,
-        **first.common,
+        **arrays,
+        **layers[0].common,
     )
-    packed: dict[str, int] = {}
-    tables: dict[str, npt.NDArray[np.float32] | None] = {"": None}
+    packed: dict[tuple[object, ...], int] = {}
+    tables: dict[str, Floats | None] = {"": None}
     for number, layer in enumerate(layers):
-        if (layer.common, layer.relative) != (first.common, first.relative):
-            raise UnsupportedGraphError(f"{graph.path}: its layers differ in more than weights")
-        if layer.name in packed:
-            encoder.repeat_layer(packed[layer.name])
+        if layer.packed in packed:
+            encoder.repeat_layer(packed[layer.packed])
             continue
-        packed[layer.name] = number
+        packed[layer.packed] = number
         if (known := layer.frequencies) not in tables:
             tables[known] = rotary_table(floats(graph, known), positions)
-        encoder.add_layer(**layer.weights, window=layer.window, rotary=tables[known])
+        weights = {name: pair(graph, names) for name, names in layer.weights.items()}
+        encoder.add_layer(**weights, window=layer.window, rotary=tables[known])
         graph.release()
-    return encoder, find_pooling(graph)
+    return encoder, pooling
+
+
+def _embeddings(graph: Graph, names: Embeddings, longest: int) -> Arguments:
+    """Return the arguments of `NativeEncoder` for embeddings."""
+    words, positions, skipped = floats(graph, names.words), None, None
+    if names.positions:
+        positions = floats(graph, names.positions)
+        if names.types:
+            positions = positions + floats(graph, names.types)[:1]
+        skipped = None if names.skipped_id < 0 else positions[names.first - 1].copy()
+        positions = np.ascontiguousarray(positions[names.first :])
+    return {
+        # What is mapped changes with the file, and is gone with its end.
+        "words": words.copy() if words.nbytes <= _KEPT_BYTES else words,
+        "positions": np.empty((longest, 0), np.float32) if positions is None else positions,
+        "norm": pair(graph, names.norm),
+        "epsilon": names.epsilon,
+        "projection": pair(graph, names.projection) if names.projection[0] else None,
+        "skipped_id": names.skipped_id,
+        "skipped": skipped,
+        "gated": names.modern,
+        "pre_norm": names.modern,
+    }
