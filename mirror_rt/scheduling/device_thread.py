@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mirror_rt.errors import DeadlineError, NonFiniteError
+from mirror_rt.errors import NonFiniteError
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport
@@ -37,12 +37,11 @@ class DeviceThread(threading.Thread):
 
     def run(self) -> None:
         """Run batches until the queue is closed and empty."""
-        while (work := self.queue.take()) is not None:
-            for request in work.expired:
-                request.fail(DeadlineError(request.call.timeout))
+        while (batch := self.queue.take()) is not None:
             for of_tokens in (False, True):  # they are two outputs of the graph, so two runs
-                self._run_batch([t for t in work.batch if t.request.call.of_tokens == of_tokens])
-            del work  # frees its vectors before the thread waits for the next batch
+                self._run_batch([t for t in batch if t.request.of_tokens == of_tokens])
+            self.queue.ran(batch)
+            del batch  # frees its vectors before the thread waits for the next one
 
     def _run_batch(self, batch: list[WaitingText]) -> None:
         """Run a batch; if it fails, run its halves, down to the text at fault."""
@@ -51,7 +50,7 @@ class DeviceThread(threading.Thread):
             return
         began, pipeline = time.monotonic(), self._pipeline
         padded = pipeline.pad(RaggedTokens.from_arrays([text.ids for text in batch]))
-        run = pipeline.run_token_vectors if batch[0].request.call.of_tokens else pipeline.run
+        run = pipeline.run_token_vectors if batch[0].request.of_tokens else pipeline.run
         try:
             vectors, bad = run(padded)
         except Exception as error:  # noqa: BLE001 - the caller gets it, whatever it is
@@ -64,17 +63,17 @@ class DeviceThread(threading.Thread):
             return
         self._report(batch, began, failed=False)
         for text in [batch[i] for i in bad]:
-            request = text.request
-            if request.call.plan.errors == "raise" and self.queue.end(request):
-                request.fail(NonFiniteError(request.rows.numbered(np.array([text.row]))))
+            request, rows = text.request, text.request.rows
+            if request.plan.errors == "raise" and rows is not None and self.queue.end(request):
+                request.fail(NonFiniteError(rows.numbered(np.array([text.row]))))
         for request in self.queue.fill(batch, list(vectors)):
-            request.succeed(pipeline.finish)
+            request.succeed()
 
     def _report(self, batch: list[WaitingText], began: float, *, failed: bool) -> None:
         report = BatchReport(
             tokens=[len(text.ids) for text in batch],
             padded_tokens=len(batch) * max(text.length for text in batch),
-            queue_seconds=[began - text.arrived for text in batch],
+            queue_seconds=[began - text.request.arrived for text in batch],
             run_seconds=time.monotonic() - began,
             failed=failed,
         )

@@ -1,46 +1,65 @@
-"""The way of a scheduler's calls into its queue: they are checked, tokenised and queued."""
+"""The way of a scheduler's calls into its queue: they are checked, admitted and tokenised."""
 
 from __future__ import annotations
 
 import math
 import os
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from mirror_rt.errors import ClosedError, ConfigError, DeadlineError
+from mirror_rt.errors import ClosedError, ConfigError, ReentrantCallError
 from mirror_rt.pipeline.inputs import Inputs, as_list
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import Pipeline
-from mirror_rt.scheduling.calls import ReentryGuard, cancel_result, is_short
 from mirror_rt.scheduling.queue import RequestQueue
-from mirror_rt.scheduling.requests import Call, RequestTimes, make_request
+from mirror_rt.scheduling.requests import Request, RequestTimes
+from mirror_rt.scheduling.tokenizing import is_long, is_short, tokenize
+from mirror_rt.tokens.chunking import TokenRows
 
 T = TypeVar("T")
+
+
+class ReentryGuard(threading.local):
+    """Refuses a call by a signal handler that interrupted a call in the same thread.
+
+    The interrupted code may hold a lock that the handler's call needs, or the device that serves
+    it. They would wait forever, because the interrupted code goes on only after the handler.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # one per thread: if it is locked, this thread locked it
+
+    def __call__(self) -> threading.Lock:
+        """Return the lock that a call holds in a `with` block, which releases it even on Ctrl-C."""
+        if self._lock.locked():
+            raise ReentrantCallError(
+                "a signal handler calls a Scheduler in the middle of another call: set a flag in "
+                "the handler and encode outside of it, or use loop.add_signal_handler"
+            )
+        return self._lock
 
 
 class Intake:
     """Takes calls, from threads or asyncio tasks, into the queue of one scheduler."""
 
     def __init__(self, pipeline: Pipeline, queue: RequestQueue) -> None:
-        self._pipeline, self._queue = pipeline, queue
-        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="mirror_rt-tokenizer")
+        self._pipeline, self.queue = pipeline, queue
+        # The second thread is for what takes several steps. So large requests are tokenised one
+        # after the other, and small ones wait for none of them.
+        self._short, self._long = (
+            ThreadPoolExecutor(1, thread_name_prefix=f"mirror_rt-tokenizer-{kind}")
+            for kind in ("short", "long")
+        )
         self.process = os.getpid()
         self.guard = ReentryGuard()
 
-    def admit(
-        self,
-        inputs: Inputs,
-        timeout: float | None,
-        options: EncodeKeywords,
-        times: RequestTimes | None,
-        *,
-        of_tokens: bool = False,
-    ) -> Call:
-        """Check the arguments of a call, and reserve room in the queue for its texts."""
-        arrived = time.monotonic()
+    def request(
+        self, inputs: Inputs, timeout: float | None, options: EncodeKeywords,
+        times: RequestTimes | None, *, of_tokens: bool = False,
+    ) -> Request:  # fmt: skip
+        """Check the arguments of a call."""
         if timeout is not None and not 0 < timeout < math.inf:
             raise ConfigError(f"timeout must be above 0 seconds, or None, got {timeout}")
         if "batch_size" in options:
@@ -55,84 +74,79 @@ class Intake:
                 f"this Scheduler belongs to process {self.process}, its threads were not forked "
                 f"into process {os.getpid()}: make one there"
             )
-        texts = as_list(inputs)
-        self._queue.admit(len(texts))
-        return Call(texts, plan, arrived, timeout, times, of_tokens)
+        finish = self._pipeline.finish
+        request = Request(as_list(inputs), plan, finish, timeout, times, of_tokens)
+        queue = self.queue  # a waiting call must not keep the scheduler alive
+        request.future.add_done_callback(
+            lambda future: queue.cancel(request) if future.cancelled() else None
+        )
+        return request
 
-    async def run(
-        self,
-        inputs: Inputs,
-        timeout: float | None,
-        options: EncodeKeywords,
-        times: RequestTimes | None,
-        *,
-        of_tokens: bool = False,
-    ) -> Any:
-        """Return the result of a call, or raise DeadlineError when its time is over."""
+    def begin(
+        self, inputs: Inputs, timeout: float | None, options: EncodeKeywords,
+        times: RequestTimes | None, *, of_tokens: bool = False, exempt: bool = False,
+        here: bool = False,
+    ) -> Request:  # fmt: skip
+        """Check a call, and queue its texts: at once if they are short, else once tokenised.
+
+        With `here`, texts of any length are tokenised in this thread. With `exempt`, the call is
+        admitted however much waits. The caller holds the guard.
+        """
+        request = self.request(inputs, timeout, options, times, of_tokens=of_tokens)
+        request.exempt = exempt
+        if here or is_short(request.texts):
+            texts, plan = request.texts, request.plan
+            self.queue.put(request, tokenize(self._pipeline, texts, plan, request.ended))
+        else:
+            self.queue.admit(request, self.queue.estimate.tokens(request))
+            self.tokenize_aside(request, self.queue.put)
+        return request
+
+    def tokenize_aside(
+        self, request: Request, then: Callable[[Request, TokenRows], object]
+    ) -> None:
+        """Tokenise the texts of an admitted request in another thread, and go on there."""
+        # The work must not hold the texts: the request may be over before it begins.
+        pipeline, queue = self._pipeline, self.queue
+
+        def work() -> None:
+            try:
+                if not request.over:
+                    then(request, tokenize(pipeline, request.texts, request.plan, request.ended))
+            except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
+                if queue.end(request):
+                    request.fail(error)
+
+        try:
+            (self._long if is_long(request.texts) else self._short).submit(work)
+        except RuntimeError:  # the executor was shut down
+            queue.end(request)
+            raise ClosedError("this Scheduler is closed: make another") from None
+
+    async def result(self, request: Request) -> Any:
+        """Await the result of a request, which fails when its time is over."""
         import asyncio  # imported here: a synchronous program saves 30 ms
 
-        with self.guard():
-            call = self.admit(inputs, timeout, options, times, of_tokens=of_tokens)
+        timer = None
+        if (left := request.time_left) is not None:
+            timer = asyncio.get_running_loop().call_later(left, self.queue.expire, request)
         try:
-            async with asyncio.timeout(call.timeout):
-                if is_short(call.texts):
-                    with self.guard():
-                        future = self.accept(call)
-                else:
-                    future = await self._accept_aside(call)
-                return await asyncio.wrap_future(future)
-        except TimeoutError as error:
-            if isinstance(error, DeadlineError):
-                raise
-            raise DeadlineError(call.timeout) from None
+            return await asyncio.wrap_future(request.future)
+        finally:
+            if timer is not None:
+                timer.cancel()
 
-    def accept(self, call: Call, stop: threading.Event | None = None) -> Future[Any]:
-        """Tokenise admitted texts and queue them; raise Stopped if `stop` is set meanwhile."""
-        try:
-            rows = self._pipeline.tokenize(call.texts, call.plan, stop)
-            dimension, pad_to = self._pipeline.model.dimension, self._pipeline.pad_to
-            request = make_request(call, rows, dimension=dimension, pad_to=pad_to)
-        except BaseException:
-            self._queue.release(len(call.texts))
-            raise
-        # Look now: once the request is queued, a device may finish it and clear its texts.
-        has_texts = bool(request.texts)
-        self._queue.put(request, admitted=len(call.texts))
-        if has_texts:
-            queue = self._queue  # a waiting call must not keep the scheduler alive
-            request.future.add_done_callback(
-                lambda future: queue.cancel(request) if future.cancelled() else None
-            )
-        else:
-            request.succeed(self._pipeline.finish)
-        return request.future
-
-    async def _accept_aside(self, call: Call) -> Future[Any]:
-        """Call `accept` in the tokenising thread, so that the event loop goes on."""
-        import asyncio
-
-        stop = threading.Event()
-        accepted = self._tokenizing.submit(self.accept, call, stop)
-        accepted.add_done_callback(
-            lambda future: self._queue.release(len(call.texts)) if future.cancelled() else None
-        )
-        try:
-            return await asyncio.wrap_future(accepted)
-        except BaseException:
-            stop.set()
-            accepted.add_done_callback(cancel_result)
-            raise
-
-    async def in_tokenizer(self, work: Callable[[], T]) -> T:
-        """Run `work` in the tokenising thread; raise ClosedError if the scheduler is closed."""
+    async def in_tokenizer(self, work: Callable[[], T], *, long: bool = False) -> T:
+        """Run `work` in a tokenising thread; raise ClosedError if the scheduler is closed."""
         import asyncio
 
         try:
-            future = self._tokenizing.submit(work)
-        except RuntimeError:  # the executor was shut down
+            future = (self._long if long else self._short).submit(work)
+        except RuntimeError:
             raise ClosedError("this Scheduler is closed: make another") from None
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Let the tokenising thread end after the work that is queued there."""
-        self._tokenizing.shutdown(wait=False)
+        """Let the tokenising threads end after the work that is queued there."""
+        self._short.shutdown(wait=False)
+        self._long.shutdown(wait=False)

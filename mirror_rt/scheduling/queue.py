@@ -3,113 +3,157 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from mirror_rt.errors import ClosedError, ConfigError, OverloadedError
+import numpy as np
+
+from mirror_rt.errors import ClosedError, ConfigError, DeadlineError, OverloadedError
+from mirror_rt.scheduling.forecast import Pace, TokenEstimate
 from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
+from mirror_rt.tokens.chunking import TokenRows
 
-
-class Work(NamedTuple):
-    """The next work of a device: a batch to run, and requests whose deadline has passed."""
-
-    batch: list[WaitingText]
-    expired: list[Request]
+# Large requests together have rows of so many runs among those that may run next: enough to keep
+# the devices busy, while a small request waits behind no more of them.
+_SHARE_OF_LARGE = 2
 
 
 class RequestQueue:
     """The queue of requests: they pass `admit`, `put`, `take`, and then `fill` or `end`.
 
+    A request is small or large. The rows of small ones may run at once. Large ones take turns: what
+    came first is finished first, and a small request waits for a share of the first one alone.
+
     Args:
         max_texts: most texts that may wait.
         max_tokens: most tokens that may wait.
+        max_wait: most seconds that what is before a request may take; None for any time.
+        max_length: most tokens of a row. So many may always wait, or one slow run could make
+            the queue refuse everybody.
         token_budget: most padded tokens of a batch of more than one text.
         run_cost: fixed cost of a run, expressed in tokens.
+        dimension: length D of the vectors.
+        pad_to: tokens that every row costs; None where it costs as many as it has.
     """
 
     def __init__(
-        self, *, max_texts: int, max_tokens: int, token_budget: int, run_cost: int
-    ) -> None:
-        self._max_texts, self._max_tokens = max_texts, max_tokens
+        self, *, max_texts: int, max_tokens: int, max_wait: float | None, max_length: int,
+        token_budget: int, run_cost: int, dimension: int, pad_to: int | None,
+    ) -> None:  # fmt: skip
+        self._max_texts, self._max_tokens, self._max_wait = max_texts, max_tokens, max_wait
+        self._dimension, self._pad_to, self._max_length = dimension, pad_to, max_length
         self._token_budget, self._run_cost = token_budget, run_cost
+        self._share = _SHARE_OF_LARGE * token_budget
         # Reentrant, because cancelling a future under the lock calls `end` again.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._open: set[Request] = set()  # admitted and not over
+        self._turns: deque[Request] = deque()  # large requests with rows that are not queued
         self._waiting = WaitingTexts()
-        self._admitted = 0  # texts that are being tokenised
+        self._texts = 0  # of open requests, as far as they do not run yet
+        self._unqueued = {False: 0, True: 0}  # tokens of small and large requests
+        self._running = self._of_large = 0  # tokens that run, and of large requests in the queue
         self._closed = self._cleared = False
         self._statistics = SchedulerStatistics()
+        self._pace = Pace(run_cost)
+        self.estimate = TokenEstimate(max_length)
 
-    def admit(self, texts: int) -> None:
-        """Reserve room for a number of texts, before they are tokenised.
+    def admit(self, request: Request, tokens: int) -> None:
+        """Take in a request of about so many tokens, or refuse it: this is the only check.
 
         Raises:
-            ConfigError: they are more than may ever wait.
-            OverloadedError: there is no room for them now.
+            ConfigError: its texts or tokens are more than may ever wait.
+            OverloadedError: there is no room for them now, or no time.
             ClosedError: the queue is closed.
         """
         with self._lock:
             if self._closed:
                 raise _closed()
-            if texts > self._max_texts:
-                raise ConfigError(
-                    f"{texts} texts in one call, and at most {self._max_texts} may wait: send "
-                    "fewer at a time, raise max_waiting_texts, or use Encoder.encode"
-                )
-            waiting = len(self._waiting) + self._admitted
-            if waiting + texts > self._max_texts:
-                raise self._overloaded(f"{waiting} texts wait, of at most {self._max_texts}")
-            self._admitted += texts
+            request.large = tokens > self._share
+            if not request.exempt:
+                self._check_limit(request.n, "texts", self._texts, self._max_texts)
+                self._check_limit(tokens, "tokens", self.waiting_tokens, self._max_tokens)
+                self._check_time(request, tokens)
+            self._statistics.requests += 1
+            request.admitted = True
+            self._texts += request.waiting
+            self._set_unqueued(request, tokens)
+            self._open.add(request)
 
-    def release(self, texts: int) -> None:
-        """Give back the reserved room of texts that will not be put."""
-        with self._lock:
-            self._admitted -= texts
-            if self._closed:
-                self._changed.notify_all()  # devices wait for these last texts
-
-    def put(self, request: Request, *, admitted: int) -> None:
-        """Queue the texts of a request, in the room reserved for `admitted` texts.
+    def put(self, request: Request, rows: TokenRows) -> None:
+        """Queue the rows of a request; one that is not admitted yet is admitted first.
 
         Raises:
-            ConfigError, OverloadedError: as `admit`, for the limit of tokens.
-            ClosedError: the queue was cleared meanwhile.
+            ConfigError, OverloadedError, ClosedError: as `admit`.
         """
-        tokens = sum(text.length for text in request.texts)
+        lengths = rows.tokens.lengths if self._pad_to is None else [self._pad_to] * len(rows.tokens)
+        tokens = int(sum(lengths))
         with self._lock:
-            self.release(admitted)
-            if self._cleared:
-                raise _closed()
-            if tokens > self._max_tokens:
-                raise ConfigError(
-                    f"{tokens} tokens in one call, and at most {self._max_tokens} may wait: send "
-                    "fewer texts at a time, raise max_waiting_tokens, or use Encoder.encode"
-                )
-            waiting = self._waiting.tokens
-            if waiting + tokens > self._max_tokens:
-                raise self._overloaded(f"{waiting} tokens wait, of at most {self._max_tokens}")
-            self._statistics.requests += 1
-            for text in request.texts:
-                self._waiting.add(text)
+            if not request.admitted:
+                self.admit(request, tokens)
+            if request.over:
+                return
+            if not rows.invalid and not rows.truncated.any():
+                self.estimate.learn(request.texts, tokens)
+            request.accept(rows, self._dimension)
+            self._set_unqueued(request, 0)
+            request.large = tokens > self._share
+            self._set_unqueued(request, tokens)
+            self._set_waiting(request, request.left)
+            # Rows of similar length follow each other, so that those that run together need little
+            # padding.
+            request.order = np.argsort(lengths, kind="stable")[::-1].tolist()
+            if request.large:
+                self._turns.append(request)
+            else:
+                self._queue_rows(request, math.inf)
             self._changed.notify()
+            complete = request.left == 0 and self.end(request)
+        if complete:  # it has no rows
+            request.succeed()
 
-    def take(self) -> Work | None:
-        """Wait for the next batch; return None when the queue is closed and nothing more comes."""
+    def give_back(self, request: Request, texts: int, tokens: int) -> None:
+        """Give back a part of the room of a request whose texts are not queued by itself."""
         with self._lock:
-            while not self._waiting:
-                if self._closed and (self._cleared or not self._admitted):
+            if not request.over:
+                self._set_waiting(request, request.waiting - texts)
+                self._set_unqueued(request, max(0, request.unqueued - tokens))
+
+    def take(self) -> list[WaitingText] | None:
+        """Wait for the next batch; return None when the queue is closed and nothing more comes.
+
+        Requests whose deadline has passed meanwhile fail.
+        """
+        late: list[Request] = []
+        with self._lock:
+            while True:
+                late += self._too_late()
+                late += self._give_turns()
+                if self._waiting or late:
+                    break
+                if self._closed and all(request.rows is not None for request in self._open):
                     return None
                 self._changed.wait()
-            late = self._waiting.expire(time.monotonic())
-            self._statistics.expired += len(late)
-            expired = [request for text in late if self.end(request := text.request)]
             batch = self._waiting.take(token_budget=self._token_budget, run_cost=self._run_cost)
-            if self._waiting:
+            for text in batch:
+                self._set_waiting(text.request, text.request.waiting - 1)
+                self._running += text.length
+                self._of_large -= text.length if text.request.large else 0
+            if self._waiting or self._turns:
                 self._changed.notify()  # another device may be free
-            return Work(batch, expired)
+        for request in late:
+            self.expire(request)
+        return batch
+
+    def ran(self, batch: list[WaitingText]) -> None:
+        """Note that a batch runs no longer, whatever became of it."""
+        with self._lock:
+            self._running -= sum(text.length for text in batch)
 
     def fill(self, batch: list[WaitingText], vectors: Sequence[Any]) -> list[Request]:
         """Store the vectors of a batch; return the requests that it completes."""
@@ -128,17 +172,37 @@ class RequestQueue:
         with self._lock:
             if request.over:
                 return False
-            request.over = True
-            for text in request.texts:
-                self._waiting.remove(text)
-            request.texts.clear()  # breaks the reference cycle, so that both are freed
+            request.ended.set()
+            self._open.discard(request)
+            self._set_waiting(request, 0)
+            self._set_unqueued(request, 0)
+            for text in request.queued:
+                if self._waiting.remove(text) and request.large:
+                    self._of_large -= text.length
+            # Break the reference cycle, and free what nobody needs: the tokenizer may be about to
+            # work for the request.
+            request.queued, request.order, request.texts = [], [], []
+            if request in self._turns:
+                self._turns.remove(request)
+            if self._closed:
+                self._changed.notify_all()  # devices wait for the last requests
             return True
+
+    def expire(self, request: Request) -> None:
+        """Let a request fail whose time is over, unless it has a result."""
+        with self._lock:
+            waiting = min(request.n, request.waiting)
+            if not self.end(request):
+                return
+            self._statistics.expired += waiting
+        request.fail(DeadlineError(request.timeout))
 
     def cancel(self, request: Request) -> None:
         """Remove the waiting texts of a request that its caller has cancelled."""
         with self._lock:
-            self._statistics.cancelled += sum(text.waits for text in request.texts)
-            self.end(request)
+            waiting = min(request.n, request.waiting)
+            if self.end(request):
+                self._statistics.cancelled += waiting
 
     def close(self) -> None:
         """Admit no more texts; devices go on until all admitted texts have run."""
@@ -151,37 +215,116 @@ class RequestQueue:
         with self._lock:
             self._closed = self._cleared = True
             self._changed.notify_all()
-            lost = [text.request for text in self._waiting.take_all() if self.end(text.request)]
+            lost = [request for request in list(self._open) if request.waiting]
+            lost = [request for request in lost if self.end(request)]
         for request in lost:
             request.fail(ClosedError("the Scheduler was closed before this text ran"))
 
     def count(self, report: BatchReport, batch: list[WaitingText], began: float) -> None:
         """Add a run to the statistics, and to the times of the requests that record them."""
         with self._lock:
+            self.learn(report, began + report.run_seconds)
             self._statistics.add(report)
-            arrived = {text.request: text.arrived for text in batch}
-            for request, at in arrived.items():
-                if request.call.times is not None:
-                    request.call.times.add(at, began, report.run_seconds)
+            for request in {text.request for text in batch}:
+                if request.times is not None:
+                    request.times.add(request.arrived, began, report.run_seconds)
+
+    def learn(self, report: BatchReport, ended: float) -> None:
+        """Judge the pace by a run that ended at this time."""
+        with self._lock:
+            self._pace.add(report, ended)
 
     @property
     def waiting_tokens(self) -> int:
-        """The number of tokens that wait now."""
-        return self._waiting.tokens
+        """The number of tokens that are admitted and do not run yet."""
+        return self._waiting.tokens + sum(self._unqueued.values())
 
     def statistics(self) -> SchedulerStatistics:
         """Return a copy of the counts."""
         with self._lock:
+            waiting = self.waiting_tokens
             return dataclasses.replace(
                 self._statistics,
-                waiting_texts=len(self._waiting) + self._admitted,
-                waiting_tokens=self._waiting.tokens,
+                waiting_texts=self._texts,
+                waiting_tokens=waiting,
+                waiting_seconds=self._pace.seconds(waiting + self._running),
             )
 
-    def _overloaded(self, what: str) -> OverloadedError:
+    def _check_limit(self, more: int, things: str, waiting: int, most: int) -> None:
+        if more > most:
+            raise ConfigError(
+                f"{more} {things} in one call, and at most {most} may wait: send fewer at a time, "
+                f"raise max_waiting_{things}, or use Encoder.encode"
+            )
+        if waiting + more > most:
+            raise self._overloaded(
+                f"{waiting} {things} wait, of at most {most}",
+                self._pace.seconds(self.waiting_tokens + self._running) or None,
+            )
+
+    def _check_time(self, request: Request, tokens: int) -> None:
+        """Refuse a request for which what is before it takes too long, or leaves it no time."""
+        # A small request overtakes the rows of large ones that are not queued.
+        before = self.waiting_tokens - (0 if request.large else self._unqueued[True])
+        if self._max_wait is None or not before or not tokens:
+            return
+        wait = self._pace.seconds(before + self._running)
+        own = self._pace.seconds(tokens)
+        hurried = request.timeout is not None and wait + own > request.timeout
+        if hurried or (wait > self._max_wait and before > self._max_length):
+            if request.large:  # what is before it ends at its deadline, if not by itself
+                latest = max(
+                    (one.deadline or math.inf for one in self._open if one.large), default=math.inf
+                )
+                wait = min(wait, max(1.0, latest - time.monotonic()))
+            raise self._overloaded(f"what waits takes {wait:.2g} s", wait)
+
+    def _overloaded(self, what: str, seconds: float | None) -> OverloadedError:
         self._statistics.refused += 1
-        rate = self._statistics.tokens_per_second
-        return OverloadedError(what, retry_after=self._waiting.tokens / rate if rate else None)
+        return OverloadedError(what, retry_after=seconds)
+
+    def _set_waiting(self, request: Request, rows: int) -> None:
+        """Note that so many rows of a request wait; a text counts once, however many it has."""
+        self._texts += min(request.n, rows) - min(request.n, request.waiting)
+        request.waiting = rows
+
+    def _set_unqueued(self, request: Request, tokens: int) -> None:
+        self._unqueued[request.large] += tokens - request.unqueued
+        request.unqueued = tokens
+
+    def _too_late(self) -> list[Request]:
+        expired = self._waiting.expire(time.monotonic())
+        self._of_large -= sum(text.length for text in expired if text.request.large)
+        return [text.request for text in expired]
+
+    def _give_turns(self) -> list[Request]:
+        """Queue rows of the large request whose turn it is; return those that are too late."""
+        late = []
+        while self._turns and self._of_large < self._share:
+            request = self._turns[0]
+            if request.deadline is not None and request.deadline <= time.monotonic():
+                late.append(request)
+                request.order = []
+            self._queue_rows(request, self._share - self._of_large)
+            if not request.order:
+                self._turns.popleft()
+        return late
+
+    def _queue_rows(self, request: Request, tokens: float) -> None:
+        """Queue the next rows of a request, until they have so many tokens."""
+        assert request.rows is not None
+        ids, offsets = request.rows.tokens.ids, request.rows.tokens.offsets
+        now, deadline = time.monotonic(), request.deadline
+        while request.order and tokens > 0:
+            row = request.order.pop()
+            begin, end = int(offsets[row]), int(offsets[row + 1])
+            length = self._pad_to or end - begin
+            text = WaitingText(request, row, ids[begin:end], length, now, deadline)
+            request.queued.append(text)
+            self._waiting.add(text)
+            self._of_large += length if request.large else 0
+            self._set_unqueued(request, request.unqueued - length)
+            tokens -= length
 
 
 def _closed() -> ClosedError:

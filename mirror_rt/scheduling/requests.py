@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -44,44 +46,82 @@ class RequestTimes:
         self.run_seconds += seconds
 
 
-class Call(NamedTuple):
-    """A call that the queue has reserved room for; the arguments are those of `submit`.
+@dataclass(slots=True, eq=False)
+class Request:
+    """A call, from the check of its arguments to its result.
 
-    It arrived at a time of `time.monotonic`, and its texts may be lists of token ids.
+    Attributes:
+        texts: what to encode, texts or lists of token ids; dropped once they are tokenised, or the
+            request is over.
+        plan: checked options.
+        finish: makes the result of the vectors of the rows.
+        timeout: seconds that the caller allowed; None for any time.
+        times: where to record when its rows ran.
+        of_tokens: whether the result is a vector for each token.
+        exempt: whether the queue takes it however much waits.
+        admitted: whether the queue has taken it.
+        arrived: time of the call, in seconds of `time.monotonic`.
+        large: whether its rows wait for their turn behind those of other large requests.
+        unqueued: tokens that it will queue, as far as they are known.
+        waiting: number of texts, and once they are tokenised of rows, that do not run yet.
+        rows: m rows of tokens; None until the texts are tokenised.
+        order: row numbers that are not queued yet, the next one last.
+        queued: rows in the queue.
+        vectors: vectors of the rows, unset for rows that are not done: float32 [m, D], pooled, or
+            m arrays float32 [tokens, H].
+        left: number of rows that are not done.
+        ended: set when it has a result or an error, or was cancelled.
+        future: the future that the caller holds.
     """
 
     texts: list[Any]
     plan: EncodePlan
-    arrived: float
+    finish: Finish
     timeout: float | None = None
     times: RequestTimes | None = None
     of_tokens: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """The texts of one call, as rows of tokens.
-
-    Attributes:
-        call: the call.
-        rows: the m rows of tokens to run.
-        vectors: vectors of the rows, unset for rows that are not done: float32 [m, D], pooled, or
-            m arrays float32 [tokens, H].
-        texts: the rows, as entries of the queue.
-        left: number of rows that are not done.
-        over: whether it has a result or an error, or was cancelled.
-        future: the future that the caller holds.
-    """
-
-    call: Call
-    rows: TokenRows
-    vectors: Vectors | list[Vectors]
-    texts: list[WaitingText] = field(default_factory=list)
+    exempt: bool = False
+    admitted: bool = False
+    arrived: float = field(default_factory=time.monotonic)
+    large: bool = False
+    unqueued: int = 0
+    waiting: int = 0
+    rows: TokenRows | None = None
+    order: list[int] = field(default_factory=list)
+    queued: list[WaitingText] = field(default_factory=list)
+    vectors: Vectors | list[Vectors] = field(default_factory=list)
     left: int = 0
-    over: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
     future: Future[Any] = field(default_factory=Future)
+    n: int = field(init=False)
 
-    def succeed(self, finish: Finish) -> None:
+    def __post_init__(self) -> None:
+        self.n = self.waiting = len(self.texts)
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody needs its vectors any more."""
+        return self.ended.is_set()
+
+    @property
+    def deadline(self) -> float | None:
+        """The time after which its vectors are of no use; None for no deadline."""
+        return None if self.timeout is None else self.arrived + self.timeout
+
+    @property
+    def time_left(self) -> float | None:
+        """The seconds until the deadline, at least a moment; None for no deadline."""
+        return None if self.deadline is None else max(self.deadline - time.monotonic(), 1e-3)
+
+    def accept(self, rows: TokenRows, dimension: int) -> None:
+        """Take the rows that the texts were tokenised to."""
+        self.texts, self.rows, self.left = [], rows, len(rows.tokens)
+        if self.of_tokens:
+            self.vectors = [np.empty((0, 0), np.float32)] * self.left
+        else:
+            self.vectors = np.empty((self.left, dimension), np.float32)
+
+    def succeed(self) -> None:
         """Give the caller the vectors, finished as its options say.
 
         They come as pooled, so that callers who want unit vectors and callers who do not can share
@@ -94,30 +134,15 @@ class Request:
             if isinstance(vectors, list):
                 self.future.set_result(vectors)
                 return
-            self.future.set_result(finish(vectors, self.rows, self.call.plan))
+            assert self.rows is not None
+            self.future.set_result(self.finish(vectors, self.rows, self.plan))
         except Exception as error:  # noqa: BLE001 - the device's thread must go on
             self.future.set_exception(error)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Give the caller an error."""
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
-
-
-def make_request(call: Call, rows: TokenRows, *, dimension: int, pad_to: int | None) -> Request:
-    """Make a request of a call whose texts have been tokenised to rows."""
-    vectors: Vectors | list[Vectors] = np.empty((len(rows.tokens), dimension), np.float32)
-    if call.of_tokens:
-        vectors = [np.empty((0, 0), np.float32)] * len(rows.tokens)
-    request = Request(call, rows, vectors, left=len(rows.tokens))
-    arrived, deadline = call.arrived, None if call.timeout is None else call.arrived + call.timeout
-    request.texts = [
-        WaitingText(
-            request, row, rows.tokens.ids[begin:end], pad_to or end - begin, arrived, deadline
-        )
-        for row, (begin, end) in enumerate(rows.tokens.spans())
-    ]
-    return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +182,8 @@ class SchedulerStatistics:
         longest_queue_seconds: longest time from a call to a run.
         run_seconds: total time of the runs.
         waiting_texts: texts that were accepted and do not run yet.
-        waiting_tokens: tokens of the waiting texts, as far as they are tokenised.
+        waiting_tokens: tokens of the waiting texts, estimated for those that are not tokenised.
+        waiting_seconds: forecast of the time that they and what runs now will take; 0 if unknown.
     """
 
     requests: int = 0
@@ -174,6 +200,7 @@ class SchedulerStatistics:
     run_seconds: float = 0.0
     waiting_texts: int = 0
     waiting_tokens: int = 0
+    waiting_seconds: float = 0.0
 
     @property
     def padding(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -9,14 +10,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Self, TypeVar, Unpack
+from typing import Protocol, Self, TypeVar, Unpack
 
-from mirror_rt.errors import DeadlineError
+from mirror_rt.errors import ConfigError
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.inputs import Inputs
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
-from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
-from mirror_rt.scheduling.calls import HasPipeline, check_scheduler
+from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.intake import Intake
 from mirror_rt.scheduling.queue import RequestQueue
@@ -28,6 +28,14 @@ __all__ = ["HasPipeline", "Scheduler"]
 logger = logging.getLogger("mirror_rt")
 
 T = TypeVar("T")
+
+
+class HasPipeline(Protocol):
+    """An encoder, as far as a scheduler needs it."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline that turns texts into vectors."""
 
 
 @with_visible_options(EncodeOptions)
@@ -57,6 +65,8 @@ class Scheduler:
         token_budget: most padded tokens of a run; a text longer than that runs alone.
         max_waiting_texts: most texts that may wait; a call beyond that raises `OverloadedError`.
         max_waiting_tokens: the same limit, in tokens.
+        max_wait: seconds; a call raises `OverloadedError`, too, if what waits before it would take
+            longer, or would leave it too little of its `timeout`. None for no such limit.
         on_batch: called after every run in the device's thread, for example to collect metrics.
 
     Raises:
@@ -70,6 +80,7 @@ class Scheduler:
         token_budget: int = 2048,
         max_waiting_texts: int = 4096,
         max_waiting_tokens: int = 262_144,
+        max_wait: float | None = None,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
         several = encoders if isinstance(encoders, Sequence) else [encoders]
@@ -79,15 +90,19 @@ class Scheduler:
             "max_waiting_texts": max_waiting_texts,
             "max_waiting_tokens": max_waiting_tokens,
         }
-        check_scheduler(pipelines, limits)
-        self._pipeline = pipelines[0]
+        _check(pipelines, limits)
+        first = pipelines[0]
         self._queue = RequestQueue(
             max_texts=max_waiting_texts,
             max_tokens=max_waiting_tokens,
+            max_wait=max_wait,
+            max_length=first.tokenizer.max_length,
             token_budget=token_budget,
-            run_cost=self._pipeline.model.run_cost,
+            run_cost=first.model.run_cost,
+            dimension=first.model.dimension,
+            pad_to=first.pad_to,
         )
-        self._calls = Intake(self._pipeline, self._queue)
+        self.intake = Intake(first, self._queue)
         self._devices = [
             DeviceThread(pipeline, self._queue, self._report)
             for pipeline in pipelines
@@ -96,7 +111,7 @@ class Scheduler:
         self._on_batch = on_batch
         for device in self._devices:
             device.start()
-        weakref.finalize(self, _close_unheld, self._queue, self._calls.process).atexit = False
+        weakref.finalize(self, _close_unheld, self._queue, self.intake.process).atexit = False
 
     def submit(
         self,
@@ -130,8 +145,8 @@ class Scheduler:
             ClosedError: the scheduler is closed.
             ReentrantCallError: a signal handler makes this call in the middle of another one.
         """
-        with self._calls.guard():
-            return self._calls.accept(self._calls.admit(inputs, timeout, options, times))
+        with self.intake.guard():
+            return self.intake.begin(inputs, timeout, options, times, here=True).future
 
     def encode_with_info(
         self,
@@ -147,16 +162,14 @@ class Scheduler:
             DeadlineError: the time is over; texts that still waited were withdrawn.
             MirrorError: any error of `submit` or of its future.
         """
-        with self._calls.guard():
-            future: Future[EncodedTexts] = self._calls.accept(
-                self._calls.admit(inputs, timeout, options, times)
-            )
+        with self.intake.guard():
+            request = self.intake.begin(inputs, timeout, options, times, here=True)
+            future: Future[EncodedTexts] = request.future
             try:
-                return future.result(timeout)
-            except TimeoutError:
-                if future.cancel():
-                    raise DeadlineError(timeout) from None
-                return future.result()  # it is done after all, or failed by itself
+                with contextlib.suppress(TimeoutError):
+                    return future.result(timeout)
+                self._queue.expire(request)  # unless it was done just now
+                return future.result()
             finally:
                 future.cancel()  # for Ctrl-C while it waits; has no effect if it is done
 
@@ -183,7 +196,9 @@ class Scheduler:
             DeadlineError: the time is over; texts that still waited were withdrawn.
             MirrorError: any error of `submit` or of its future.
         """
-        encoded: EncodedTexts = await self._calls.run(inputs, timeout, options, times)
+        with self.intake.guard():
+            request = self.intake.begin(inputs, timeout, options, times)
+        encoded: EncodedTexts = await self.intake.result(request)
         return encoded
 
     async def aencode(
@@ -209,13 +224,13 @@ class Scheduler:
         Raises:
             MirrorError: as `aencode_with_info`; ConfigError if the model gives no token vectors.
         """
-        vectors: list[Vectors] = await self._calls.run(
-            inputs, timeout, options, times, of_tokens=True
-        )
+        with self.intake.guard():
+            request = self.intake.begin(inputs, timeout, options, times, of_tokens=True)
+        vectors: list[Vectors] = await self.intake.result(request)
         return vectors
 
     async def in_tokenizer(self, work: Callable[[], T]) -> T:
-        """Run `work` in the tokenising thread, after what is queued there, and await its result.
+        """Run `work` in a tokenising thread, after what is queued there, and await its result.
 
         `work` cannot be interrupted, so it should be short: split long work into several calls. If
         the task is cancelled before `work` has begun, it does not run.
@@ -223,11 +238,11 @@ class Scheduler:
         Raises:
             ClosedError: the scheduler is closed.
         """
-        return await self._calls.in_tokenizer(work)
+        return await self.intake.in_tokenizer(work)
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start, and how much waits now."""
-        with self._calls.guard():
+        with self.intake.guard():
             return self._queue.statistics()
 
     @property
@@ -238,7 +253,7 @@ class Scheduler:
     @property
     def running(self) -> bool:
         """Whether the thread of every device is alive and takes texts."""
-        return os.getpid() == self._calls.process and all(d.is_alive() for d in self._devices)
+        return os.getpid() == self.intake.process and all(d.is_alive() for d in self._devices)
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Accept no more texts, and wait until nothing runs.
@@ -248,11 +263,11 @@ class Scheduler:
             timeout: seconds after which the texts that still wait fail with ClosedError. A run
                 that has begun is always waited for.
         """
-        if os.getpid() != self._calls.process:
+        if os.getpid() != self.intake.process:
             return  # the threads stayed in the parent process
         until = None if timeout is None else time.monotonic() + timeout
         self._queue.close()
-        self._calls.close()
+        self.intake.close()
         if not drain:
             self._queue.clear()
         others = [device for device in self._devices if device is not threading.current_thread()]
@@ -281,3 +296,17 @@ def _close_unheld(queue: RequestQueue, process: int) -> None:
     """Let the devices of a scheduler that was freed run the texts that wait, and then end."""
     if os.getpid() == process:
         queue.close()
+
+
+def _check(pipelines: Sequence[Pipeline], limits: dict[str, int]) -> None:
+    """Raise ConfigError if a limit is below 1, there is no model, or the dimensions differ."""
+    for name, limit in limits.items():
+        if limit < 1:
+            raise ConfigError(f"{name} must be at least 1, got {limit}")
+    if not pipelines:
+        raise ConfigError("a Scheduler needs at least one encoder, got none")
+    dimensions = {pipeline.model.dimension for pipeline in pipelines}
+    if len(dimensions) > 1:
+        raise ConfigError(
+            f"the encoders of a Scheduler must be of one model, got dimensions {sorted(dimensions)}"
+        )

@@ -32,7 +32,7 @@ class WaitingText:
         row: its row in that request.
         ids: int32 [tokens], its token ids.
         length: tokens that it costs in a batch of its own, padding included.
-        arrived: time of the call, in seconds of `time.monotonic`.
+        arrived: time since when it may run, in seconds of `time.monotonic`.
         deadline: time after which its vector is of no use; None for no deadline.
     """
 
@@ -77,11 +77,13 @@ class WaitingTexts:
             heapq.heappush(self._by_deadline, (text.deadline, text.number, text))
         self._compact()
 
-    def remove(self, text: WaitingText) -> None:
-        """Take out a text, if it still waits."""
-        if text.waits:
-            at = bisect_left(self._by_length, (text.length, text.number))
-            self._forget(at, at + 1)
+    def remove(self, text: WaitingText) -> bool:
+        """Take out a text; return False if it does not wait any more."""
+        if not text.waits:
+            return False
+        at = bisect_left(self._by_length, (text.length, text.number))
+        self._forget(at, at + 1)
+        return True
 
     def expire(self, now: float) -> list[WaitingText]:
         """Take out the texts whose deadline has passed."""

@@ -32,9 +32,8 @@ class ServerConfig:
             for what the pack declares. Without one, such a language is refused.
         max_items: most texts of one request.
         max_body_bytes: most bytes of one request.
-        max_waiting_texts: most texts of all requests that are not answered yet; those beyond are
-            refused (429).
-        max_wait: seconds; where what waits would take longer, a request is refused (429).
+        max_waiting_texts: most texts that may wait; requests beyond are refused (429).
+        max_wait: seconds; where what is before a request would take longer, it is refused (429).
         token_budget: most padded tokens of a run.
         unknown_fields: what becomes of a request with a field that its protocol does not have: it
             is refused (`refuse`, 422), or the field has no effect (`ignore`).

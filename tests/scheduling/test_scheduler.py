@@ -21,69 +21,7 @@ from mirror_rt import (
     OverloadedError,
     Scheduler,
 )
-from mirror_rt.encoding.batch_encoder import BatchEncoder
-from mirror_rt.inference.pooled_model import PooledModel
-from mirror_rt.pipeline.pipeline import Pipeline
-from mirror_rt.tokens.padding import RaggedTokens
-from mirror_rt.tokens.tokenization import TokenizedTexts
-
-
-class CharacterTokenizer:
-    """A token a character."""
-
-    max_length, pad_id, clip_characters = 1000, 0, 1000
-
-    def __init__(self):
-        self.threads = set()
-
-    def __call__(self, texts, *, prompt=""):
-        self.threads.add(threading.current_thread())
-        ids = [[ord(character) for character in prompt + text] for text in texts]
-        return TokenizedTexts(RaggedTokens.from_lists(ids), [False] * len(texts))
-
-
-class StepModel(PooledModel):
-    """Every run waits for `step`. A text with `!` makes its batch fail, one with `~` gives NaN."""
-
-    def __init__(self, *, held):
-        super().__init__(2)
-        self.batches = []
-        self.began = threading.Semaphore(0)
-        self._steps = threading.Semaphore(0)
-        self._held = held
-
-    def run_batch(self, batch, *, normalize):
-        assert not normalize
-        texts = ["".join(map(chr, row[row > 0])) for row in batch.input_ids]
-        self.batches.append(texts)
-        self.began.release()
-        if self._held:
-            assert self._steps.acquire(timeout=60)
-        if any("!" in text for text in texts):
-            raise ValueError(f"failed on {texts}")
-        return np.array([self.vector(text) for text in texts], dtype=np.float32)
-
-    @staticmethod
-    def vector(text):
-        return [np.nan, 1] if "~" in text else [len(text), ord(text[0])]
-
-    def step(self, n=1):
-        self._steps.release(n)
-
-    def free(self):
-        self._held = False
-        self._steps.release(10_000)
-
-
-class StepEncoder(BatchEncoder):
-    """An encoder with such a model, whose members it has, too."""
-
-    def __init__(self, *, held=True):
-        model = StepModel(held=held)
-        super().__init__(Pipeline(CharacterTokenizer(), model), mask_token=None)
-
-    def __getattr__(self, name):
-        return getattr(self.pipeline.model, name)
+from step_encoder import StepEncoder
 
 
 @pytest.fixture
@@ -515,8 +453,8 @@ def test_a_run_that_is_done_before_its_call_is_accepted(encoder, monkeypatch):
     scheduler = Scheduler(encoder)
     put = scheduler._queue.put
 
-    def put_and_run(request, *, admitted):
-        put(request, admitted=admitted)
+    def put_and_run(request, rows):
+        put(request, rows)
         encoder.free()
         assert request.future.result(60) is not None
 
@@ -581,7 +519,7 @@ def test_a_signal_at_any_line_of_a_call(command_in_child, bundle, call, outcomes
 
 def test_ctrl_c_does_not_leave_a_call_in_progress(command_in_child, bundle):
     code = INTERRUPTED.format(bundle=str(bundle), call="scheduler.encode")
-    code = code.replace("mirror_rt/", "mirror_rt/scheduling/calls.py").replace("> 30", "> 1")
+    code = code.replace("mirror_rt/", "mirror_rt/scheduling/intake.py").replace("> 30", "> 1")
     code = code.replace("_base.py", "none").replace("/threading.py", "none")
     code = code.replace("try:", "raise KeyboardInterrupt\n    try:")
     code = code.replace(

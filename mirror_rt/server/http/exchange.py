@@ -18,6 +18,7 @@ from mirror_rt.errors import OverloadedError
 from mirror_rt.scheduling import RequestTimes
 from mirror_rt.server.admission.holding import Unread
 from mirror_rt.server.admission.problems import Problem, overloaded
+from mirror_rt.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from mirror_rt.server.models.registry import Serving
@@ -139,16 +140,13 @@ class Exchange:
         return left
 
     async def body(
-        self, receive: Receive, *, limit: int, timeout: float, grow: Callable[[int], None]
+        self, receive: Receive, config: ServerConfig, grow: Callable[[int], None]
     ) -> bytes:
-        """Read a body of at most `limit` bytes within `timeout` seconds.
+        """Read a body of as many bytes, within as many seconds, as the server allows.
 
         `grow` is called with the size of the body so far; it raises OverloadedError to refuse it.
-
-        Raises:
-            Problem: 408, 413, 415 or 429.
-            HungUp: the client went away.
         """
+        limit, timeout = config.max_body_bytes, config.body_timeout
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Problem(415, "compressed bodies are not supported", "encoding", close=True)
         too_large = Problem(413, f"the body has more than {limit} bytes", "too_large")

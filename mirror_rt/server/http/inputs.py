@@ -27,7 +27,9 @@ async def encode(
     """Check the inputs in the field `name` and encode them; count texts and tokens for the log."""
     items = items_of(inputs, name, service, exchange)
     timeout = exchange.timeout(service.config.timeout)
-    encoded = await service.encode(items, timeout, options, exchange.times)
+    encoded = await service.scheduler.aencode_with_info(
+        items, timeout=timeout, times=exchange.times, **options
+    )
     exchange.tokens = sum(encoded.token_counts.tolist())
     return encoded
 

@@ -98,7 +98,7 @@ def _of_model(service: ModelService) -> dict[str, Any]:
         "max_length": encoder.max_length,
         "waiting_texts": counts.waiting_texts,
         "waiting_tokens": counts.waiting_tokens,
-        "waiting_seconds": service.waiting_seconds,
+        "waiting_seconds": counts.waiting_seconds,
         "texts": counts.texts,
         "tokens": counts.tokens,
         "runs": counts.batches,

@@ -148,37 +148,28 @@ class Endpoint:
         """Answer one request."""
         exchange: Exchange = scope[_EXCHANGE]
         exchange.route = self._route
+        registry, body = self._registry, b""
         with contextlib.ExitStack() as held:  # until the answer is sent
             try:
-                answer = await self._answer(exchange, receive, held)
+                if self._reads:
+                    grow = held.enter_context(registry.bodies.hold())
+                    body = await exchange.body(receive, registry.config, grow)
+                    exchange.serving = held.enter_context(registry.use())
+                    async with until_hang_up(receive):
+                        answer = await self._handler(registry, exchange, body)
+                else:
+                    answer = await self._handler(registry, exchange, body)
             except HungUp:
                 raise
             except asyncio.CancelledError:
-                if not self._registry.stopping:
+                if not registry.stopping:
                     raise
                 # The time to drain has passed.
                 await answer_problem(_STOPPING, scope, send)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-                await answer_problem(self._problem(error, exchange), scope, send)
+                await answer_problem(self._problem(error, exchange, body), scope, send)
             else:
                 await self._send(answer, exchange, receive, send)
-
-    async def _answer(
-        self, exchange: Exchange, receive: Receive, held: contextlib.ExitStack
-    ) -> Answer:
-        if not self._reads:
-            return await self._handler(self._registry, exchange, b"")
-        config = self._registry.config
-        grow = held.enter_context(self._registry.bodies.hold())
-        body = await exchange.body(
-            receive, limit=config.max_body_bytes, timeout=config.body_timeout, grow=grow
-        )
-        exchange.serving = held.enter_context(self._registry.use())
-        async with until_hang_up(receive):
-            try:
-                return await self._handler(self._registry, exchange, body)
-            except msgspec.DecodeError as error:
-                raise malformed(error, body) from error
 
     async def _send(self, answer: Answer, exchange: Exchange, receive: Receive, send: Send) -> None:
         """Send an answer; after a failure leave it without an end, which closes the connection."""
@@ -189,7 +180,9 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - the status has been sent
             logger.error("%s: the answer was cut off: %s", exchange.request_id, where(error))
 
-    def _problem(self, error: Exception, exchange: Exchange) -> Problem:
+    def _problem(self, error: Exception, exchange: Exchange, body: bytes) -> Problem:
+        if isinstance(error, msgspec.DecodeError):
+            return malformed(error, body)
         models = self._registry.models if exchange.serving is None else exchange.serving.models
         model = models.by_name.get(exchange.model or "")
         problem = problem_of(error, model.encoder.max_length if model is not None else 0)
