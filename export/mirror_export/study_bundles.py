@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Literal
 
 from mirror_export import ExportConfig, export_bundle  # raises if an extra is missing, naming it
-from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.encoding.encoder import Encoder
-from mirror_train.experiments.systems.config import SystemsConfig
-from mirror_train.experiments.systems.run import Opened
+from mirror_train.experiments.study import Opened, Opener, StudyConfig
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
 
 
-def open_bundles(config: SystemsConfig) -> Callable[[str, str], Opened]:
+def open_bundles(config: StudyConfig) -> Opener:
     """Return a function that opens a model as it is used: exported, checked, run by onnxruntime."""
 
-    def open_model(name: str, model: str) -> Opened:
-        out = config.out / "bundles" / name
+    def open_model(label: str, model: str, pooling: Pooling | Literal["auto"]) -> Opened:
+        out = config.out / "bundles" / label
         options = config.load_options(model)
-        folder = load_pretrained(model, **options).folder
+        if pooling == "auto" and not declared_head(load_pretrained(model, **options).folder):
+            pooling = "mean"  # as `TorchEncoder.load`
         export_bundle(
             ExportConfig(
                 model,
                 out,
-                pooling="auto" if declared_head(folder) else "mean",  # as `TorchEncoder.load`
+                pooling=pooling,
                 overwrite=True,
                 **options,
             )

@@ -187,7 +187,10 @@ def _is_model(folder: Path) -> bool:
 def _print(evaluation: Evaluation) -> None:
     rows = []
     for measure, row in evaluation.by_measure().items():
-        values = [describe_value(row[m]) if m in row else "-" for m in evaluation.models]
+        values = [
+            describe_value(row[m].outcome.value, row[m].interval) if m in row else "-"
+            for m in evaluation.models
+        ]
         shown = [verdict(row)] if len(evaluation.models) > 1 else []
         rows.append([measure.suite, measure.set, measure.metric, *values, *shown])
     shown = ["shown"] if len(evaluation.models) > 1 else []

@@ -41,6 +41,11 @@ class Difference:
     value: float
     interval: Interval | None
 
+    def __neg__(self) -> Difference:
+        """Return the difference of the models in the other order."""
+        found = self.interval
+        return Difference(-self.value, None if found is None else Interval(-found.high, -found.low))
+
     @property
     def shown(self) -> bool:
         """Return whether the interval excludes 0."""

@@ -99,7 +99,10 @@ def _suite(name: str, evaluation: Evaluation, plots: bool) -> str:
     rows = []
     for measure, row in table.items():
         some = next(iter(row.values())).outcome
-        values = [describe_value(row[m]) if m in row else "" for m in evaluation.models]
+        values = [
+            describe_value(row[m].outcome.value, row[m].interval) if m in row else ""
+            for m in evaluation.models
+        ]
         verdicts = [verdict(row)] if several else []
         rows.append([
             measure.set, measure.metric, _ARROWS.get(some.better, some.better), str(some.n),

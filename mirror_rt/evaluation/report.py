@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mirror_rt.evaluation.bootstrap import CONFIDENCE, Interval
+from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Interval
 from mirror_rt.evaluation.run import Comparison, Evaluation, Result, compare
 
 _FORMAT = "mirror_rt evaluation"
@@ -49,32 +49,34 @@ def to_json(header: Header, evaluation: Evaluation) -> dict[str, Any]:
         "format_version": _VERSION,
         **asdict(header),
         "confidence": CONFIDENCE,
-        "results": [_result(result) for result in evaluation.results],
+        "results": [result.to_json() for result in evaluation.results],
         "comparisons": [_comparison(one) for one in evaluation.comparisons()],
         "failures": [asdict(failure) for failure in evaluation.failures],
         "histograms": _histograms(evaluation),
     }
 
 
-def describe_value(result: Result) -> str:
-    """Format the value and its interval: `.4861 [.4502, .5220]`."""
-    if result.interval is None:
-        return _number(result.outcome.value)
-    low, high = _number(result.interval.low), _number(result.interval.high)
-    return f"{_number(result.outcome.value)} [{low}, {high}]"
+def describe_value(value: float, interval: Interval | None) -> str:
+    """Format a value and its interval: `.4861 [.4502, .5220]`."""
+    if interval is None:
+        return _number(value)
+    return f"{_number(value)} [{_number(interval.low)}, {_number(interval.high)}]"
+
+
+def describe_difference(found: Difference) -> str:
+    """Format a difference and its interval: `+.0210 [+.0101, +.0319]`."""
+    around = found.interval
+    return f"{found.value:+.4f}" + (f" [{around.low:+.4f}, {around.high:+.4f}]" if around else "")
 
 
 def describe_comparison(one: Comparison) -> str:
     """Say in words whether a difference is shown, and in favour of which model."""
-    first, second, value = one.first, one.second, one.difference.value
-    found, shown = one.difference.interval, one.difference.shown
-    if found is not None and shown and value < 0:  # name the better one first
-        first, second, value = second, first, -value
-        found = Interval(-found.high, -found.low)
-    figures = f"{value:+.4f}" + (f" [{found.low:+.4f}, {found.high:+.4f}]" if found else "")
-    if shown:
-        return f"{first} is better than {second}: {figures}"
-    return f"{NO_DIFFERENCE}: {first} - {second} = {figures}"
+    first, second, found = one.first, one.second, one.difference
+    if not found.shown:
+        return f"{NO_DIFFERENCE}: {first} - {second} = {describe_difference(found)}"
+    if found.value < 0:  # name the better one first
+        first, second, found = second, first, -found
+    return f"{first} is better than {second}: {describe_difference(found)}"
 
 
 def verdict(row: dict[str, Result]) -> str:
@@ -139,21 +141,6 @@ def _most(compared: list[Comparison]) -> str:
         figures += f", interval {low:.3f} to {high:.3f}"
     most = "most on " * (len(compared) > 1)
     return f"{most}{one.measure.set}, {one.measure.metric}: {figures}"
-
-
-def _result(result: Result) -> dict[str, Any]:
-    outcome = result.outcome
-    return {
-        **asdict(result.measure),
-        "model": result.model,
-        "value": outcome.value,
-        "interval": _ends(result.interval),
-        "n": outcome.n,
-        "ranked": outcome.ranked,
-        "better": outcome.better,
-        "note": outcome.note,
-        "seconds": round(result.seconds, 3),
-    }
 
 
 def _comparison(one: Comparison) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,41 @@ class Result:
     interval: Interval | None
     replicates: Floats
     seconds: float
+
+    def to_json(self, *, replicates: bool = False) -> dict[str, Any]:
+        """Return plain JSON values, with the replicates that `from_json` needs or without."""
+        outcome, around = self.outcome, self.interval
+        values = {
+            **asdict(self.measure),
+            "model": self.model,
+            "value": outcome.value,
+            "interval": None if around is None else [around.low, around.high],
+            "n": outcome.n,
+            "ranked": outcome.ranked,
+            "better": outcome.better,
+            "note": outcome.note,
+            "seconds": round(self.seconds, 3),
+        }
+        if replicates:
+            values["replicates"] = [None if np.isnan(v) else round(v, 6) for v in self.replicates]
+        return values
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Result:
+        """Return the result of the values of `to_json`, with its replicates.
+
+        Other values raise KeyError or TypeError.
+        """
+        own = {name: found[name] for name in ("metric", "n", "value", "ranked", "better", "note")}
+        drawn = [np.nan if value is None else value for value in found["replicates"]]
+        return cls(
+            Measure(found["suite"], found["set"], found["metric"]),
+            found["model"],
+            Outcome(**own),
+            None if found["interval"] is None else Interval(*found["interval"]),
+            np.array(drawn, dtype=np.float64),
+            found["seconds"],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,12 +129,12 @@ def test_recipes_and_configurations_need_no_torch():
     done = python(
         WITHOUT_TORCH + "import mirror_train as m\n"
         "from mirror_export import ExportConfig\n"
-        "from mirror_train.experiments import studies\n"
-        "from mirror_train.experiments.systems import config, table\n"
+        "from mirror_train.experiments import mirror_studies\n"
+        "from mirror_train.experiments.systems import table\n"
         "from mirror_train.flow import CfRecipe, FlowConfig\n"
         "from mirror_train.pairs import BurtConfig, MultitaskRecipe\n"
         "m.load_languages(), m.load_recipe('word'), m.TuneConfig, m.load_training_data\n"
-        "print(len(studies.STUDIES), len(table.SYSTEMS), CfRecipe().mirror.level)\n"
+        "print(len(mirror_studies.STUDIES), len(table.SYSTEMS), CfRecipe().mirror.level)\n"
         "print([name for name, module in sys.modules.items() if name == 'scipy' and module])"
     )
     assert done.stdout.split() == ["10", "14", "sentence", "[]"], done.stderr

@@ -9,11 +9,14 @@ import pytest
 from scipy import stats
 
 from mirror_rt import ConfigError
+from mirror_rt.evaluation.run import Measure, Result
+from mirror_rt.evaluation.suites import Outcome
 from mirror_train import load_recipe, load_training_data
-from mirror_train.experiments import study_run as study_module
-from mirror_train.experiments.studies import STUDIES, StudyConfig, find_study
-from mirror_train.experiments.study_report import markdown_table, summarize, t_interval
-from mirror_train.experiments.study_run import Run, random_strings, run_study
+from mirror_train.experiments.figures import t_interval
+from mirror_train.experiments.mirror_studies import STUDIES, random_strings
+from mirror_train.experiments.report import Report
+from mirror_train.experiments.study import Run, StudyConfig, run_study
+from mirror_train.training import tune as tune_module
 
 TINY_RECIPE = """
 level = "word"
@@ -51,21 +54,20 @@ def inputs(tmp_path_factory, words, tiny_bert):
 
 
 @pytest.fixture
-def configure(inputs, tiny_bert, tmp_path):
+def plan(inputs, tiny_bert, tmp_path):
+    """Make a study and its settings."""
     folder, _ = inputs
 
     def make(name, **options):
-        values = {"out": tmp_path / "out", "seeds": 1} | options
-        return StudyConfig(
-            study=find_study(name),
-            recipe=load_recipe(folder / "tiny.toml"),
-            data=load_training_data(folder / "words" / "en.txt"),
-            pairs=folder / "multisimlex" / "en.tsv",
+        config = StudyConfig(
             model=str(tiny_bert),
             precision="fp32",
             device="cpu",
-            **values,
+            **{"out": tmp_path / "out", "seeds": 1, "samples": 0} | options,
         )
+        data = load_training_data(folder / "words" / "en.txt")
+        pairs = folder / "multisimlex" / "en.tsv"
+        return STUDIES[name].plan(load_recipe(folder / "tiny.toml"), data, pairs, config), config
 
     return make
 
@@ -85,13 +87,15 @@ def test_a_study_from_end_to_end(name, inputs, shared_out, cli):
     assert [row["label"] for row in report["rows"]] == [setup.label for setup in setups]
     assert (report["precision"], report["device"]) == ("fp32", "cpu")
     assert sum(row["verdict"] == "reference" for row in report["rows"]) == 1
-    assert all(-1 <= row["mean"] <= 1 and len(row["values"]) == 1 for row in report["rows"])
+    figures = [figure for row in report["rows"] for figure in row["figures"]]
+    assert all(-1 <= one["mean"] <= 1 and len(one["values"]) == 1 for one in figures)
+    assert len(figures) == len(setups)
     table = (shared_out / f"{name}.md").read_text()
     assert markdown_rows(table) == [setup.label for setup in setups]
     assert STUDIES[name].source in table
     assert "One seed: nothing tells a difference" in table
     assert (shared_out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    progress = re.findall(r"^\[(\d+)/(\d+)\] .*: rho -?0\.\d{4} \(\d+\.\d s\)", done.out, re.M)
+    progress = re.findall(r"^\[(\d+)/(\d+)\] .*: en -?0\.\d{4} \(\d+\.\d s\)", done.out, re.M)
     assert progress == [(str(i + 1), str(len(setups))) for i in range(len(setups))]
     assert not (shared_out / "work").exists()
 
@@ -134,12 +138,13 @@ def test_the_setups_are_the_papers():
     assert [s.top for s in STUDIES["data-size"].setups(word, 1_500)] == [None, 1_000, 200, 500]
 
 
-def test_an_interrupted_study_goes_on(configure, monkeypatch):
-    whole = run_study(configure("controlled-dropout", seeds=2))
+def test_an_interrupted_study_goes_on(plan, monkeypatch):
+    study, config = plan("controlled-dropout", seeds=2)
+    whole = run_study(study, config)
     assert [run.seed for run in whole] == [None, 42, 42, 42, 43, 43, 43]
-    check_rows(summarize(configure("controlled-dropout", seeds=2), whole), whole)
+    check_rows(Report(study, config, whole), whole)
     tuned = []
-    original = study_module.tune
+    original = tune_module.tune
 
     def tune(data, config):
         if len(tuned) == 3:
@@ -147,28 +152,36 @@ def test_an_interrupted_study_goes_on(configure, monkeypatch):
         tuned.append(config.seed)
         return original(data, config)
 
-    other = configure("controlled-dropout", out=configure("pooling").out.parent / "other", seeds=2)
-    monkeypatch.setattr(study_module, "tune", tune)
+    other = plan("controlled-dropout", out=config.out.parent / "other", seeds=2)
+    monkeypatch.setattr(tune_module, "tune", tune)
     with pytest.raises(KeyboardInterrupt):
-        run_study(other)
-    monkeypatch.setattr(study_module, "tune", lambda *args: tuned.append(0) or original(*args))
+        run_study(*other)
+    monkeypatch.setattr(tune_module, "tune", lambda *args: tuned.append(0) or original(*args))
     lefts = []
-    again = run_study(other, on_run=lambda run, done, total, left: lefts.append(left))
+    again = run_study(*other, on_run=lambda run, done, total, left: lefts.append(left))
     assert tuned == [42, 42, 42, 0, 0, 0]
-    assert [(r.label, r.seed, r.spearman) for r in again] == [
-        (r.label, r.seed, r.spearman) for r in whole
+    assert [(run.label, run.seed, rho(run)) for run in again] == [
+        (run.label, run.seed, rho(run)) for run in whole
     ]
     assert lefts[0] > lefts[-1] == 0
-    assert run_study(other) == again
+    kept = run_study(*other)
+    assert [run.to_json() for run in kept] == [run.to_json() for run in again]
     assert len(tuned) == 6
 
 
-def check_rows(rows, runs):
-    assert len({run.spearman for run in runs}) == len(runs)  # seeds differ, and so do setups
-    assert rows[0].low == rows[0].mean == rows[0].high  # the base model has no randomness
-    for row in rows[1:]:
-        assert row.low < row.mean < row.high
-        assert set(row.values) == {run.spearman for run in runs if run.label == row.label}
+def rho(run):
+    (result,) = run.results
+    return result.outcome.value
+
+
+def check_rows(report, runs):
+    assert len({rho(run) for run in runs}) == len(runs)  # seeds differ, and so do setups
+    figures = {label: next(iter(found.values())) for label, found in report.figures.items()}
+    assert figures["untuned"].interval is None  # the base model has no randomness
+    for label in list(figures)[1:]:
+        one = figures[label]
+        assert one.interval.low < one.mean < one.interval.high
+        assert set(one.values) == {rho(run) for run in runs if run.label == label}
 
 
 def test_random_strings(words):
@@ -184,35 +197,39 @@ def test_random_strings(words):
 
 def test_the_interval_is_students():
     assert t_interval([0.5]) is None
-    assert t_interval([1, 2, 3]) == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4)
+    found = t_interval([1, 2, 3])
+    assert (found.low, found.high) == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4)
     values = [0.51, 0.55, 0.52, 0.56]
-    low, high = t_interval(values, level=0.9)
-    mean = np.mean(values)
+    found = t_interval(values, level=0.9)
+    low, high, mean = found.low, found.high, np.mean(values)
     assert (low + high) / 2 == pytest.approx(mean)
     assert stats.ttest_1samp(values, low).pvalue == pytest.approx(0.1)
     assert stats.ttest_1samp(values, high).pvalue == pytest.approx(0.1)
 
 
-def test_overlapping_intervals_are_no_difference(configure):
-    config = configure("controlled-dropout", seeds=3)
+def test_overlapping_intervals_are_no_difference(plan):
+    def run(label, seed, rho):
+        outcome = Outcome("spearman", 300, rho)
+        measure = Measure("pairs", "en", "spearman")
+        return Run(label, seed, [Result(measure, label, outcome, None, np.empty(0), 0.0)])
 
     def verdicts(*values):
-        labels = [setup.label for setup in config.study.setups(config.recipe, 60)]
-        runs = [Run("untuned", None, 0.2, 1.0)]
-        for label, rhos in zip(labels[1:], values, strict=True):
-            runs += [Run(label, 42 + i, rho, 1.0) for i, rho in enumerate(rhos)]
-        rows = summarize(config, runs)
-        return [row.verdict for row in rows], markdown_table(rows)
+        study, config = plan("controlled-dropout", seeds=len(values[0]))
+        runs = [run("untuned", None, 0.2)]
+        for row, rhos in zip(study.rows[1:], values, strict=True):
+            runs += [run(row.label, 42 + i, rho) for i, rho in enumerate(rhos)]
+        report = Report(study, config, runs)
+        return [report.verdict(row) for row in study.rows], report.table()
 
     found, table = verdicts([0.50, 0.51, 0.52], [0.60, 0.61, 0.62], [0.51, 0.53, 0.55])
     assert found == ["lower", "reference", "higher", "intervals overlap: no difference shown"]
-    assert "| untuned | 0.2000 | - | - | lower |" in table
-    assert "| dropout | 0.6100 | 0.5852 .. 0.6348 | 3 | higher |" in table
+    assert "| untuned | 0.2000 | lower |" in table
+    assert "| dropout | 0.6100 [0.5852, 0.6348] | higher |" in table
     found, _ = verdicts([0.5], [0.9], [0.1])
     assert found[2] == "one seed: no interval, no verdict"
 
 
-def test_what_cannot_be_used(inputs, configure, cli, tmp_path, monkeypatch):
+def test_what_cannot_be_used(inputs, plan, cli, tmp_path, monkeypatch):
     folder, options = inputs
     for arguments, code, message in [
         (["ablation", "--out", tmp_path], 2, "pass --data DIR, or --strings FILE"),
@@ -225,12 +242,12 @@ def test_what_cannot_be_used(inputs, configure, cli, tmp_path, monkeypatch):
     ]:
         done = cli("study", *arguments)
         assert (done.code, message in done.err) == (code, True), done.err
-    config = configure("pooling")
-    run_study(config)
+    study, config = plan("pooling")
+    run_study(study, config)
     path = next((config.out / "runs").iterdir())
     path.write_text(path.read_text()[:-20])
     with pytest.raises(Exception, match=f"{path.name} is not the result of a run"):
-        run_study(config)
+        run_study(study, config)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="a study runs in one process"):
-        configure("pooling")
+        plan("pooling")

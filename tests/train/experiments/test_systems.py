@@ -11,19 +11,23 @@ import pytest
 from mirror_export import study_bundles
 from mirror_rt import ConfigError, DataError, Encoder
 from mirror_rt.child_process import how_it_ended
-from mirror_rt.evaluation.bootstrap import Interval
+from mirror_rt.evaluation.bootstrap import interval
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.similarity import ScoredPairs
 from mirror_rt.evaluation.suites import Outcome
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.labelled_examples import Examples
-from mirror_train.experiments.systems import run as run_module
-from mirror_train.experiments.systems import worker
-from mirror_train.experiments.systems.claims import Claim, judge
-from mirror_train.experiments.systems.config import SystemJob, SystemsConfig
+from mirror_train.experiments import study as study_module
+from mirror_train.experiments.figures import figures_of, judge
+from mirror_train.experiments.study import Claim, Run, run_study
 from mirror_train.experiments.systems.inputs import Inputs, without
-from mirror_train.experiments.systems.run import open_with_torch, run_systems
-from mirror_train.experiments.systems.table import SYSTEMS, find_systems
+from mirror_train.experiments.systems.table import (
+    SYSTEMS,
+    SystemsConfig,
+    find_systems,
+    plan_systems,
+)
+from mirror_train.training.run_config import RunConfig
 
 SENTIMENTS = 5
 
@@ -91,11 +95,11 @@ def here(monkeypatch):
     """Tune in this process, and say what was tuned."""
     tuned = []
 
-    def tune(job):
-        tuned.append(job.system)
-        return worker.Tuned(**worker.tune_here(job))
+    def train(task):
+        tuned.append(task[0].label)
+        return study_module._train_alone(task)
 
-    monkeypatch.setattr(run_module, "tune_in_process", tune)
+    monkeypatch.setattr(study_module, "train_in_child", train)
     return tuned
 
 
@@ -103,19 +107,19 @@ def test_the_list_of_the_command_line_is_that_of_the_systems(cli):
     text = " ".join(cli("study", "--help").out.split())
     for system in SYSTEMS.values():
         assert f"{system.name} {system.title} ({system.source})" in text
-        assert json.loads(json.dumps(system.options()))
+        assert json.loads(json.dumps(dataclasses.asdict(system.recipe())))
         assert all(claim.against in {"untuned", *SYSTEMS} for claim in system.claims)
 
 
 def test_every_system_from_one_folder(configure, here):
     config = configure()
-    rows, left_out = run_systems(config, open_with_torch(config))
-    assert list(left_out) == ["sentences/pairs-sts-dev"]
-    assert left_out["sentences/pairs-sts-dev"].endswith("call it sts-dev-en.csv")
+    study = plan_systems(config)
+    assert list(study.left_out) == ["sentences/pairs-sts-dev"]
+    assert study.left_out["sentences/pairs-sts-dev"].endswith("call it sts-dev-en.csv")
+    rows = run_study(study, config)
     assert here == list(SYSTEMS)
-    assert [row.system for row in rows] == ["untuned", *SYSTEMS]
-    errors = {row.system: row.tuned.error for row in rows if row.tuned.error}
-    assert errors == {}
+    assert [row.label for row in rows] == ["untuned", *SYSTEMS]
+    assert {row.label: row.error for row in rows if row.error} == {}
     measures = [[result.measure for result in row.results] for row in rows]
     assert all(found == measures[0] for found in measures)
     assert {one.suite for one in measures[0]} == {"sentences", "words", "linking", "geometry"}
@@ -123,34 +127,33 @@ def test_every_system_from_one_folder(configure, here):
     assert len(values) == len(rows)  # no two models are the same
     sts = [next(r for r in row.results if r.measure.set == "stsb-en") for row in rows]
     assert all(result.interval.low <= result.interval.high for result in sts)
-    data = {row.system: row.tuned.data for row in rows}
+    data = {row.label: row.data for row in rows}
     assert data["mirror"] == "en.txt, 48"
     assert data["synonyms"] == "ncbi-disease-train.tsv, 48"
     assert "without 30 pairs that are evaluated on" in data["multitask"]
     for row in rows[1:]:
-        assert (config.out / "models" / row.system / "mirror.json").is_file()
+        assert (config.out / "models" / row.label / "mirror.json").is_file()
 
 
 def test_what_is_finished_is_kept(configure, here):
     config = configure(systems=["mirror", "simcse"])
-    first, _ = run_systems(config, open_with_torch(config))
+    first = run_study(plan_systems(config), config)
     assert here == ["mirror", "simcse"]
-    again, _ = run_systems(config, open_with_torch(config))
+    again = run_study(plan_systems(config), config)
     assert here == ["mirror", "simcse"]
     for a, b in zip(first, again, strict=True):
-        assert dataclasses.replace(a, results=[]) == dataclasses.replace(b, results=[])
+        assert a.to_json() == b.to_json()
         for x, y in zip(a.results, b.results, strict=True):
             assert (x.measure, x.outcome.value, x.interval) == (y.measure, y.outcome.value,
                                                                 y.interval)  # fmt: skip
             np.testing.assert_allclose(x.replicates, y.replicates, atol=1e-6)
     other = configure(systems=["mirror", "simcse"], top=40)
-    run_systems(other, open_with_torch(other))
+    run_study(plan_systems(other), other)
     assert here == ["mirror", "simcse"] * 2
-    kept = next((config.out / "runs").glob("simcse-*.json"))
-    for path in (config.out / "runs").glob("simcse-*.json"):
-        path.write_text(kept.read_text()[:-9])
-    with pytest.raises(DataError, match=r"simcse-.* is not the result of a run"):
-        run_systems(config, open_with_torch(config))
+    for path in (config.out / "runs").glob("*.json"):
+        path.write_text(path.read_text()[:-9])
+    with pytest.raises(DataError, match=r"\.json is not the result of a run"):
+        run_study(plan_systems(config), config)
 
 
 def test_optional_inputs_decide_a_row_too(configure, folder, tmp_path):
@@ -158,9 +161,9 @@ def test_optional_inputs_decide_a_row_too(configure, folder, tmp_path):
     data = shutil.copytree(folder, tmp_path / "data")
 
     def identities(**options):
-        config = configure(data=data, **options)
-        runner = run_module._Runner(config, open_with_torch(config))
-        return [runner.identity(SYSTEMS[name]) for name in ("mirror", "burt", "multitask")]
+        study = plan_systems(configure(data=data, **options))
+        found = {row.label: study.setting | row.identity for row in study.rows}
+        return [found[name] for name in ("mirror", "burt", "multitask")]
 
     mirror, burt, multitask = identities()
     assert set(burt["files"]) == {"pairs/snli-dev.tsv", "pairs/quora-dev.csv"}
@@ -182,15 +185,16 @@ def test_a_system_that_fails_is_a_row(configure, folder, here, tmp_path, monkeyp
             (data / name / path.name).write_bytes(path.read_bytes())
     (data / "bel" / "ncbi-disease-train.tsv").write_text("mention\tconcept_id\nfever\tD1\n")
     config = configure(data=data, systems=["mirror", "mirror-words", "synonyms", "multitask"])
-    rows, left_out = run_systems(config, open_with_torch(config))
-    assert [row.system for row in rows] == ["untuned", "mirror", "synonyms"]
-    assert [row.tuned.error is None for row in rows] == [True, True, False]
-    assert "no concept has two different names" in rows[2].tuned.error
-    assert left_out == {
+    study = plan_systems(config)
+    rows = run_study(study, config)
+    assert [row.label for row in rows] == ["untuned", "mirror", "synonyms"]
+    assert [row.error is None for row in rows] == [True, True, False]
+    assert "no concept has two different names" in rows[2].error
+    assert study.left_out == {
         "mirror-words": f"{data} has no words/en.txt",
         "multitask": f"{data} has no pairs/ids-sst-train.csv or pairs/ids-sst-dev.csv",
     }
-    run_systems(config, open_with_torch(config))
+    run_study(study, config)
     assert here == ["mirror", "synonyms", "synonyms"]  # a failure is not kept
 
 
@@ -201,13 +205,12 @@ def test_the_command_in_processes_of_their_own(folder, tiny_bert, tmp_path, cli)
             "--no-export"]  # fmt: skip
     done = cli(*line)
     assert done.code == 0, done.err
-    assert "mirror ...\n" in done.out
     report = json.loads((tmp_path / "out" / "systems.json").read_text())
     assert report["device"] == str(resolve_device("auto"))  # what it was measured on
-    base, mirror = report["rows"]
-    assert (base["system"], mirror["system"]) == ("untuned", "mirror")
-    assert mirror["tuned"]["memory_mb"] > 100
-    assert mirror["tuned"]["seconds"] > 0
+    base, mirror = report["runs"]
+    assert (base["label"], mirror["label"]) == ("untuned", "mirror")
+    assert mirror["memory_mb"] > 100
+    assert mirror["seconds"] > 0
     assert {one["verdict"].split(":")[0] for one in report["claims"]} <= {
         "holds", "not shown", "does not hold"}  # fmt: skip
     text = (tmp_path / "out" / "systems.md").read_text()
@@ -215,8 +218,8 @@ def test_the_command_in_processes_of_their_own(folder, tiny_bert, tmp_path, cli)
     assert "| mirror | en.txt, 40 | " in text
     assert "| mirror | higher than untuned | stsb-en spearman | " in text
     again = cli(*line)
-    assert "mirror ...\n" not in again.out
     assert again.code == 0
+    assert json.loads((tmp_path / "out" / "systems.json").read_text())["runs"] == report["runs"]
 
 
 def test_systems_are_evaluated_as_they_are_used(configure, tiny_bert, bundle, monkeypatch):
@@ -228,7 +231,7 @@ def test_systems_are_evaluated_as_they_are_used(configure, tiny_bert, bundle, mo
         shutil.copytree(bundle, config.out)
 
     monkeypatch.setattr(study_bundles, "export_bundle", export)
-    opened = study_bundles.open_bundles(configure())("untuned", str(tiny_bert))
+    opened = study_bundles.open_bundles(configure())("untuned", str(tiny_bert), "auto")
     assert asked == [(str(tiny_bert), "mean", True)]
     assert isinstance(opened.encoder, Encoder)
     assert "differs from PyTorch by" in opened.about
@@ -268,13 +271,15 @@ def test_options_of_systems_go_with_them_alone(folder, tmp_path, cli):
 @pytest.mark.parametrize("system", ["mirror", "cf", "burt", "multitask", "flow"])
 def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_bert, tmp_path):
     """Not that of a flow, which learns vectors, however large the encoder is."""
-    job = SystemJob(system=system, data=folder, top=48, out=tmp_path / "out", model=str(tiny_bert),
-              max_steps=1, learning_rate=8e-4, precision="fp32", device="cpu",
+    config = SystemsConfig(systems=[system], data=folder, top=48, out=tmp_path / "out",
+              model=str(tiny_bert), max_steps=1, learning_rate=8e-4, precision="fp32", device="cpu",
               show_progress_bar=False)  # fmt: skip
-    own = SYSTEMS[system].options()
-    tuned = SYSTEMS[system].tune(SYSTEMS[system].recipe(), job).manifest.recipe
+    own = json.loads(json.dumps(dataclasses.asdict(SYSTEMS[system].recipe())))
+    row = plan_systems(config).rows[1]
+    tuned = row.train(RunConfig(**config.run_options())).manifest.recipe
     assert tuned["learning_rate"] == (own["learning_rate"] if system == "flow" else 8e-4)
-    assert tuned.get("flow_learning_rate") == own.get("flow_learning_rate")
+    flow = own["flow"]["learning_rate"] if system == "cf" else None
+    assert tuned.get("flow_learning_rate") == flow
 
 
 def test_recipes_are_cut_to_what_the_base_has_positions_for(configure, here, tiny_bert, tmp_path):
@@ -283,8 +288,8 @@ def test_recipes_are_cut_to_what_the_base_has_positions_for(configure, here, tin
     (base / "tokenizer_config.json").write_text(json.dumps(limits))
     systems = ["mirror", "cf", "burt", "multitask"]
     config = dataclasses.replace(configure(systems=systems), model=str(base))
-    rows, _ = run_systems(config, open_with_torch(config))
-    assert [row.tuned.error for row in rows] == [None] * 5
+    rows = run_study(plan_systems(config), config)
+    assert [row.error for row in rows] == [None] * 5
     for system in systems:
         manifest = json.loads((config.out / "models" / system / "mirror.json").read_text())
         assert manifest["recipe"]["max_length"] == 24
@@ -323,25 +328,31 @@ def test_the_real_training_pairs_hold_test_pairs(data):
 
 
 def result(model, suite, name, value, replicates):
-    low, high = np.quantile(replicates, [0.025, 0.975])
+    drawn = np.array(replicates)
     return Result(Measure(suite, name, "spearman"), model, Outcome("spearman", 10, value),
-                  Interval(low, high), np.array(replicates), 0.0)  # fmt: skip
+                  interval(drawn), drawn, 0.0)  # fmt: skip
 
 
 def test_claims_are_judged_by_paired_intervals():
     noise = np.random.default_rng(0).normal(0, 0.02, 200)
     small = np.random.default_rng(1).normal(0, 0.001, 200)
-    results = [
-        result("a", "sentences", "sts", 0.6, 0.6 + noise),
-        result("b", "sentences", "sts", 0.59, 0.59 + noise + small),
-        result("a", "sentences", "other", 0.6, 0.6 + noise),
-        result("b", "sentences", "other", 0.5999, 0.5999 + noise + small),
-        result("a", "words", "words", 0.1, 0.1 + noise),
-        result("b", "words", "words", 0.9, 0.9 + noise),
-    ]
+    results = {
+        "a": [
+            result("a", "sentences", "sts", 0.6, 0.6 + noise),
+            result("a", "sentences", "other", 0.6, 0.6 + noise),
+            result("a", "words", "words", 0.1, 0.1 + noise),
+        ],
+        "b": [
+            result("b", "sentences", "sts", 0.59, 0.59 + noise + small),
+            result("b", "sentences", "other", 0.5999, 0.5999 + noise + small),
+            result("b", "words", "words", 0.9, 0.9 + noise),
+        ],
+    }
+    figures = {name: figures_of([Run(name, 1, found)]) for name, found in results.items()}
 
     def verdicts(system, claim):
-        return {one.set: one.verdict for one in judge(system, claim, results)}
+        other = figures.get(claim.against, {})
+        return {one.set: one.verdict for one in judge(system, claim, figures[system], other)}
 
     assert verdicts("a", Claim("b", ("sentences",))) == {
         "other spearman": "not shown: the interval holds 0", "sts spearman": "holds"}  # fmt: skip

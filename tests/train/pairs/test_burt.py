@@ -232,15 +232,13 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     done = cli(*options, "pooling", *with_phrases)
     assert done.code == 0, done.err
     rows = json.loads((out / "ablation.json").read_text())["rows"]
-    assert [row["row"] for row in rows] == ["CLS", "MAX", "MEAN"]
-    assert all(set(row["scores"]) == {"words", "phrases"} for row in rows)
-    assert len({json.dumps(row["scores"]) for row in rows}) > 1
+    assert [row["label"] for row in rows] == ["pooling, CLS", "pooling, MAX", "pooling, MEAN"]
+    assert all([one["set"] for one in row["figures"]] == ["words", "phrases"] for row in rows)
+    assert len({json.dumps(row["figures"]) for row in rows}) > 1
     assert not (out / "work").exists()
     table = (out / "ablation.md").read_text()
-    assert "| pooling | MEAN | " in table
-    from mirror_train.experiments import burt_ablation as ablation
-
-    monkeypatch.setattr(ablation, "tune_burt", lambda *_: pytest.fail("run again"))
+    assert "| pooling, MEAN | " in table
+    monkeypatch.setattr("mirror_train.pairs.burt.tune_burt", lambda *_: pytest.fail("run again"))
     again = cli(*options, "pooling", *with_phrases)
     assert again.code == 0, again.err
     assert (out / "ablation.md").read_text() == table
@@ -251,5 +249,5 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     monkeypatch.undo()
     done = cli(*options, "objectives")
     assert done.code == 0, done.err
-    assert "objectives, NLI+PI: no data" in done.out
-    assert "| objectives | NLI+PTC | no data |" in (out / "ablation.md").read_text()
+    assert "left out, objectives, NLI+PI: no data for pi" in done.out
+    assert "- left out, objectives, NLI+PTC: no data for ptc" in (out / "ablation.md").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirror_rt.cli.options import add_options
 from mirror_rt.cli.parser import Subparsers, add_subparser
@@ -16,6 +17,9 @@ from mirror_train.cli.training_options import (
 )
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.recipe import BurtConfig, BurtRecipe
+
+if TYPE_CHECKING:
+    from mirror_rt.evaluation.suites import EvaluationSet
 
 _FILES = {
     "nli": "SNLI, MultiNLI: the published .jsonl or .txt, or a TSV of premise, hypothesis, label",
@@ -89,11 +93,20 @@ def _add_ablation_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
+    from mirror_train.experiments.burt_ablation import read_sets
     from mirror_train.pairs.burt import tune_burt
 
     config = given_config(arguments, BurtConfig)
+    sets = []
+    if arguments.ablation is not None:
+        sets = read_sets(arguments.evaluate, arguments.ppdb_test)
+    elif arguments.evaluate or arguments.ppdb_test:
+        raise ConfigError(
+            "--evaluate and --ppdb-test go with --ablation; a tuned folder is evaluated by "
+            "'mirror-rt evaluate'"
+        )
     tasks = BurtTasks.load(
         nli=arguments.nli,
         ppdb=arguments.ppdb,
@@ -106,21 +119,18 @@ def run(arguments: argparse.Namespace) -> None:
         rows = tasks.of(name)
         print(f"{name}: {len(rows)} pairs ({rows.source}; {rows.left_out} lines left out)")
     if arguments.ablation is not None:
-        _run_ablation(tasks, config, arguments)
-        return
-    if arguments.evaluate or arguments.ppdb_test:
-        raise ConfigError(
-            "--evaluate and --ppdb-test go with --ablation; a tuned folder is evaluated by "
-            "'mirror-rt evaluate'"
-        )
-    report = tune_burt(tasks, config)
-    print_result(report)
+        return _run_ablation(tasks, config, arguments.ablation, sets)
+    print_result(tune_burt(tasks, config))
+    return 0
 
 
-def _run_ablation(tasks: BurtTasks, config: BurtConfig, arguments: argparse.Namespace) -> None:
-    from mirror_train.experiments.burt_ablation import ABLATIONS, read_sets, run_ablations
+def _run_ablation(
+    tasks: BurtTasks, config: BurtConfig, name: str, sets: list[EvaluationSet]
+) -> int:
+    from mirror_train.cli.study import run_and_report
+    from mirror_train.experiments.burt_ablation import ABLATIONS, plan_ablations
+    from mirror_train.experiments.study import StudyConfig
 
-    names = list(ABLATIONS) if arguments.ablation == "all" else [arguments.ablation]
-    sets = read_sets(arguments.evaluate, arguments.ppdb_test)
-    table = run_ablations(names, tasks, config, sets, on_row=lambda line: print(line, flush=True))
-    print(f"{table}: the table")
+    study = plan_ablations(list(ABLATIONS) if name == "all" else [name], tasks, config, sets)
+    settings = StudyConfig(seeds=1, precision=config.precision, **config.run_options())
+    return run_and_report(study, settings)

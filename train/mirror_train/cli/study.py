@@ -7,35 +7,39 @@ import dataclasses
 import math
 import sys
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import add_hub_options, fill_table
 from mirror_rt.cli.options import add_options
 from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
+from mirror_rt.cli.wording import flag_of
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free
-from mirror_rt.progress import ProgressBar, describe_seconds, progress_bar
-from mirror_train.cli.study_systems import (
-    NAME,
-    TITLE,
-    add_systems_options,
-    check_systems_options,
-    run_systems,
-)
+from mirror_rt.plugins import load_plugin
+from mirror_rt.progress import describe_seconds, progress_bar
 from mirror_train.cli.training_options import given_config
 from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
-from mirror_train.experiments.studies import STUDIES, Study, StudyConfig, find_study
+from mirror_train.experiments.mirror_studies import STUDIES, MirrorStudy
+from mirror_train.experiments.study import Run, Study, StudyConfig
+from mirror_train.experiments.systems.table import SYSTEMS, SystemsConfig, plan_systems
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
-    from mirror_train.experiments.study_run import Run
+    from mirror_train.experiments.study import Opener
 
-_TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()}
-_NAMES = _TITLES | {NAME: TITLE}
-_OPTIONS = ("pooling", "seeds", "precision", "device")
+_SYSTEMS = "systems"
+_TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()} | {
+    _SYSTEMS: "every system of the papers from one base model, on the same sets "
+    "(docs/guides/systems.md)"
+}
+_SYSTEM_OPTIONS = ("seed", "max_steps", "learning_rate", "samples")
+# The options that not every study has, with their values where they are not given.
+_OF_SYSTEMS = dict.fromkeys(["systems", *_SYSTEM_OPTIONS]) | {"no_export": False}
+_OF_OTHERS = dict.fromkeys(["strings", "words", "pairs", "recipe", "seeds", "pooling"]) | {
+    "small": False
+}
 
 # The files below --data for each level: strings to tune on, pairs to evaluate on.
 _FILES = {
@@ -55,8 +59,7 @@ def add_parser(commands: Subparsers) -> None:
         description="Tune and evaluate the setups of an analysis of the Mirror-BERT paper, with "
         "several\nseeds, and compare them: NAME.md, NAME.json and NAME.png in the output folder.\n"
         "Every run is kept there: the same command goes on after an interruption.\n\n"
-        "studies:\n"
-        + "\n".join(f"  {line}" for line in fill_table(list(_NAMES.items())).splitlines()),
+        "studies:\n" + _listed(_TITLES),
         examples="""
 mirror-rt study ablation --data data --out study
 mirror-rt study drophead --data data --out study --top 2000 --seeds 5
@@ -66,7 +69,7 @@ mirror-rt study systems --data data --out study
 mirror-rt study systems --data data --systems mirror,simcse,flow --top 2000 --out study
 """,
     )
-    parser.add_argument("name", metavar="NAME", choices=list(_NAMES), help="one of those above")
+    parser.add_argument("name", metavar="NAME", choices=list(_TITLES), help="one of those above")
     add_model(
         parser,
         help="base model: folder or hub name (default: all-MiniLM-L6-v2)",
@@ -76,8 +79,12 @@ mirror-rt study systems --data data --systems mirror,simcse,flow --top 2000 --ou
     parser.add_argument("--out", required=True, type=Path, metavar="STUDY", help="folder to write")
     _add_data_options(parser)
     _add_run_options(parser)
-    add_systems_options(parser)
+    _add_systems_options(parser)
     parser.set_defaults(run=run)
+
+
+def _listed(titles: dict[str, str]) -> str:
+    return "\n".join(f"  {line}" for line in fill_table(list(titles.items())).splitlines())
 
 
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -120,67 +127,70 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given",
     )
-    add_options(group, StudyConfig, only=_OPTIONS)
+    add_options(group, StudyConfig, only=("pooling", "seeds", "precision", "device"))
 
 
-def run(arguments: argparse.Namespace) -> int | None:
-    """Run the command."""
-    check_systems_options(arguments)
-    # On a terminal somebody sees that it runs; a log needs lines between those of the runs.
-    in_a_log, desc = not sys.stderr.isatty(), f"study {arguments.name}"
-    with closing(progress_bar(None, in_a_log, unit="finished run", desc=desc)) as bar:
-        if arguments.name == NAME:
-            return run_systems(arguments, bar)
-        _run(arguments, bar)
-    return None
+def _add_systems_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "systems",
+        "only with 'systems'. It takes --data, --lang, --top and the model's options.\n"
+        + _listed({name: f"{one.title} ({one.source})" for name, one in SYSTEMS.items()}),
+    )
+    group.add_argument(
+        "--systems", metavar="NAME,...", help="these alone (default: all that --data is enough for)"
+    )
+    add_options(group, SystemsConfig, only=_SYSTEM_OPTIONS)
+    group.add_argument(
+        "--no-export", action="store_true", help="evaluate with PyTorch, not through bundles"
+    )
 
 
-def _run(arguments: argparse.Namespace, bar: ProgressBar) -> None:
-    for module in ("matplotlib", "scipy"):
-        require(module, extra="study", purpose="mirror-rt study")
-    from mirror_train.experiments.study_plot import plot_study
-    from mirror_train.experiments.study_report import markdown_table, summarize, write_report
-    from mirror_train.experiments.study_run import run_study
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return 1 where a row failed."""
+    own = arguments.name == _SYSTEMS
+    for name, default in (_OF_OTHERS if own else _OF_SYSTEMS).items():
+        if getattr(arguments, name) != default:
+            raise ConfigError(f"{flag_of(name)} does not go with the study {arguments.name!r}")
+    study, config, open_model = (_systems if own else _setups)(arguments)
+    return run_and_report(study, config, open_model)
 
-    study = find_study(arguments.name)
+
+def _setups(arguments: argparse.Namespace) -> tuple[Study, StudyConfig, Opener | None]:
+    study = STUDIES[arguments.name]
     recipe = load_recipe(arguments.recipe or study.level)
     if arguments.small and arguments.seeds is None:
         arguments.seeds = _SMALL_SEEDS
-    config = given_config(
-        arguments,
-        StudyConfig,
-        study=study,
-        recipe=recipe,
-        data=_strings(arguments, study, recipe),
-        pairs=arguments.pairs or _in_data(arguments, recipe, 1, "--pairs FILE.tsv"),
-    )
-    check_free(arguments.out / study.name, overwrite=True)  # --out may be a file
+    config = given_config(arguments, StudyConfig, samples=0)  # the intervals are over the seeds
+    data = _strings(arguments, study, recipe)
+    pairs = arguments.pairs or _in_data(arguments, recipe, 1, "--pairs FILE.tsv")
     print(
         f"{study.name}: {study.title} (Mirror-BERT, {study.source}); recipe {recipe.level}, "
-        f"{len(config.data):,} strings, {config.pairs}"
+        f"{len(data):,} strings, {pairs}"
     )
-    try:
-        runs = run_study(config, on_run=partial(_print_run, bar))
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(
-            f"interrupted; the same command goes on with what {arguments.out} holds"
-        ) from error
-    rows = summarize(config, runs)
-    files = write_report(config, runs, rows)
-    plot_study(arguments.out / f"{study.name}.png", study, rows)
-    print(f"\n{markdown_table(rows)}")
-    print(", ".join(str(path) for path in [*files, arguments.out / f"{study.name}.png"]))
+    return study.plan(recipe, data, pairs, config), config, None
 
 
-def _print_run(bar: ProgressBar, run: Run, done: int, total: int, left: float) -> None:
-    seed = "" if run.seed is None else f", seed {run.seed}"
-    rest = "" if done == total or math.isnan(left) else f"; about {describe_seconds(left)} left"
-    line = f"[{done}/{total}] {run.label}{seed}: rho {run.spearman:.4f} ({run.seconds:.1f} s){rest}"
-    print(line, flush=True)
-    bar.update(1)
+def _systems(arguments: argparse.Namespace) -> tuple[Study, StudyConfig, Opener | None]:
+    if arguments.data is None:
+        raise ConfigError(
+            "study systems needs --data DIR: docs/guides/systems.md says what is in it"
+        )
+    systems = None if arguments.systems is None else arguments.systems.split(",")
+    config = given_config(
+        arguments,
+        SystemsConfig,
+        systems=systems,
+        language=arguments.lang,
+        export=not arguments.no_export,
+    )
+    open_model = None
+    if config.export:
+        purpose = "mirror-rt study systems"
+        open_model = load_plugin("mirror_train.openers", "bundle", purpose=purpose)(config)
+    return plan_systems(config), config, open_model
 
 
-def _strings(arguments: argparse.Namespace, study: Study, recipe: Recipe) -> TrainingData:
+def _strings(arguments: argparse.Namespace, study: MirrorStudy, recipe: Recipe) -> TrainingData:
     top = arguments.top
     if top is None and arguments.small:
         top = _SMALL_TOP
@@ -205,3 +215,48 @@ def _in_data(arguments: argparse.Namespace, recipe: Recipe, which: int, instead:
             f"{instead}, or another --data, --lang or --recipe"
         )
     return path
+
+
+def run_and_report(study: Study, config: StudyConfig, open_model: Opener | None = None) -> int:
+    """Run a study with a line for each run, and write its report; return 1 where a row failed."""
+    for module in ("matplotlib", "scipy"):
+        require(module, extra="study", purpose="mirror-rt study")
+    from mirror_train.experiments.report import Report
+    from mirror_train.experiments.study import run_study
+
+    check_free(config.out / "runs" / "row", overwrite=True)  # --out may be a file
+    for name, reason in study.left_out.items():
+        print(f"left out, {name}: {reason}")
+    # On a terminal somebody sees that it runs; a log needs lines between those of the runs.
+    in_a_log, desc = not sys.stderr.isatty(), f"study {study.name}"
+    with closing(progress_bar(None, in_a_log, unit="finished run", desc=desc)) as bar:
+
+        def show(run: Run, done: int, total: int, left: float) -> None:
+            bar.update(1)
+            print(_line(run, done, total, left), flush=True)
+
+        try:
+            runs = run_study(study, config, open_model=open_model, on_run=show)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(
+                f"interrupted; the same command goes on with what {config.out} holds"
+            ) from error
+    report = Report(study, config, runs)
+    files = report.write()
+    print(f"\n{report.table()}")
+    print(", ".join(map(str, files)))
+    return int(any(run.error for run in runs))
+
+
+def _line(run: Run, done: int, total: int, left: float) -> str:
+    from mirror_train.experiments.figures import column_title
+
+    seed = "" if run.seed is None else f", seed {run.seed}"
+    rest = "" if done == total or math.isnan(left) else f"; about {describe_seconds(left)} left"
+    figures = [
+        f"{title} {result.outcome.value:.4f}"
+        for result in run.results
+        if result.outcome.ranked and (title := column_title(result.measure))
+    ]
+    found = f"failed: {run.error}" if run.error else ", ".join(figures)
+    return f"[{done}/{total}] {run.label}{seed}: {found} ({run.seconds:.1f} s){rest}"

@@ -8,16 +8,19 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirror_rt import __version__
 from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.errors import DataError
-from mirror_rt.io.atomic import new_file, sha256, write_json
+from mirror_rt.io.atomic import sha256, write_json
 from mirror_train.compute.precision import resolve_device, resolve_precision
+
+if TYPE_CHECKING:
+    from mirror_train.experiments.study import StudyConfig
 
 T = TypeVar("T")
 
@@ -26,26 +29,22 @@ T = TypeVar("T")
 class KeptResult:
     """The file of one result, which may exist already, in a folder of results.
 
-    `identity` is everything that decides the result, as JSON values; its hash follows `name` in the
-    name of the file.
+    `identity` is everything that decides the result, as JSON values; its hash is the file's name.
     """
 
     folder: Path
     identity: dict[str, Any]
-    name: str = ""
 
     @property
     def path(self) -> Path:
         """The file of the result."""
         text = json.dumps(self.identity, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return self.folder / f"{self.name}{'-' * bool(self.name)}{digest}.json"
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
     def load(self, read: Callable[[dict[str, Any]], T]) -> T | None:
         """Return the kept values, converted by `read`; None where nothing is kept.
 
-        Raises:
-            DataError: the file cannot be read, or does not hold such a result.
+        A file that cannot be read, or does not hold such a result, raises DataError.
         """
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
@@ -64,47 +63,31 @@ class KeptResult:
         write_json(self.path, values | {"identity": self.identity})
 
 
-def run_setting(weights_sha256: list[str], *, precision: str, device: str) -> dict[str, Any]:
-    """Return what decides the result of every run: base model, precision, device and torch.
-
-    `weights_sha256` are the hashes of the base model's weight files; `auto` is resolved.
-    """
+def run_setting(config: StudyConfig) -> dict[str, Any]:
+    """Return what decides the result of every run: base model, precision, device and torch."""
     import torch  # imported here, because the other functions work without torch
 
-    resolved = resolve_device(device)
+    from mirror_train.model.pretrained import load_pretrained
+
+    device = resolve_device(config.device)
     return {
-        "model": weights_sha256,
-        "precision": resolve_precision(precision, resolved),
-        "device": resolved.type,
+        "model": load_pretrained(config.model, **config.load_options()).weights_sha256(),
+        "precision": resolve_precision(config.precision, device),
+        "device": device.type,
         "torch": torch.__version__,
     }
 
 
-def machine_facts(*, precision: str, device: str) -> dict[str, Any]:
+def machine_facts(config: StudyConfig) -> dict[str, Any]:
     """Return where and when a table was made, for its notes; `auto` is resolved."""
-    resolved = resolve_device(device)
+    device = resolve_device(config.device)
     return {
-        "precision": resolve_precision(precision, resolved),
-        "device": str(resolved),
+        "precision": resolve_precision(config.precision, device),
+        "device": str(device),
         "machine": machine_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,
     }
-
-
-def to_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, a line for each row."""
-    lines = [f"| {' | '.join(cells)} |\n" for cells in (header, *rows)]
-    return "".join([lines[0], "|", "---|" * len(header), "\n", *lines[1:]])
-
-
-def write_results(folder: Path, name: str, text: str, values: dict[str, Any]) -> list[Path]:
-    """Write NAME.md and NAME.json into a folder; return their paths."""
-    table, figures = folder / f"{name}.md", folder / f"{name}.json"
-    with new_file(table, overwrite=True) as file:
-        file.write(text.encode())
-    write_json(figures, values)
-    return [table, figures]
 
 
 def files_sha256(paths: Iterable[Path], below: Path) -> str:
@@ -113,3 +96,10 @@ def files_sha256(paths: Iterable[Path], below: Path) -> str:
     for path in paths:
         digest.update(f"{path.relative_to(below).as_posix()}\0{sha256(path)}\n".encode())
     return digest.hexdigest()
+
+
+def path_sha256(path: Path) -> str:
+    """Return the hash of a file, or of the files of a folder."""
+    if path.is_file():
+        return sha256(path)
+    return files_sha256((one for one in sorted(path.rglob("*")) if one.is_file()), path)

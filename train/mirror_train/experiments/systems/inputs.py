@@ -34,23 +34,6 @@ INPUTS: dict[str, tuple[str, ...]] = {
 _OF_A_LANGUAGE = frozenset({"sentences", "words"})
 
 
-def find_input(data: Path, name: str, language: str) -> list[Path]:
-    """Return the files of an input; none where the folder or the language has none.
-
-    Of files that differ only in their suffix (SNLI comes in two formats), the first is taken. Of
-    inference pairs, development and test files are taken only where there is no training file.
-    """
-    if name not in _OF_A_LANGUAGE and language != "en":
-        return []
-    patterns = [pattern.format(language) for pattern in INPUTS[name]]
-    found: dict[str, Path] = {}
-    for pattern in patterns:
-        for path in sorted(data.glob(pattern)):
-            found.setdefault(path.stem, path)
-    train = [path for path in found.values() if "train" in path.stem]
-    return train if train and name == "inference" else list(found.values())
-
-
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """The inputs of a folder, read when asked for.
@@ -67,11 +50,32 @@ class Inputs:
     language: str = "en"
     top: int | None = None
 
+    def find(self, name: str) -> list[Path]:
+        """Return the files of an input; none where the folder or the language has none.
+
+        Of files that differ only in their suffix (SNLI comes in two formats), the first is taken.
+        Of inference pairs, development and test files are taken only where there is no training
+        file.
+        """
+        if name not in _OF_A_LANGUAGE and self.language != "en":
+            return []
+        found: dict[str, Path] = {}
+        for pattern in INPUTS[name]:
+            for path in sorted(self.data.glob(pattern.format(self.language))):
+                found.setdefault(path.stem, path)
+        train = [path for path in found.values() if "train" in path.stem]
+        return train if train and name == "inference" else list(found.values())
+
+    def why_missing(self, name: str) -> str:
+        """Say which files of an input were expected."""
+        files = " or ".join(pattern.format(self.language) for pattern in INPUTS[name])
+        where = "" if self.language == "en" else f" in {self.language}"
+        return f"{self.data} has no {files}{where}"
+
     def files(self, name: str) -> list[Path]:
         """Return the files of an input, at least one."""
-        if not (found := find_input(self.data, name, self.language)):
-            where = " or ".join(pattern.format(self.language) for pattern in INPUTS[name])
-            raise DataError(f"{self.data} has no {where}")
+        if not (found := self.find(name)):
+            raise DataError(self.why_missing(name))
         return found
 
     def sentences(self) -> TrainingData:
@@ -96,7 +100,7 @@ class Inputs:
         `seed` decides which rows are held out.
         """
         read = load_multitask_data(self.data / "pairs", top=self.top, seed=seed).tasks
-        paths = find_input(self.data, "evaluated", self.language)
+        paths = self.find("evaluated")
         evaluated = [read_scored_table(path) for path in paths]
         similarity = read["similarity"]
         train = without(similarity.train, evaluated)
@@ -110,8 +114,8 @@ class Inputs:
         """
         return BurtTasks.load(
             nli=self.files("inference"),
-            ppdb=find_input(self.data, "ppdb", self.language),
-            paraphrases=find_input(self.data, "paraphrases", self.language),
+            ppdb=self.find("ppdb"),
+            paraphrases=self.find("paraphrases"),
             top=self.top,
             seed=seed,
         )

@@ -4,24 +4,54 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
+from mirror_rt.schema import Rule
 from mirror_train.data.training_data import TrainingData
+from mirror_train.experiments.kept_results import path_sha256
+from mirror_train.experiments.study import Claim, Row, Study, StudyConfig
 from mirror_train.experiments.systems import tuning
-from mirror_train.experiments.systems.claims import Claim
-from mirror_train.experiments.systems.config import SystemJob
 from mirror_train.experiments.systems.inputs import Inputs
-from mirror_train.flow.recipe import CfRecipe, FlowRecipe
+from mirror_train.flow.recipe import FlowRecipe
 from mirror_train.pairs.recipe import BurtRecipe, MultitaskRecipe
-from mirror_train.recipes.recipe import load_recipe, suggest
-
-if TYPE_CHECKING:
-    from mirror_train.training.output_folder import TuneReport
+from mirror_train.recipes.recipe import least, load_recipe, suggest
 
 BASE = "untuned"
+SUITES = ("sentences", "words", "linking", "geometry")
+# Not in the annotation: `get_type_hints` evaluates that without the names of this module.
+_RATE = Rule("above 0", lambda rate: 0 < rate < math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemsConfig(StudyConfig):
+    """The settings of a comparison of systems; see `StudyConfig`.
+
+    Attributes:
+        data: the folder with the data to tune on and to evaluate on.
+        systems: their names; None for all that `data` has the inputs of.
+        language: the language of the inputs and the sets.
+        top: the number of first strings, pairs or rows to tune on; None for all.
+        max_steps: most optimiser steps of flow, cf, burt and multitask; None for as many as their
+            papers, which take hours without a GPU.
+        learning_rate: of everything that moves the encoder; None for each paper's, made for models
+            of BERT-base's size (a small one takes a higher rate).
+        export: whether exported bundles are evaluated, by the opener that `run_study` is given.
+    """
+
+    data: Path
+    systems: list[str] | None = None
+    language: str = "en"
+    top: Annotated[int | None, least(2)] = None
+    max_steps: Annotated[int | None, least(1)] = None
+    learning_rate: Annotated[float | None, _RATE] = None
+    export: bool = True
+    seeds: Annotated[int, least(1)] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +64,7 @@ class System:
         source: the paper.
         inputs: names in `mirror_train.experiments.systems.inputs.INPUTS`; all are required.
         recipe: returns its hyper-parameters.
-        tune: tunes it with these: reads the inputs and writes `SystemJob.out`.
+        tune: tunes it with these.
         claims: the improvements that its paper claims.
         optional: inputs that are not required: further training data, or the evaluated pairs, which
             are left out of the training data.
@@ -45,14 +75,9 @@ class System:
     source: str
     inputs: tuple[str, ...]
     recipe: Callable[[], Any]
-    tune: Callable[[Any, SystemJob], TuneReport]
-    claims: tuple[Claim, ...] = field(default=())
+    tune: tuning.Tune
+    claims: tuple[Claim, ...] = ()
     optional: tuple[str, ...] = ()
-
-    def options(self) -> dict[str, Any]:
-        """Return what decides its result besides the job and the inputs, as JSON values."""
-        recipe = self.recipe()
-        return recipe.to_dict() if isinstance(recipe, CfRecipe) else dataclasses.asdict(recipe)
 
 
 def _mirror(
@@ -125,11 +150,7 @@ SYSTEMS: dict[str, System] = {
 
 
 def find_systems(names: list[str] | None) -> list[System]:
-    """Return the systems of the given names, in the order of the table; all for None.
-
-    Raises:
-        ConfigError: there is no system of a name.
-    """
+    """Return the systems of the given names, in the order of the table; all for None."""
     if names is None:
         return list(SYSTEMS.values())
     for name in names:
@@ -138,3 +159,86 @@ def find_systems(names: list[str] | None) -> list[System]:
                 f"no system {name!r}{suggest(name, SYSTEMS)}; there are {', '.join(SYSTEMS)}"
             )
     return [system for name, system in SYSTEMS.items() if name in names]
+
+
+def plan_systems(config: SystemsConfig) -> Study:
+    """Return the study of the systems that the data are enough for, after the base model.
+
+    An unknown system, a folder without sets of the language, and one without the inputs of any
+    system raise an error; a system without its inputs, and a set without a language, are left out.
+    """
+    from mirror_train.model.pretrained import load_pretrained
+
+    systems, lacking = _available(config)
+    sets, untagged = _sets(config)
+    max_length = load_pretrained(config.model, **config.load_options()).max_length
+    names = ("language", "top", "max_steps", "learning_rate", "seed", "samples")
+    return Study(
+        name="systems",
+        title="every system from one base model, on the same sets",
+        rows=[Row(BASE), *(_row(system, config, max_length) for system in systems)],
+        sets=sets,
+        isolated=True,
+        setting={"export": config.export},
+        about={name: getattr(config, name) for name in names},
+        left_out=lacking | untagged,
+    )
+
+
+def _available(config: SystemsConfig) -> tuple[list[System], dict[str, str]]:
+    """Return the systems that can be tuned, and for each of the others the reason why not."""
+    inputs, chosen, left_out = _inputs(config), [], {}
+    for system in find_systems(config.systems):
+        lacking = [inputs.why_missing(name) for name in system.inputs if not inputs.find(name)]
+        if lacking:
+            left_out[system.name] = lacking[0]
+        else:
+            chosen.append(system)
+    if not chosen:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise DataError(f"no system can be tuned: {reasons}")
+    return chosen, left_out
+
+
+def _inputs(config: SystemsConfig) -> Inputs:
+    return Inputs(config.data, config.language, config.top)
+
+
+def _row(system: System, config: SystemsConfig, max_length: int) -> Row:
+    inputs = _inputs(config)
+    recipe = tuning.fitted(
+        system.recipe(),
+        max_steps=config.max_steps,
+        learning_rate=config.learning_rate,
+        max_length=max_length,
+    )
+    files = {
+        path.relative_to(config.data).as_posix(): path_sha256(path)
+        for name in (*system.inputs, *system.optional)
+        for path in inputs.find(name)
+    }
+    identity = {
+        "system": system.name,
+        "recipe": dataclasses.asdict(recipe),
+        "files": files,
+        "top": config.top,
+    }
+    tune = functools.partial(system.tune, inputs, recipe, config.precision)
+    return Row(system.name, tune, identity, claims=system.claims)
+
+
+def _sets(config: SystemsConfig) -> tuple[list[EvaluationSet], dict[str, str]]:
+    """Return the sets of the language, and what to call the files whose names have none."""
+    found = find_sets(config.data, list(SUITES), SuiteOptions()).sets
+    sets = [one for one in found if one.languages == (config.language,)]
+    if not any(one.suite != "geometry" for one in sets):
+        raise DataError(
+            f"{config.data} has no set in {config.language!r} to evaluate on: "
+            "docs/guides/evaluation.md says under which names they are looked for"
+        )
+    return sets, {
+        f"{one.suite}/{one.name}": f"no language in its name; if it is in {config.language}, call "
+        f"it {one.path.stem}-{config.language}{one.path.suffix}"
+        for one in found
+        if one.languages == (None,)
+    }

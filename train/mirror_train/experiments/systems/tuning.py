@@ -5,42 +5,71 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mirror_train.compute.precision import Precision
 from mirror_train.data.training_data import TrainingData
-from mirror_train.experiments.systems.config import SystemJob, fitted
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.flow.recipe import CfConfig, CfRecipe, FlowConfig, FlowRecipe
 from mirror_train.pairs.recipe import BurtConfig, BurtRecipe, MultitaskConfig, MultitaskRecipe
 from mirror_train.recipes.recipe import Recipe
-from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.run_config import RunConfig, TuneConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.output_folder import TuneReport
 
+# Tunes by a recipe on the inputs of a folder, in a precision, with the settings of a run.
+Tune = Callable[[Inputs, Any, Precision, RunConfig], "TuneReport"]
 
-def _steps(own: int, job: SystemJob) -> int:
-    return own if job.max_steps is None else min(own, job.max_steps)
+
+def fitted(
+    recipe: Any, *, max_steps: int | None, learning_rate: float | None, max_length: int
+) -> Any:
+    """Return the recipe with at most so many steps, and texts cut to what the base model can take.
+
+    A learning rate is that of everything that moves the encoder, so not that of a flow, which
+    learns vectors, however large the encoder is.
+    """
+    if isinstance(recipe, CfRecipe):
+        limits: dict[str, Any] = {
+            "max_steps": max_steps,
+            "learning_rate": learning_rate,
+            "max_length": max_length,
+        }
+        parts = {name: fitted(getattr(recipe, name), **limits) for name in ("mirror", "flow")}
+        return dataclasses.replace(recipe, **parts)
+    changes: dict[str, Any] = {}
+    if not isinstance(recipe, FlowRecipe):
+        changes["max_length"] = min(recipe.max_length, max_length)
+        if learning_rate is not None:
+            changes["learning_rate"] = learning_rate
+    if not isinstance(recipe, Recipe) and max_steps is not None:
+        changes["steps"] = min(recipe.steps or max_steps, max_steps)
+    return dataclasses.replace(recipe, **changes)
 
 
 def tune_mirror(
-    read: Callable[[Inputs], TrainingData], recipe: Recipe, job: SystemJob
+    read: Callable[[Inputs], TrainingData],
+    inputs: Inputs,
+    recipe: Recipe,
+    precision: Precision,
+    run: RunConfig,
 ) -> TuneReport:
     """Tune by a contrastive loss, with batches no larger than the data."""
     from mirror_train.training.tune import tune
 
-    data, recipe = read(job.inputs), fitted(recipe, job)
+    data = read(inputs)
     recipe = recipe.replace(batch_size=max(2, min(recipe.batch_size, len(data))))
-    return tune(data, TuneConfig(recipe=recipe, precision=job.precision, **job.run_options()))
+    return tune(data, TuneConfig(recipe=recipe, precision=precision, **run.run_options()))
 
 
-def tune_flow(recipe: FlowRecipe, job: SystemJob) -> TuneReport:
-    """Fit a flow to the base model's mean vectors of the sentences."""
-    from mirror_train.flow.likelihood import tune_flow as run
+def tune_flow(
+    inputs: Inputs, recipe: FlowRecipe, precision: Precision, run: RunConfig
+) -> TuneReport:
+    """Fit a flow to the base model's mean vectors of the sentences, in float32."""
+    from mirror_train.flow.likelihood import tune_flow as tune
 
-    recipe = dataclasses.replace(recipe, steps=_steps(recipe.steps, job))
-    config = FlowConfig(recipe=recipe, **job.run_options())
-    return run(job.inputs.sentences(), config)
+    return tune(inputs.sentences(), FlowConfig(recipe=recipe, **run.run_options()))
 
 
 def cf_recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool = True) -> CfRecipe:
@@ -51,35 +80,34 @@ def cf_recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool =
     return dataclasses.replace(recipe, mirror=mirror, joint=joint, mirror_weight=weight)
 
 
-def tune_cf(recipe: CfRecipe, job: SystemJob) -> TuneReport:
+def tune_cf(inputs: Inputs, recipe: CfRecipe, precision: Precision, run: RunConfig) -> TuneReport:
     """Tune by Mirror-BERT on the sentences, then fit a flow with its loss as regulariser."""
-    from mirror_train.flow.contrastive import tune_cf as run
+    from mirror_train.flow.contrastive import tune_cf as tune
 
-    flow = dataclasses.replace(recipe.flow, steps=_steps(recipe.flow.steps, job))
-    recipe = dataclasses.replace(recipe, mirror=fitted(recipe.mirror, job), flow=flow)
-    config = CfConfig(recipe=recipe, precision=job.precision, **job.run_options())
-    return run(job.inputs.sentences(), config)
+    config = CfConfig(recipe=recipe, precision=precision, **run.run_options())
+    return tune(inputs.sentences(), config)
 
 
-def tune_burt(recipe: BurtRecipe, job: SystemJob) -> TuneReport:
-    """Train on inference pairs and paraphrases, for an epoch of the inference pairs."""
-    from mirror_train.pairs.burt import tune_burt as run
+def tune_burt(
+    inputs: Inputs, recipe: BurtRecipe, precision: Precision, run: RunConfig
+) -> TuneReport:
+    """Train on inference pairs and paraphrases, for at most an epoch of the inference pairs."""
+    from mirror_train.pairs.burt import tune_burt as tune
 
-    tasks, recipe = job.inputs.burt_tasks(job.seed), fitted(recipe, job)
-    if job.max_steps is not None:
+    tasks = inputs.burt_tasks(run.seed)
+    if recipe.steps is not None:
         turns = 1 if tasks.objectives == ("nli",) else 2  # every second batch is of inference
         pairs = 0 if tasks.nli is None else len(tasks.nli)
         epoch = max(1, turns * math.ceil(pairs / recipe.batch_size))
-        recipe = dataclasses.replace(recipe, steps=_steps(epoch, job))
-    config = BurtConfig(recipe=recipe, precision=job.precision, **job.run_options())
-    return run(tasks, config)
+        recipe = dataclasses.replace(recipe, steps=min(recipe.steps, epoch))
+    return tune(tasks, BurtConfig(recipe=recipe, precision=precision, **run.run_options()))
 
 
-def tune_multitask(recipe: MultitaskRecipe, job: SystemJob) -> TuneReport:
+def tune_multitask(
+    inputs: Inputs, recipe: MultitaskRecipe, precision: Precision, run: RunConfig
+) -> TuneReport:
     """Fine-tune on sentiment, paraphrases and similarity together."""
-    from mirror_train.pairs.multitask import tune_multitask as run
+    from mirror_train.pairs.multitask import tune_multitask as tune
 
-    recipe = fitted(recipe, job)
-    recipe = dataclasses.replace(recipe, steps=_steps(recipe.steps, job))
-    config = MultitaskConfig(recipe=recipe, precision=job.precision, **job.run_options())
-    return run(job.inputs.tasks(job.seed), config)
+    config = MultitaskConfig(recipe=recipe, precision=precision, **run.run_options())
+    return tune(inputs.tasks(run.seed), config)

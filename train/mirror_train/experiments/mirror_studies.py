@@ -1,4 +1,4 @@
-"""The studies as data: what each tunes and compares (EMNLP 2021, section 4.4, appendices B to D).
+"""The studies of Mirror-BERT as data (EMNLP 2021, section 4.4, appendices B to D), and their rows.
 
 A study is a list of setups, which are labelled changes of a recipe. The first setup that is tuned
 is the reference that the others are compared with.
@@ -6,23 +6,31 @@ is the reference that the others are compared with.
 
 from __future__ import annotations
 
+import dataclasses
+import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mirror_rt.bundle.manifest import Pooling
-from mirror_rt.errors import ConfigError
-from mirror_train.compute.launch import check_one_process
-from mirror_train.compute.precision import Precision
+from mirror_rt.evaluation import read_scored_pairs
+from mirror_rt.evaluation.suites.base import scored_set
 from mirror_train.data.training_data import TrainingData
-from mirror_train.recipes.recipe import Level, Recipe, least
-from mirror_train.training.run_config import RunConfig
+from mirror_train.experiments.study import Row, Study, StudyConfig
+from mirror_train.recipes.recipe import Level, Recipe
+from mirror_train.training.run_config import RunConfig, TuneConfig
+
+if TYPE_CHECKING:
+    from mirror_train.training.output_folder import TuneReport
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One row of a study's table.
+    """One row of the table of a study.
 
     Attributes:
         label: its name in the table and the plot.
@@ -42,7 +50,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
+class MirrorStudy:
     """A comparison of setups.
 
     Attributes:
@@ -63,34 +71,75 @@ class Study:
     axis: str = ""
     log: bool = False
 
+    def plan(self, recipe: Recipe, data: TrainingData, pairs: Path, config: StudyConfig) -> Study:
+        """Return the study of a recipe, on strings without positives of their own.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyConfig(RunConfig):
-    """The settings of a study: what to compare, and on which data; see `RunConfig`.
+        `pairs` is a TSV file of scored pairs, on which every setup is measured. It is read here, so
+        that a file that cannot be used ends the command before any training.
+        """
+        setups = self.setups(recipe, len(data))
+        scored = read_scored_pairs(pairs)
+        return Study(
+            name=self.name,
+            title=self.title,
+            source=f"Mirror-BERT (Liu et al., EMNLP 2021): {self.source}",
+            rows=[_row(setup, recipe, data, config) for setup in setups],
+            sets=[scored_set("pairs", pairs.stem, pairs, (data.language,), lambda _: scored)],
+            reference=next(setup.label for setup in setups if setup.tuned),
+            axis=self.axis,
+            log=self.log,
+            about={
+                "strings": f"{data.source}, {len(data)}",
+                "pairs": pairs.name,
+                "recipe": dataclasses.asdict(recipe),
+            },
+        )
 
-    Attributes:
-        out: of RunConfig: results go to `out/runs`, what is being tuned to `out/work`.
-        study: a row of `STUDIES`.
-        recipe: the recipe that its setups change.
-        data: the strings to tune on, without positives of their own.
-        pairs: the TSV file of scored pairs to evaluate on.
-        seeds: the number of runs of every tuned setup, with the seeds `seed`, `seed` + 1, ...
-        pooling: the pooling of setups that do not set one; `auto` takes the one that the base model
-            declares, else that of `TuneConfig.pooling` for tuned setups, and the mean for untuned.
-        precision: auto, fp32, bf16 or fp16.
+
+def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) -> Row:
+    pooling = setup.changes.get("pooling", config.pooling)
+    if not setup.tuned:
+        return Row(setup.label, pooling=pooling)
+    changed = recipe.replace(**setup.changes)
+    strings = data.first[: setup.top]
+    data = dataclasses.replace(data, first=strings, second=strings)
+    settings = {"recipe": changed, "pooling": pooling, "precision": config.precision}
+    identity = {
+        "recipe": dataclasses.asdict(changed),
+        "strings": data.sha256(),
+        "random_strings": setup.random_strings,
+        "tuned with": pooling,
+    }
+    train = partial(_tune, data, settings, setup.random_strings)
+    return Row(setup.label, train, identity, work=len(data) * changed.epochs, x=setup.x)
+
+
+def _tune(data: TrainingData, settings: dict[str, Any], random: bool, run: RunConfig) -> TuneReport:
+    from mirror_train.training.tune import tune
+
+    if random:
+        strings = random_strings(data.first, seed=run.seed)
+        data = dataclasses.replace(data, first=strings, second=strings)
+    options = run.run_options() | {"show_progress_bar": False}
+    return tune(data, TuneConfig(resume=True, **settings, **options))
+
+
+def random_strings(like: list[str], *, seed: int) -> list[str]:
+    """Return different random strings of letters and digits, as long as those of `like`.
+
+    They follow the "zero-semantics" strings of EMNLP 2021, section 4.4. Letters are lower case,
+    because an uncased model could not tell some strings apart otherwise. A string that was drawn
+    before is replaced by a longer one.
     """
-
-    study: Study
-    recipe: Recipe
-    data: TrainingData
-    pairs: Path
-    seeds: Annotated[int, least(1)] = 3
-    pooling: Pooling | Literal["auto"] = "auto"
-    precision: Precision = "auto"
-
-    def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
-        check_one_process("a study")
+    alphabet = list(string.ascii_lowercase + string.digits)
+    rng = np.random.default_rng([seed, 2])
+    drawn: dict[str, None] = {}
+    for text in like:
+        length = len(text)
+        while (candidate := "".join(rng.choice(alphabet, length))) in drawn:
+            length += 1
+        drawn[candidate] = None
+    return list(drawn)
 
 
 _BASE = Setup("untuned", tuned=False)
@@ -228,35 +277,25 @@ def _word_plus(recipe: Recipe, count: int) -> list[Setup]:
 STUDIES = {
     study.name: study
     for study in (
-        Study("ablation", "Tables 7 and 20", "dropout and span masking, each turned off",
-              "sentence", _ablation),
-        Study("drophead", "Tables 3 and 7", "drophead in the place of dropout", "sentence",
-              _drophead),
-        Study("controlled-dropout", "Table 8", "the same dropout for a string and its copy",
-              "sentence", _controlled_dropout),
-        Study("dropout-rate", "Table 12", "rates of dropout", "sentence", _dropout_rate,
-              axis="dropout rate"),
-        Study("masking-rate", "Table 13", "lengths of the masked span", "sentence",
-              _masking_rate, axis="masked characters"),
-        Study("data-size", "Figure 5", "1,000 to 100,000 strings", "word", _data_size,
-              axis="strings", log=True),
-        Study("random-strings", "Table 10", "random letters and digits instead of words", "word",
-              _random_strings),
-        Study("pooling", "Appendix B", "[CLS] against the mean of the tokens", "word", _pooling),
-        Study("masking", "the authors' code", "which strings are masked, and with what",
-              "sentence", _masking),
-        Study("word-plus", "not in the paper", "what the recipe word-plus changes", "word",
-              _word_plus),
+        MirrorStudy("ablation", "Tables 7 and 20", "dropout and span masking, each turned off",
+                    "sentence", _ablation),
+        MirrorStudy("drophead", "Tables 3 and 7", "drophead in the place of dropout", "sentence",
+                    _drophead),
+        MirrorStudy("controlled-dropout", "Table 8",
+                    "the same dropout for a string and its copy", "sentence", _controlled_dropout),
+        MirrorStudy("dropout-rate", "Table 12", "rates of dropout", "sentence", _dropout_rate,
+                    axis="dropout rate"),
+        MirrorStudy("masking-rate", "Table 13", "lengths of the masked span", "sentence",
+                    _masking_rate, axis="masked characters"),
+        MirrorStudy("data-size", "Figure 5", "1,000 to 100,000 strings", "word", _data_size,
+                    axis="strings", log=True),
+        MirrorStudy("random-strings", "Table 10", "random letters and digits instead of words",
+                    "word", _random_strings),
+        MirrorStudy("pooling", "Appendix B", "[CLS] against the mean of the tokens", "word",
+                    _pooling),
+        MirrorStudy("masking", "the authors' code", "which strings are masked, and with what",
+                    "sentence", _masking),
+        MirrorStudy("word-plus", "not in the paper", "what the recipe word-plus changes", "word",
+                    _word_plus),
     )
 }  # fmt: skip
-
-
-def find_study(name: str) -> Study:
-    """Return the study of that name.
-
-    Raises:
-        ConfigError: there is no such study.
-    """
-    if name not in STUDIES:
-        raise ConfigError(f"there is no study {name!r}: there are {', '.join(STUDIES)}")
-    return STUDIES[name]

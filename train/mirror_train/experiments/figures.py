@@ -1,0 +1,141 @@
+"""Summarise the runs of a row over their seeds, and judge what a paper claims of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirror_rt.errors import require
+from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Floats, Interval, difference
+from mirror_rt.evaluation.report import describe_value
+from mirror_rt.evaluation.run import Measure, Result
+from mirror_train.experiments.study import Claim, Run
+
+# The measures of geometry that allow comparing models of any scale.
+_GEOMETRY = ("isotropy score normalized", "uniformity", "mean cosine")
+_SHORT = {"spearman": "", "accuracy @1": " @1", "ROC AUC": " AUC"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row's values of a measure, one for each seed, with their mean and its interval.
+
+    With several seeds, the interval is Student's t over them; with one, that of the bootstrap over
+    the items of the set. It is None where there is neither. `replicates` are those of the
+    bootstrap, averaged over the seeds, and `ranked` says whether models are ranked by the measure.
+    """
+
+    values: list[float]
+    mean: float
+    interval: Interval | None
+    replicates: Floats
+    ranked: bool
+
+    @classmethod
+    def of(cls, results: list[Result]) -> Figure:
+        """Summarise the results of one measure."""
+        values = [result.outcome.value for result in results]
+        around = t_interval(values) if len(values) > 1 else results[0].interval
+        drawn = np.mean([result.replicates for result in results], axis=0)
+        return cls(values, statistics.fmean(values), around, drawn, results[0].outcome.ranked)
+
+    def __str__(self) -> str:
+        return describe_value(self.mean, self.interval)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figure as plain JSON values."""
+        around = None if self.interval is None else [self.interval.low, self.interval.high]
+        return {"values": self.values, "mean": self.mean, "interval": around}
+
+
+Figures = dict[Measure, Figure]
+
+
+def figures_of(runs: list[Run]) -> Figures:
+    """Summarise the runs of one row, in the order of the sets."""
+    found: dict[Measure, list[Result]] = {}
+    for run in runs:
+        for result in run.results:
+            found.setdefault(result.measure, []).append(result)
+    return {measure: Figure.of(results) for measure, results in found.items()}
+
+
+def t_interval(values: list[float], *, level: float = CONFIDENCE) -> Interval | None:
+    """Return Student's t interval of the mean of independent values; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    student = require("scipy.stats", extra="study", purpose="an interval over seeds").t
+    quantile = float(student.ppf((1 + level) / 2, len(values) - 1))
+    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return Interval(mean - half, mean + half)
+
+
+def column_title(measure: Measure) -> str:
+    """Return the title of a measure's column; "" for a measure that tables leave out."""
+    if measure.suite == "geometry":
+        shown = measure.metric in _GEOMETRY and measure.set.startswith("sentences")
+        return f"{measure.metric}, sentences" if shown else ""
+    short = _SHORT.get(measure.metric)
+    return "" if short is None else measure.set + short
+
+
+def compare(own: Interval | None, other: Interval | None) -> str:
+    """Compare two rows in words by their intervals over the seeds.
+
+    Where the intervals overlap, no difference is reported, whatever the means are.
+    """
+    if own is None or other is None:
+        return "one seed: no interval, no verdict"
+    if own.high < other.low:
+        return "lower"
+    return "higher" if own.low > other.high else "intervals overlap: no difference shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result for a claim of a row's paper on one set, and what it shows in words."""
+
+    row: str
+    claim: Claim
+    set: str
+    difference: Difference
+    verdict: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as plain JSON values."""
+        plain = dataclasses.asdict(self) | {"claim": str(self.claim), "against": self.claim.against}
+        found = self.difference.interval
+        return plain | {
+            "difference": self.difference.value,
+            "interval": None if found is None else [found.low, found.high],
+        }
+
+
+def judge(row: str, claim: Claim, own: Figures, other: Figures) -> list[Finding]:
+    """Compare a row with the other one of a claim on all sets of it where both have figures."""
+    findings = []
+    for measure in sorted(own.keys() & other.keys(), key=lambda one: (one.set, one.metric)):
+        a, b = own[measure], other[measure]
+        if measure.suite in claim.suites and a.ranked:
+            found = difference(a.mean, b.mean, a.replicates, b.replicates)
+            name = f"{measure.set} {measure.metric}"
+            findings.append(Finding(row, claim, name, found, _holds(claim, found)))
+    return findings
+
+
+def _holds(claim: Claim, found: Difference) -> str:
+    if found.interval is None:
+        return "no interval, no verdict"
+    if claim.wanted == "on par":
+        if not found.shown:
+            return "no difference shown"
+        return "does not hold: it is " + ("higher" if found.value > 0 else "lower")
+    if not found.shown:
+        return "not shown: the interval holds 0"
+    return "holds" if found.value > 0 else "does not hold: it is lower"
