@@ -8,7 +8,8 @@ from mirror_export import ExportConfig, export_bundle  # raises if an extra is m
 from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.encoding.encoder import Encoder
-from mirror_train.experiments.study import Opened, Opener, StudyConfig
+from mirror_train.experiments.runner import Opened, Opener
+from mirror_train.experiments.study import StudyConfig
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
 

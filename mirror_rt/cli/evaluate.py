@@ -20,7 +20,7 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.errors import BundleError, ConfigError, require
 from mirror_rt.evaluation.html import to_html
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.report import Header, describe_value, to_json, verdict
+from mirror_rt.evaluation.report import Header, figure_cells, to_json
 from mirror_rt.evaluation.run import Evaluation, evaluate_sets
 from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptions, find_sets
 from mirror_rt.io.atomic import check_free, new_file, write_json
@@ -185,15 +185,11 @@ def _is_model(folder: Path) -> bool:
 
 
 def _print(evaluation: Evaluation) -> None:
-    rows = []
-    for measure, row in evaluation.by_measure().items():
-        values = [
-            describe_value(row[m].outcome.value, row[m].interval) if m in row else "-"
-            for m in evaluation.models
-        ]
-        shown = [verdict(row)] if len(evaluation.models) > 1 else []
-        rows.append([measure.suite, measure.set, measure.metric, *values, *shown])
-    shown = ["shown"] if len(evaluation.models) > 1 else []
+    rows = [
+        [measure.suite, measure.set, measure.metric, *figure_cells(evaluation, row)]
+        for measure, row in evaluation.by_measure().items()
+    ]
+    shown = ["shown"] * (len(evaluation.models) > 1)
     if rows:
         print(format_table(["suite", "set", "measure", *evaluation.models, *shown], rows))
 

@@ -69,9 +69,6 @@ def replicates(
 
     Returns:
         float64 [samples]; NaN where the statistic of a sample is undefined.
-
-    Raises:
-        ConfigError: `samples` is negative.
     """
     if samples < 0:
         raise ConfigError(f"bootstrap samples must be at least 0, got {samples}")

@@ -61,10 +61,6 @@ def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> 
 
     Returns:
         For each mapping, float64 [q]: 1 for each test word that got a right translation, else 0.
-
-    Raises:
-        DataError: the vectors of the two languages differ in length, or the training dictionary is
-            too small to learn from.
     """
     x = normalized(source.encode(lexicon.source).astype(np.float64))
     z = normalized(target.encode(lexicon.target).astype(np.float64))
@@ -149,10 +145,6 @@ def vecmap(
 
     Returns:
         Both mapped, [n, D] and [m, D].
-
-    Raises:
-        DataError: the dictionary has fewer different words than dimensions, so that whitening is
-            undefined.
     """
     x, x_inverse = _whitening(source[source_rows], "source")
     z, z_inverse = _whitening(target[target_rows], "target")

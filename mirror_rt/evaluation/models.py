@@ -41,7 +41,6 @@ class EvaluatedModel:
         self._key = key
         self._languages = languages
         self._open: tuple[str | None, BatchEncoder] | None = None
-        self._mask_tokens: dict[str | None, str | None] = {}
         self._vectors: dict[tuple[str | None, str], Vectors] = {}
 
     def of(self, language: str | None) -> LanguageView:
@@ -74,10 +73,7 @@ class EvaluatedModel:
 
     def mask_token(self, language: str | None) -> str | None:
         """Return the mask token of that encoder's tokenizer; None if it has none."""
-        key = self._key(language)
-        if key not in self._mask_tokens:
-            self._encoder(language)
-        return self._mask_tokens[key]
+        return self._encoder(language).mask_token
 
     def close(self) -> None:
         """Free the encoder and the vectors."""
@@ -90,7 +86,6 @@ class EvaluatedModel:
         if self._open is None or self._open[0] != key:
             self._open = None
             self._open = (key, self._load(language))
-        self._mask_tokens[key] = self._open[1].mask_token
         return self._open[1]
 
 

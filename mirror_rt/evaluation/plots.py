@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import require
+from mirror_rt.evaluation.bootstrap import Interval
 from mirror_rt.io.atomic import new_file
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Cosines = npt.NDArray[np.float64]
+Point = tuple[float, float, float]  # a value with the ends of its interval
 # They can be told apart by the colour-blind, and are dark enough for text on white (4.5:1).
 COLOURS = ("#1f5fbf", "#b34a00", "#17713b", "#8a3d9c", "#5f6368", "#a3195b")
 
@@ -68,13 +70,13 @@ def cosine_distributions_svg(
     panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]
 ) -> bytes:
     """Return the same figure as SVG, with these labels of the positive and the negative pairs."""
-    return _svg(_cosine_figure(panels, labels))
+    return to_svg(_cosine_figure(panels, labels))
 
 
-def intervals_svg(rows: list[str], values: dict[str, list[tuple[float, float, float]]]) -> bytes:
-    """Plot values with confidence intervals, one row per measure, one colour per model, as SVG.
+def intervals_figure(rows: list[str], values: dict[str, list[Point]]) -> Figure:
+    """Plot values with confidence intervals one under the other, and each series in a colour.
 
-    `values` maps a model to (value, low, high) of each row, NaN where it has no value.
+    `values` maps a series, such as a model, to (value, low, high) of each row, NaN for no value.
     """
     figure = new_figure(8, 1.1 + 0.34 * len(rows) * max(1, len(values) * 0.6))
     (axes,) = _panels(figure, 1)
@@ -93,7 +95,12 @@ def intervals_svg(rows: list[str], values: dict[str, list[tuple[float, float, fl
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel("value with its interval; further right is better")
     figure.legend(frameon=False, loc="outside upper left", ncols=4)
-    return _svg(figure)
+    return figure
+
+
+def to_point(value: float, interval: Interval | None) -> Point:
+    """Return a value with the ends of its interval, or with itself where it has none."""
+    return (value, value, value) if interval is None else (value, interval.low, interval.high)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -131,7 +138,8 @@ def save_png(figure: Figure, path: Path, title: str, overwrite: bool) -> None:
         figure.savefig(file, format="png", dpi=150)
 
 
-def _svg(figure: Figure) -> bytes:
+def to_svg(figure: Figure) -> bytes:
+    """Return a figure as SVG, the same bytes each time."""
     import matplotlib
 
     out = io.BytesIO()

@@ -79,6 +79,14 @@ def describe_comparison(one: Comparison) -> str:
     return f"{first} is better than {second}: {describe_difference(found)}"
 
 
+def figure_cells(evaluation: Evaluation, row: dict[str, Result]) -> list[str]:
+    """Return the cells of a measure: the figure of each model and, of several, what they show."""
+    found = [row.get(model) for model in evaluation.models]
+    cells = ["-" if one is None else describe_value(one.outcome.value, one.interval)
+             for one in found]  # fmt: skip
+    return [*cells, verdict(row)] if len(cells) > 1 else cells
+
+
 def verdict(row: dict[str, Result]) -> str:
     """Say which model is best on a measure, if the intervals of the differences show it.
 

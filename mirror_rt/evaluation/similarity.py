@@ -60,11 +60,7 @@ def make_pairs(
     rows: Iterable[tuple[int, str, str, str]],
     names: tuple[str, str] = ("first text", "second text"),
 ) -> ScoredPairs:
-    """Check the rows of a file: line number, two texts, and the cell of their score.
-
-    Raises:
-        DataError: a text is empty, a score is not a finite number, or there are no pairs.
-    """
+    """Check the rows of a file: line number, two texts, and the cell of their score."""
     first, second, scores = list[str](), list[str](), list[float]()
     for line, a, b, cell in rows:
         if not math.isfinite(score := _score(cell)):
@@ -93,9 +89,6 @@ def cosines(
     """Return the cosine of each pair of texts, float64 [n]; each distinct text is encoded once.
 
     The second texts may have an encoder of their own, such as another language's.
-
-    Raises:
-        DataError: the two models give vectors of different lengths.
     """
     if second_model is None:
         texts = list(dict.fromkeys(first + second))
@@ -113,11 +106,7 @@ def cosines(
 
 
 def find_text_columns(table: Table, score: str) -> tuple[str, str]:
-    """Return the two columns of texts: a known pair of names, or else the only two besides `score`.
-
-    Raises:
-        DataError: there are no such columns.
-    """
+    """Return the columns of texts: a known pair of names, or else the only two besides `score`."""
     for pair in _TEXT_COLUMNS:
         if set(pair) <= set(table.header):
             return pair

@@ -21,11 +21,7 @@ def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
 
 def pearson(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
-    """Compute Pearson's correlation of two lists [n]; None if one is constant (undefined).
-
-    Raises:
-        DataError: there are fewer than two pairs, or a value is not finite.
-    """
+    """Compute Pearson's correlation of two lists [n]; None if one is constant (undefined)."""
     x, y = _two_lists("a correlation", a, b)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
@@ -57,10 +53,6 @@ class RocAuc:
     """The area under the ROC curve, for any weights of the items; scores are sorted once.
 
     The area is how often a positive (label True) scores above a negative, with ties as half.
-
-    Raises:
-        DataError: the lists differ in length, or a score is not finite; when called, if all labels
-            are equal, so that the area is undefined.
     """
 
     def __init__(self, scores: npt.ArrayLike, labels: npt.ArrayLike) -> None:

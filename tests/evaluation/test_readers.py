@@ -10,7 +10,6 @@ from mirror_rt.evaluation.readers.concepts import (
     read_mentions,
 )
 from mirror_rt.evaluation.readers.labelled import read_labelled_pairs
-from mirror_rt.evaluation.readers.lexicon import read_lexicon, read_words
 from mirror_rt.evaluation.readers.scored import (
     read_multisimlex,
     read_scored_table,
@@ -20,6 +19,7 @@ from mirror_rt.evaluation.readers.scored import (
     read_sts_year,
     read_stsb_multi,
 )
+from mirror_rt.evaluation.readers.tables import read_lexicon, read_words
 
 
 @pytest.fixture

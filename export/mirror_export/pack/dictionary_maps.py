@@ -14,7 +14,7 @@ from mirror_rt import Encoder
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.induction import csls_nearest, orthogonal_procrustes
-from mirror_rt.evaluation.readers.lexicon import read_lexicon
+from mirror_rt.evaluation.readers.tables import read_lexicon
 
 Matrix = npt.NDArray[np.float64]
 

@@ -31,11 +31,7 @@ def split_ids(cell: str) -> frozenset[str]:
 
 
 def read_dictionary(path: Path) -> Names:
-    """Read one `ID||name` per line, as in BioSyn and SapBERT; `ID||name|name` has several names.
-
-    Raises:
-        DataError: a line has no `||`, no id or no name, or there are no names.
-    """
+    """Read one `ID||name` per line, as in BioSyn and SapBERT; `ID||name|name` has several names."""
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
     for number, line in numbered_lines(path):
@@ -49,11 +45,7 @@ def read_dictionary(path: Path) -> Names:
 
 
 def read_mentions(path: Path) -> Names:
-    """Read mentions: a TSV with the columns mention and concept_id, or one `ID||mention` per line.
-
-    Raises:
-        DataError: a column or an id is missing, or a mention is empty.
-    """
+    """Read mentions: a TSV with columns mention and concept_id, or one `ID||mention` per line."""
     if path.suffix != ".tsv":
         return read_dictionary(path)
     table = read_table(path)
@@ -66,11 +58,7 @@ def read_mentions(path: Path) -> Names:
 
 
 def read_concept_folder(folder: Path) -> Names:
-    """Read a folder of `.concept` files, as in BioSyn: one ...||mention||ID per line.
-
-    Raises:
-        DataError: there is no such file, or a line has fewer than five fields.
-    """
+    """Read a folder of `.concept` files, as in BioSyn: one ...||mention||ID per line."""
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
     for path in sorted(folder.glob("*.concept")):

@@ -41,9 +41,6 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
     Labels are those of GLUE (entailment, not_entailment), of SNLI (entailment against neutral and
     contradiction), or 1 and 0. Rows whose label is blank or `-`, or whose text is blank, are left
     out and counted, because published files contain such rows.
-
-    Raises:
-        DataError: a column is missing, a label is unknown, or all pairs have the same label.
     """
     table = read_any_table(path)
     label = find_column(table, LABELS, "labels")

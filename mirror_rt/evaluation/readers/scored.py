@@ -17,11 +17,7 @@ _SENTEVAL = ("STS.input.", "STS.gs.")
 
 
 def read_scored_table(path: Path) -> ScoredPairs:
-    """Read any table with a header, two text columns and a column of scores.
-
-    Raises:
-        DataError: a column is missing, a text is empty, or a score is not a finite number.
-    """
+    """Read any table with a header, two text columns and a column of scores."""
     table = read_any_table(path)
     return table_pairs(table, find_column(table, _SCORES, "scores"))
 
@@ -30,9 +26,6 @@ def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPair
     """Read one language (as the columns name it: ENG, FRA ...) of translation.csv and scores.csv.
 
     Returns the ids of the pairs, and the pairs.
-
-    Raises:
-        DataError: a file or column is missing, or the two files do not have the same pairs.
     """
     words = read_any_table(folder / "translation.csv")
     scores = read_any_table(folder / "scores.csv")
@@ -49,9 +42,6 @@ def read_senteval(folder: Path) -> dict[str, ScoredPairs]:
 
     Pairs with a blank score were never scored, and are left out, as in SentEval. The result maps a
     subset to its pairs, in alphabetical order.
-
-    Raises:
-        DataError: a file has no partner, the two differ in length, or a pair cannot be used.
     """
     subsets = {}
     for path in sorted(folder.glob(f"{_SENTEVAL[0]}*.txt")):

@@ -1,4 +1,4 @@
-"""Read published tables: with tabs or commas, with or without quotes and a header."""
+"""Read published tables (with tabs or commas, quotes, a header), dictionaries and word lists."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.io.text import Source, Table, csv_reader, iter_lines, make_table, read_table
+from mirror_rt.io.text import (
+    Source,
+    Table,
+    csv_reader,
+    iter_lines,
+    make_table,
+    read_table,
+    read_texts,
+)
+from mirror_rt.tokens.tokenization import check_texts
 
 Rows = list[tuple[int, list[str]]]
 
 
 def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = False) -> Rows:
-    """Read a table without a header; return line numbers and cells, without empty lines.
-
-    Raises:
-        DataError: as in `iter_lines`, or a row has fewer than `cells` cells, or there are no rows.
-    """
+    """Read a table without a header; return line numbers and cells, without empty lines."""
     if quoted:
         text = io.StringIO("\n".join(iter_lines(path)) + "\n", newline="")
         reader = csv_reader(text, delimiter)
@@ -42,12 +47,7 @@ def numbered_lines(path: Source) -> Iterator[tuple[int, str]]:
 
 
 def read_any_table(path: Path) -> Table:
-    """Read a table with a header: `.csv` with quotes (comma or tab), anything else as plain TSV.
-
-    Raises:
-        DataError: there is no header, a column name is repeated, or a row has too few or too many
-            cells.
-    """
+    """Read a table with a header: `.csv` with quotes (comma or tab), anything else as plain TSV."""
     if path.suffix != ".csv":
         return read_table(path)
     first = next(iter_lines(path), "")
@@ -56,11 +56,7 @@ def read_any_table(path: Path) -> Table:
 
 
 def find_column(table: Table, names: Sequence[str], what: str) -> str:
-    """Return the first of `names` that the header has, in upper or lower case.
-
-    Raises:
-        DataError: the header has none of them.
-    """
+    """Return the first of `names` that the header has, in upper or lower case."""
     lower = {name.lower(): name for name in table.header}
     for name in names:
         if name.lower() in lower:
@@ -69,3 +65,28 @@ def find_column(table: Table, names: Sequence[str], what: str) -> str:
         f"{table.path} has no {what}: expected a column {' or '.join(map(repr, names))}, its "
         f"columns are {', '.join(table.header)}"
     )
+
+
+def read_lexicon(path: Path) -> list[tuple[str, str]]:
+    """Read one word TAB translation per line (or with a space, as in MUSE), without a header.
+
+    A word may occur on several lines, each with another translation.
+    """
+    entries = []
+    for number, line in numbered_lines(path):
+        cells = line.split("\t") if "\t" in line else line.split()
+        if len(cells) != 2:
+            raise DataError(f"{path}, line {number}: {len(cells)} cells, expected word TAB word")
+        check_texts(f"{path}, line {number}", *cells)
+        entries.append((cells[0].strip(), cells[1].strip()))
+    if not entries:
+        raise DataError(f"{path} has no entries")
+    return entries
+
+
+def read_words(path: Path) -> list[str]:
+    """Read one text per line; blank lines and repetitions are left out."""
+    words = list(dict.fromkeys(read_texts(path)))
+    for word in words:
+        check_texts(f"{path}, {word!r}", word)
+    return words

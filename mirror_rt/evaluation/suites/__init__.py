@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.evaluation.suites import geometry, induction, labelled, linking, sentences, words
+from mirror_rt.evaluation.suites import geometry, induction, linking, sentences, words
 from mirror_rt.evaluation.suites.base import EvaluationSet, Found, Measured, Outcome, SuiteOptions
 
 __all__ = ["SUITES", "EvaluationSet", "Found", "Measured", "Outcome", "SuiteOptions", "find_sets"]
@@ -15,7 +15,7 @@ SUITES: dict[str, Callable[[Path, SuiteOptions], Found]] = {
     "words": words.find_words,
     "sentences": sentences.find_sentences,
     "linking": linking.find_linking,
-    "qnli": labelled.find_labelled,
+    "qnli": sentences.find_labelled,
     "clws": words.find_cross_lingual,
     "bli": induction.find_lexicons,
     "geometry": geometry.find_texts,
@@ -23,12 +23,7 @@ SUITES: dict[str, Callable[[Path, SuiteOptions], Found]] = {
 
 
 def find_sets(data: Path, suites: list[str], options: SuiteOptions) -> Found:
-    """Find the sets of the named suites in a folder, and say which known ones are missing.
-
-    Raises:
-        ConfigError: a suite is unknown.
-        DataError: there is no such folder, or it has no set of these suites.
-    """
+    """Find the sets of the named suites in a folder, and say which known ones are missing."""
     if unknown := [name for name in suites if name not in SUITES]:
         raise ConfigError(f"unknown suite {unknown[0]!r}: expected {', '.join(SUITES)} or all")
     if not data.is_dir():

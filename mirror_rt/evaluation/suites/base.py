@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +102,12 @@ class Found:
 
     sets: list[EvaluationSet]
     missing: list[str]
+
+    @classmethod
+    def of(cls, suite: str, sets: list[EvaluationSet], expected: Mapping[str, str]) -> Found:
+        """Say which of the sets that the paper reports are missing; `expected` maps to places."""
+        names = {one.name for one in sets}
+        return cls(sets, [f"{suite}/{n}: {at}" for n, at in expected.items() if n not in names])
 
     def __add__(self, other: Found) -> Found:
         return Found(self.sets + other.sets, self.missing + other.missing)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirror_rt.evaluation.geometry import Geometry, measure_geometry
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.readers.lexicon import read_words
+from mirror_rt.evaluation.readers.tables import read_words
 from mirror_rt.evaluation.suites.base import (
     CosineSamples,
     EvaluationSet,

@@ -9,7 +9,7 @@ from pathlib import Path
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.induction import Lexicon, induce
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.readers.lexicon import read_lexicon, read_words
+from mirror_rt.evaluation.readers.tables import read_lexicon, read_words
 from mirror_rt.evaluation.suites.base import EvaluationSet, Found, Measured, SuiteOptions, accuracy
 
 # The pairs of table 6 of the paper.
@@ -35,12 +35,8 @@ def find_lexicons(data: Path, options: SuiteOptions) -> Found:
         measure = functools.partial(_measure, data, train, test, source, target)
         name = f"{source}-{target}"
         sets.append(EvaluationSet("bli", name, test, (source, target), measure))
-    missing = [
-        f"bli/{name}: {folder}/{name}.train.tsv and .test.tsv, or xling-eval's {folder}/{name}/"
-        for name in _REPORTED
-        if name not in {one.name for one in sets}
-    ]
-    return Found(sets, missing)
+    where = f"{folder}/{{0}}.train.tsv and .test.tsv, or xling-eval's {folder}/{{0}}/"
+    return Found.of("bli", sets, {name: where.format(name) for name in _REPORTED})
 
 
 def _measure(

@@ -1,4 +1,4 @@
-"""Evaluate semantic textual similarity: STS 2012 to 2017, STS benchmark, SICK, other languages."""
+"""Evaluate pairs of sentences: with scores (STS, SICK), or related or not (QNLI and similar)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import numpy as np
 from mirror_rt.evaluation.bootstrap import Statistic
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.readers import scored
+from mirror_rt.evaluation.readers.labelled import LABELS, read_labelled_pairs
 from mirror_rt.evaluation.readers.tables import read_any_table
 from mirror_rt.evaluation.similarity import cosines
-from mirror_rt.evaluation.statistics import RankCorrelation
+from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc
 from mirror_rt.evaluation.suites.base import (
+    CosineSamples,
     EvaluationSet,
     Found,
     Measured,
@@ -41,6 +43,8 @@ _SICK = (
     "sick-r-test.tsv",
     "sick-r-all.tsv",
 )
+# The labels of GLUE's test set are not public, so papers use its development set.
+_QNLI = ("qnli/dev.tsv", "QNLI/dev.tsv", "glue/QNLI/dev.tsv")
 
 
 def find_sentences(data: Path, options: SuiteOptions) -> Found:
@@ -54,10 +58,8 @@ def find_sentences(data: Path, options: SuiteOptions) -> Found:
         *_tables(data),
     ):
         sets.setdefault(one.name, one)
-    missing = [
-        f"sentences/{name}: {_expected(data, name)}" for name in _REPORTED if name not in sets
-    ]
-    return Found(list(sets.values()), missing)
+    expected = {name: _expected(data, name) for name in _REPORTED}
+    return Found.of("sentences", list(sets.values()), expected)
 
 
 def _years(data: Path) -> Iterator[EvaluationSet]:
@@ -143,3 +145,29 @@ def _mean(parts: list[RankCorrelation], sizes: list[int]) -> Statistic:
     return lambda weights: float(
         np.mean([rho(w) for rho, w in zip(parts, np.split(weights, ends), strict=True)])
     )
+
+
+def find_labelled(data: Path, options: SuiteOptions) -> Found:
+    """Find QNLI, and every table of labelled pairs in pairs/."""
+    found = [data / name for name in _QNLI if (data / name).is_file()][:1]
+    sets = [_labelled_set("qnli", path, "en") for path in found]
+    for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
+        if set(LABELS) & set(read_any_table(path).header):
+            sets.append(_labelled_set(path.stem, path, language_of(path)))
+    return Found.of("qnli", sets, {"qnli": f"{data}/qnli/dev.tsv"})
+
+
+def _labelled_set(name: str, path: Path, language: str | None) -> EvaluationSet:
+    measure = functools.partial(_measure_labelled, path, language)
+    return EvaluationSet("qnli", name, path, (language,), measure)
+
+
+def _measure_labelled(path: Path, language: str | None, model: EvaluatedModel) -> Measured:
+    pairs = read_labelled_pairs(path)
+    found = cosines(model.of(language), pairs.first, pairs.second)
+    note = f"{pairs.left_out} rows without a label or a text left out" if pairs.left_out else ""
+    outcome = Outcome.of("ROC AUC", len(found), RocAuc(found, pairs.positive), note=note)
+    samples = CosineSamples(
+        found[pairs.positive], found[~pairs.positive], "labelled related", "labelled not"
+    )
+    return Measured([outcome], samples)

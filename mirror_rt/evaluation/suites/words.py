@@ -45,12 +45,9 @@ def find_words(data: Path, options: SuiteOptions) -> Found:
     ]
     for path in sorted((data / "wordsim").glob("*.[ct]sv")):
         sets.append(scored_set("words", path.stem, path, (language_of(path),)))
-    missing = [
-        f"words/multisimlex-{tag}: {data}/multisimlex/{tag}.tsv, or translation.csv and scores.csv"
-        for tag in _REPORTED
-        if tag not in languages
-    ]
-    return Found(sets, missing)
+    where = f"{data}/multisimlex/{{}}.tsv, or translation.csv and scores.csv"
+    expected = {f"multisimlex-{tag}": where.format(tag) for tag in _REPORTED}
+    return Found.of("words", sets, expected)
 
 
 def find_cross_lingual(data: Path, options: SuiteOptions) -> Found:
@@ -84,9 +81,6 @@ def align(
     that both languages have and whose scores differ by at most a fifth of the scale, word 1 of each
     language is paired with word 2 of the other, with the mean score. Rows 2i and 2i + 1 come from
     one id.
-
-    Raises:
-        DataError: there are no such ids.
     """
     (first_ids, a), (second_ids, b) = first, second
     row = {name: i for i, name in enumerate(second_ids)}

@@ -15,7 +15,8 @@ from mirror_train import load_recipe, load_training_data
 from mirror_train.experiments.figures import t_interval
 from mirror_train.experiments.mirror_studies import STUDIES, random_strings
 from mirror_train.experiments.report import Report
-from mirror_train.experiments.study import Run, StudyConfig, run_study
+from mirror_train.experiments.runner import run_study
+from mirror_train.experiments.study import Run, StudyConfig
 from mirror_train.training import tune as tune_module
 
 TINY_RECIPE = """

@@ -17,9 +17,10 @@ from mirror_rt.evaluation.similarity import ScoredPairs
 from mirror_rt.evaluation.suites import Outcome
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.labelled_examples import Examples
-from mirror_train.experiments import study as study_module
+from mirror_train.experiments import runner as study_module
 from mirror_train.experiments.figures import figures_of, judge
-from mirror_train.experiments.study import Claim, Run, run_study
+from mirror_train.experiments.runner import run_study
+from mirror_train.experiments.study import Claim, Run
 from mirror_train.experiments.systems.inputs import Inputs, without
 from mirror_train.experiments.systems.table import (
     SYSTEMS,

@@ -27,7 +27,7 @@ from mirror_train.experiments.systems.table import SYSTEMS, SystemsConfig, plan_
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
-    from mirror_train.experiments.study import Opener
+    from mirror_train.experiments.runner import Opener
 
 _SYSTEMS = "systems"
 _TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()} | {
@@ -222,7 +222,7 @@ def run_and_report(study: Study, config: StudyConfig, open_model: Opener | None 
     for module in ("matplotlib", "scipy"):
         require(module, extra="study", purpose="mirror-rt study")
     from mirror_train.experiments.report import Report
-    from mirror_train.experiments.study import run_study
+    from mirror_train.experiments.runner import run_study
 
     check_free(config.out / "runs" / "row", overwrite=True)  # --out may be a file
     for name, reason in study.left_out.items():

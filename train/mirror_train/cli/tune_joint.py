@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.evaluation.readers.lexicon import read_lexicon
+from mirror_rt.evaluation.readers.tables import read_lexicon
 from mirror_train.cli.training_options import given_config
 from mirror_train.cli.tune_languages import find_strings, language_tags
 from mirror_train.compute.launch import is_first_process

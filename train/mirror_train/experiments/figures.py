@@ -12,6 +12,7 @@ import numpy as np
 
 from mirror_rt.errors import require
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Floats, Interval, difference
+from mirror_rt.evaluation.plots import Point, to_point
 from mirror_rt.evaluation.report import describe_value
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_train.experiments.study import Claim, Run
@@ -47,12 +48,18 @@ class Figure:
     def __str__(self) -> str:
         return describe_value(self.mean, self.interval)
 
+    @property
+    def point(self) -> Point:
+        """The mean with the ends of its interval, to plot."""
+        return to_point(self.mean, self.interval)
+
     def to_json(self) -> dict[str, Any]:
         """Return the figure as plain JSON values."""
         around = None if self.interval is None else [self.interval.low, self.interval.high]
         return {"values": self.values, "mean": self.mean, "interval": around}
 
 
+NO_FIGURE = Figure([], math.nan, None, np.empty(0), ranked=False)
 Figures = dict[Measure, Figure]
 
 

@@ -58,7 +58,8 @@ class MirrorStudy:
         source: the paper's table or figure.
         title: what is compared, in a line.
         level: the recipe that the paper used, which is the default.
-        setups: maps the recipe and the number of strings to the setups.
+        compared: maps the recipe and the number of strings to the setups, before which comes the
+            base model, unless some are of base models themselves.
         axis: label of the axis of a study of rates or sizes; "" where setups only have names.
         log: whether that axis is logarithmic.
     """
@@ -67,9 +68,14 @@ class MirrorStudy:
     source: str
     title: str
     level: Level
-    setups: Callable[[Recipe, int], list[Setup]]
+    compared: Callable[[Recipe, int], list[Setup]]
     axis: str = ""
     log: bool = False
+
+    def setups(self, recipe: Recipe, count: int) -> list[Setup]:
+        """Return the setups for a recipe and a number of strings, after the base model."""
+        found = self.compared(recipe, count)
+        return found if not found[0].tuned else [Setup("untuned", tuned=False), *found]
 
     def plan(self, recipe: Recipe, data: TrainingData, pairs: Path, config: StudyConfig) -> Study:
         """Return the study of a recipe, on strings without positives of their own.
@@ -142,7 +148,6 @@ def random_strings(like: list[str], *, seed: int) -> list[str]:
     return list(drawn)
 
 
-_BASE = Setup("untuned", tuned=False)
 _DROPOUT_RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
 _DROPHEAD_RATES = (0.05, 0.2)  # the authors' defaults for RoBERTa and for BERT
 _POOLINGS: dict[Pooling, str] = {
@@ -167,7 +172,6 @@ def _ablation(recipe: Recipe, count: int) -> list[Setup]:
     dropout, masked = _dropout(recipe), _masked(recipe)
     off = dropout | {"dropout": 0.0}
     return [
-        _BASE,
         Setup("dropout + span masking", dropout | masked),
         Setup("- dropout", off | masked),
         Setup("- span masking", dropout | {"span_length": 0}),
@@ -177,21 +181,17 @@ def _ablation(recipe: Recipe, count: int) -> list[Setup]:
 
 def _drophead(recipe: Recipe, count: int) -> list[Setup]:
     dropout = _dropout(recipe)
+    off = dropout | {"dropout": 0.0}
     return [
-        _BASE,
         Setup(f"dropout {dropout['dropout']:g}", dropout),
-        Setup("neither", dropout | {"dropout": 0.0}),
-        *(
-            Setup(f"drophead {rate:g}", dropout | {"dropout": 0.0, "drophead": rate})
-            for rate in _DROPHEAD_RATES
-        ),
+        Setup("neither", off),
+        *(Setup(f"drophead {rate:g}", off | {"drophead": rate}) for rate in _DROPHEAD_RATES),
     ]
 
 
 def _controlled_dropout(recipe: Recipe, count: int) -> list[Setup]:
     dropout = _dropout(recipe) | {"span_length": 0}
     return [
-        _BASE,
         Setup("no dropout", dropout | {"dropout": 0.0}),
         Setup("dropout", dropout),
         Setup("controlled dropout", dropout | {"same_dropout": True}),
@@ -199,24 +199,17 @@ def _controlled_dropout(recipe: Recipe, count: int) -> list[Setup]:
 
 
 def _dropout_rate(recipe: Recipe, count: int) -> list[Setup]:
-    rates = sorted({*_DROPOUT_RATES, recipe.dropout})
-    rates.remove(recipe.dropout)
-    return [
-        _BASE,
-        *(
-            Setup(f"dropout {rate:g}", {"dropout": rate}, x=rate)
-            for rate in (recipe.dropout, *rates)
-        ),
-    ]
+    return _along("dropout", recipe.dropout, _DROPOUT_RATES, "dropout {:g}")
 
 
 def _masking_rate(recipe: Recipe, count: int) -> list[Setup]:
-    spans = sorted({*_SPANS[recipe.level], recipe.span_length})
-    spans.remove(recipe.span_length)
-    return [
-        _BASE,
-        *(Setup(f"{k} characters", {"span_length": k}, x=k) for k in (recipe.span_length, *spans)),
-    ]
+    return _along("span_length", recipe.span_length, _SPANS[recipe.level], "{} characters")
+
+
+def _along(name: str, own: float, values: tuple[float, ...], label: str) -> list[Setup]:
+    """Return setups along the axis of a field of the recipe, the recipe's own value first."""
+    places = (own, *sorted({*values} - {own}))
+    return [Setup(label.format(value), {name: value}, x=value) for value in places]
 
 
 def _data_size(recipe: Recipe, count: int) -> list[Setup]:
@@ -225,13 +218,12 @@ def _data_size(recipe: Recipe, count: int) -> list[Setup]:
     sizes = [n for n in steps if max(recipe.batch_size, count / 100) <= n <= count] or [count]
     first = 10_000 if 10_000 in sizes else sizes[-1]  # the size in the paper's other experiments
     sizes.remove(first)
-    return [_BASE, *(Setup(f"{n:,} strings", top=n, x=n) for n in (first, *sizes))]
+    return [Setup(f"{n:,} strings", top=n, x=n) for n in (first, *sizes)]
 
 
 def _random_strings(recipe: Recipe, count: int) -> list[Setup]:
     fast = {"learning_rate": 5e-5}
     return [
-        _BASE,
         Setup("real strings"),
         Setup("random strings", random_strings=True),
         Setup("random strings, lr 5e-5", fast, random_strings=True),
@@ -255,7 +247,6 @@ def _masking(recipe: Recipe, count: int) -> list[Setup]:
     """
     span = _masked(recipe)
     return [
-        _BASE,
         Setup("as the authors' code", span | {"span_mask": "reference"}),
         Setup("own mask token, short strings too", span | {"span_mask": "mask-token"}),
         Setup("no masking", {"span_length": 0}),
@@ -265,7 +256,6 @@ def _masking(recipe: Recipe, count: int) -> list[Setup]:
 def _word_plus(recipe: Recipe, count: int) -> list[Setup]:
     own, white = {"pooling": "mean-without-special"}, {"whitening": 0.25}
     return [
-        _BASE,
         Setup("the recipe"),
         Setup("without special tokens", own),
         Setup("with whitening", white),

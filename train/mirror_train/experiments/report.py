@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Interval
-from mirror_rt.evaluation.plots import new_figure, save_png
+from mirror_rt.evaluation.plots import COLOURS, Point, intervals_figure, new_figure, save_png
 from mirror_rt.evaluation.report import describe_difference
 from mirror_rt.evaluation.run import Measure
 from mirror_rt.io.atomic import new_file, write_json
-from mirror_train.experiments.figures import Figure, column_title, compare, figures_of, judge
-from mirror_train.experiments.kept_results import machine_facts
+from mirror_train.experiments.figures import NO_FIGURE, column_title, compare, figures_of, judge
+from mirror_train.experiments.identity import machine_facts
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Report:
@@ -164,51 +170,43 @@ class Report:
         return "One seed: nothing tells a difference between two setups from chance."
 
     def _plot(self, path: Path) -> None:
-        """Plot each column along the study's axis, or with the rows one under the other."""
-        study, rows = self._study, [row for row in self._study.rows if self.figures[row.label]]
-        height = 3.6 if study.axis else 1.2 + 0.4 * len(rows)
-        figure = new_figure(3.4 + 3 * len(self.columns), height)
-        panels = figure.subplots(1, len(self.columns), sharey=not study.axis, squeeze=False)[0]
-        for axes, (measure, title) in zip(panels, self.columns.items(), strict=True):
-            found = [(row, one) for row in rows if (one := self.figures[row.label].get(measure))]
-            axes.spines[["top", "right"]].set_visible(False)
-            if study.axis:
-                _along_axis(axes, study, found)
-                axes.set_ylabel(title)
-            else:
-                places = [rows.index(row) for row, _ in found]
-                means, errors = _points([one for _, one in found])
-                axes.errorbar(means, places, xerr=errors, fmt="o", capsize=3)
-                axes.set_xlabel(title)
-        if not study.axis:
-            panels[0].set_yticks(range(len(rows)), [row.label for row in rows])
-            panels[0].invert_yaxis()
-        intervals = f"{CONFIDENCE:.0%} intervals" if self._config.samples else "no intervals"
-        several = f"mean and {CONFIDENCE:.0%} t interval of {self._config.seeds} seeds"
-        seeds = several if self._config.seeds > 1 else f"one seed, {intervals}"
-        save_png(figure, path, f"{study.title}\n({seeds})", overwrite=True)
+        """Plot what ranks the rows, along the study's axis or with the rows one under the other."""
+        study, seeds = self._study, self._config.seeds
+        rows = [row for row in study.rows if self.figures[row.label]]
+        series = {
+            title: [self.figures[row.label].get(measure, NO_FIGURE).point for row in rows]
+            for measure, title in self.columns.items()
+            if any(found[measure].ranked for found in self.figures.values() if measure in found)
+        }
+        if study.axis:
+            figure = _axis_figure(study, rows, series)
+        else:
+            figure = intervals_figure([row.label for row in rows], series)
+        intervals = f"mean and {CONFIDENCE:.0%} t interval of {seeds} seeds"
+        shown = intervals if seeds > 1 else "one seed"
+        save_png(figure, path, f"{study.title}\n({shown})", overwrite=True)
 
 
-def _along_axis(axes: Any, study: Study, found: list[tuple[Row, Figure]]) -> None:
-    placed = sorted((row.x, i) for i, (row, _) in enumerate(found) if row.x is not None)
-    means, errors = _points([found[i][1] for _, i in placed])
-    axes.errorbar([x for x, _ in placed], means, errors, fmt="o-", capsize=3)
-    for row, figure in found:
-        if row.x is None:
-            axes.axhline(figure.mean, color="tab:gray", linestyle="--", linewidth=1)
-            axes.annotate(row.label, (0.01, figure.mean), xycoords=("axes fraction", "data"),
-                          va="bottom", fontsize=8, color="tab:gray")  # fmt: skip
+def _axis_figure(study: Study, rows: list[Row], series: dict[str, list[Point]]) -> Figure:
+    """Plot each series along the study's axis; rows without a place on it are lines across."""
+    figure = new_figure(6.4, 3.6)
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    placed = sorted((row.x, i) for i, row in enumerate(rows) if row.x is not None)
+    for (title, points), colour in zip(series.items(), itertools.cycle(COLOURS)):
+        table = np.array([points[i] for _, i in placed])
+        axes.errorbar([x for x, _ in placed], table[:, 0], np.abs(table[:, 1:].T - table[:, 0]),
+                      fmt="o-", capsize=3, label=title, color=colour)  # fmt: skip
+        for row, (mean, _, _) in zip(rows, points, strict=True):
+            if row.x is None:
+                axes.axhline(mean, color=colour, linestyle="--", linewidth=1)
+                axes.annotate(row.label, (0.01, mean), xycoords=("axes fraction", "data"),
+                              va="bottom", fontsize=8, color=colour)  # fmt: skip
     if study.log:
         axes.set_xscale("log")
     axes.set_xlabel(study.axis)
-
-
-def _points(figures: list[Figure]) -> tuple[list[float], list[list[float]]]:
-    """Return the means, and how far the intervals go below and above them."""
-    around = [one.interval or Interval(one.mean, one.mean) for one in figures]
-    below = [one.mean - each.low for one, each in zip(figures, around, strict=True)]
-    above = [each.high - one.mean for one, each in zip(figures, around, strict=True)]
-    return [one.mean for one in figures], [below, above]
+    axes.legend(frameon=False)
+    return figure
 
 
 def _to_markdown(header: list[str], rows: Iterable[list[str]]) -> str:

@@ -190,12 +190,7 @@ def _result(
 
 
 def _finished(job: LanguageJob) -> LanguageResult | None:
-    """Return the result of an earlier run for a language; None where it did not finish.
-
-    Raises:
-        ConfigError: the earlier run had other strings or settings.
-        BundleError: a file of its folder is missing or was changed.
-    """
+    """Return the result of an earlier run for a language; None where it did not finish."""
     out = job.config.out
     if not job.config.resume or not out.is_dir() or not any(out.iterdir()):
         return None

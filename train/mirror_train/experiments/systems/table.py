@@ -14,7 +14,7 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
 from mirror_rt.schema import Rule
 from mirror_train.data.training_data import TrainingData
-from mirror_train.experiments.kept_results import path_sha256
+from mirror_train.experiments.identity import path_sha256
 from mirror_train.experiments.study import Claim, Row, Study, StudyConfig
 from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.inputs import Inputs
@@ -34,13 +34,13 @@ class SystemsConfig(StudyConfig):
 
     Attributes:
         data: the folder with the data to tune on and to evaluate on.
-        systems: their names; None for all that `data` has the inputs of.
+        systems: their names; by default all that `data` has the inputs of.
         language: the language of the inputs and the sets.
-        top: the number of first strings, pairs or rows to tune on; None for all.
-        max_steps: most optimiser steps of flow, cf, burt and multitask; None for as many as their
-            papers, which take hours without a GPU.
-        learning_rate: of everything that moves the encoder; None for each paper's, made for models
-            of BERT-base's size (a small one takes a higher rate).
+        top: the number of first strings, pairs or rows to tune on; by default all.
+        max_steps: most optimiser steps of flow, cf, burt and multitask; by default as many as
+            their papers, which take hours without a GPU.
+        learning_rate: of everything that moves the encoder; by default each paper's, made for
+            models of BERT-base's size (a small one takes a higher rate).
         export: whether exported bundles are evaluated, by the opener that `run_study` is given.
     """
 
@@ -169,8 +169,8 @@ def plan_systems(config: SystemsConfig) -> Study:
     """
     from mirror_train.model.pretrained import load_pretrained
 
-    systems, lacking = _available(config)
     sets, untagged = _sets(config)
+    systems, lacking = _available(config)
     max_length = load_pretrained(config.model, **config.load_options()).max_length
     names = ("language", "top", "max_steps", "learning_rate", "seed", "samples")
     return Study(
