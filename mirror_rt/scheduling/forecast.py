@@ -58,6 +58,10 @@ class Pace:
             return 0.0
         return (tokens + self._run_cost) * self._seconds / self._cost
 
+    def tokens(self, seconds: float) -> float:
+        """Return how many tokens run within so many seconds; infinity before the first run."""
+        return seconds * self._cost / self._seconds if self._seconds else math.inf
+
     def add(self, report: BatchReport, ended: float) -> None:
         """Count a run that ended at this time.
 

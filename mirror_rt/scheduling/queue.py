@@ -18,9 +18,10 @@ from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatist
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
 from mirror_rt.tokens.chunking import TokenRows
 
-# Large requests together have rows of so many runs among those that may run next: enough to keep
-# the devices busy, while a small request waits behind no more of them.
-_SHARE_OF_LARGE = 2
+# A request of more tokens than so many runs is large. Rows of large ones with as many tokens, and no
+# more than run within a part of `max_wait`, may be in the queue: enough to keep the devices busy,
+# while a small request waits behind no more of them.
+_RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
 
 
 class RequestQueue:
@@ -48,7 +49,7 @@ class RequestQueue:
         self._max_texts, self._max_tokens, self._max_wait = max_texts, max_tokens, max_wait
         self._dimension, self._pad_to, self._max_length = dimension, pad_to, max_length
         self._token_budget, self._run_cost = token_budget, run_cost
-        self._share = _SHARE_OF_LARGE * token_budget
+        self._large = _RUNS_OF_LARGE * token_budget
         # Reentrant, because cancelling a future under the lock calls `end` again.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -57,24 +58,19 @@ class RequestQueue:
         self._waiting = WaitingTexts()
         self._texts = 0  # of open requests, as far as they do not run yet
         self._unqueued = {False: 0, True: 0}  # tokens of small and large requests
-        self._running = self._of_large = 0  # tokens that run, and of large requests in the queue
+        self._of_large = 0  # tokens of large requests in the queue
+        self._running = {False: 0, True: 0}  # tokens of small and large requests
         self._closed = self._cleared = False
         self._statistics = SchedulerStatistics()
         self._pace = Pace(run_cost)
         self.estimate = TokenEstimate(max_length)
 
     def admit(self, request: Request, tokens: int) -> None:
-        """Take in a request of about so many tokens, or refuse it: this is the only check.
-
-        Raises:
-            ConfigError: its texts or tokens are more than may ever wait.
-            OverloadedError: there is no room for them now, or no time.
-            ClosedError: the queue is closed.
-        """
+        """Take in a request of about so many tokens, or refuse it: this is the only check."""
         with self._lock:
             if self._closed:
                 raise _closed()
-            request.large = tokens > self._share
+            request.large = tokens > self._large
             if not request.exempt:
                 self._check_limit(request.n, "texts", self._texts, self._max_texts)
                 self._check_limit(tokens, "tokens", self.waiting_tokens, self._max_tokens)
@@ -86,11 +82,7 @@ class RequestQueue:
             self._open.add(request)
 
     def put(self, request: Request, rows: TokenRows) -> None:
-        """Queue the rows of a request; one that is not admitted yet is admitted first.
-
-        Raises:
-            ConfigError, OverloadedError, ClosedError: as `admit`.
-        """
+        """Queue the rows of a request; one that is not admitted yet is admitted first."""
         lengths = rows.tokens.lengths if self._pad_to is None else [self._pad_to] * len(rows.tokens)
         tokens = int(sum(lengths))
         with self._lock:
@@ -102,7 +94,7 @@ class RequestQueue:
                 self.estimate.learn(request.texts, tokens)
             request.accept(rows, self._dimension)
             self._set_unqueued(request, 0)
-            request.large = tokens > self._share
+            request.large = tokens > self._large
             self._set_unqueued(request, tokens)
             self._set_waiting(request, request.left)
             # Rows of similar length follow each other, so that those that run together need little
@@ -142,7 +134,7 @@ class RequestQueue:
             batch = self._waiting.take(token_budget=self._token_budget, run_cost=self._run_cost)
             for text in batch:
                 self._set_waiting(text.request, text.request.waiting - 1)
-                self._running += text.length
+                self._running[text.request.large] += text.length
                 self._of_large -= text.length if text.request.large else 0
             if self._waiting or self._turns:
                 self._changed.notify()  # another device may be free
@@ -153,7 +145,8 @@ class RequestQueue:
     def ran(self, batch: list[WaitingText]) -> None:
         """Note that a batch runs no longer, whatever became of it."""
         with self._lock:
-            self._running -= sum(text.length for text in batch)
+            for text in batch:
+                self._running[text.request.large] -= text.length
 
     def fill(self, batch: list[WaitingText], vectors: Sequence[Any]) -> list[Request]:
         """Store the vectors of a batch; return the requests that it completes."""
@@ -239,15 +232,19 @@ class RequestQueue:
         """The number of tokens that are admitted and do not run yet."""
         return self._waiting.tokens + sum(self._unqueued.values())
 
+    @property
+    def _seconds(self) -> float:
+        """The time that all that is admitted will take."""
+        return self._pace.seconds(self.waiting_tokens + sum(self._running.values()))
+
     def statistics(self) -> SchedulerStatistics:
         """Return a copy of the counts."""
         with self._lock:
-            waiting = self.waiting_tokens
             return dataclasses.replace(
                 self._statistics,
                 waiting_texts=self._texts,
-                waiting_tokens=waiting,
-                waiting_seconds=self._pace.seconds(waiting + self._running),
+                waiting_tokens=self.waiting_tokens,
+                waiting_seconds=self._seconds,
             )
 
     def _check_limit(self, more: int, things: str, waiting: int, most: int) -> None:
@@ -259,17 +256,20 @@ class RequestQueue:
         if waiting + more > most:
             raise self._overloaded(
                 f"{waiting} {things} wait, of at most {most}",
-                self._pace.seconds(self.waiting_tokens + self._running) or None,
+                self._seconds or None,
             )
 
     def _check_time(self, request: Request, tokens: int) -> None:
         """Refuse a request for which what is before it takes too long, or leaves it no time."""
-        # A small request overtakes the rows of large ones that are not queued.
-        before = self.waiting_tokens - (0 if request.large else self._unqueued[True])
+        before, running = self.waiting_tokens, sum(self._running.values())
+        if not request.large:  # it overtakes all but a small share of large ones
+            before -= self._unqueued[True] + self._of_large
+            running = self._running[False]
         if self._max_wait is None or not before or not tokens:
             return
-        wait = self._pace.seconds(before + self._running)
-        own = self._pace.seconds(tokens)
+        wait = self._pace.seconds(before + running)
+        # A vector for each token may be streamed, so that the first ones come before the last run.
+        own = 0.0 if request.of_tokens else self._pace.seconds(tokens)
         hurried = request.timeout is not None and wait + own > request.timeout
         if hurried or (wait > self._max_wait and before > self._max_length):
             if request.large:  # what is before it ends at its deadline, if not by itself
@@ -300,12 +300,15 @@ class RequestQueue:
     def _give_turns(self) -> list[Request]:
         """Queue rows of the large request whose turn it is; return those that are too late."""
         late = []
-        while self._turns and self._of_large < self._share:
+        share: float = self._large
+        if self._max_wait is not None:
+            share = min(share, self._pace.tokens(_PART_OF_WAIT * self._max_wait))
+        while self._turns and self._of_large < max(1, share):
             request = self._turns[0]
             if request.deadline is not None and request.deadline <= time.monotonic():
                 late.append(request)
                 request.order = []
-            self._queue_rows(request, self._share - self._of_large)
+            self._queue_rows(request, share - self._of_large)
             if not request.order:
                 self._turns.popleft()
         return late

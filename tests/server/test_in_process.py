@@ -86,7 +86,7 @@ def test_a_long_wait_is_foretold(make, encoder):
         calls.append(Call(app, "/embed", {"inputs": "river " * 10}))
         while not service.scheduler.waiting_tokens:
             await asyncio.sleep(0.001)
-        tokens = service.scheduler.waiting_tokens + queue._running
+        tokens = service.scheduler.waiting_tokens + sum(queue._running.values())
         report = BatchReport([tokens], tokens, [0.0], 4.0, failed=False)
         queue._pace = Pace(encoder.pipeline.model.run_cost)
         queue.learn(report, time.monotonic())

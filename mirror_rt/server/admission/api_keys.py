@@ -25,9 +25,6 @@ class ApiKeys:
     Args:
         keys: keys that are given directly.
         file: file with one key per line; empty lines and lines that begin with `#` are skipped.
-
-    Raises:
-        ConfigError: the file cannot be read or has no key, or a key is not plain ASCII.
     """
 
     def __init__(self, keys: Iterable[str] = (), file: Path | None = None) -> None:

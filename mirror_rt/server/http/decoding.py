@@ -51,13 +51,7 @@ class BodyDecoder(Generic[T]):
         self._field = field
 
     async def __call__(self, body: bytes, config: ServerConfig) -> T:
-        """Decode a body, with as many items and such fields as the server takes.
-
-        Raises:
-            msgspec.DecodeError: the body is not JSON or not of this type.
-            Problem: 413 for a large body with too many items or characters, or with more than one
-                large value.
-        """
+        """Decode a body, with as many items and such fields as the server takes."""
         if len(body) <= _SMALL:
             return self._decoders[config.unknown_fields].decode(body)
         return await asyncio.to_thread(self._decode_large, body, config)

@@ -21,7 +21,7 @@ from mirror_rt.server.admission.problems import Problem, overloaded
 from mirror_rt.server.config import ServerConfig
 
 if TYPE_CHECKING:
-    from mirror_rt.server.models.registry import Serving
+    from mirror_rt.server.models.registry import Generation
 
 HTML, JSON = b"text/html; charset=utf-8", b"application/json"
 OCTETS = b"application/octet-stream"
@@ -49,13 +49,7 @@ class Answer:
     held: int = 0  # bytes kept in memory until the pieces are sent
 
     async def send(self, receive: Receive, send: Send, unread: Unread) -> None:
-        """Send the answer; other tasks have their turn between two pieces.
-
-        Raises:
-            HungUp: the client went away while pieces were still to be sent.
-            TimeoutError: the client did not read and was cut off.
-            Exception: any error of the computation of a piece.
-        """
+        """Send the answer; other tasks have their turn between two pieces."""
         if isinstance(self.body, bytes):
             await self.send_whole(self.body, send)
             return
@@ -98,8 +92,8 @@ async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> Asy
 class Exchange:
     """A request that is being answered, and what will be logged about it."""
 
-    __slots__ = ("began", "headers", "model", "request_id", "route", "scope", "serving", "status",
-                 "texts", "times", "tokens")  # fmt: skip
+    __slots__ = ("began", "generation", "headers", "model", "request_id", "route", "scope",
+                 "status", "texts", "times", "tokens")  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -115,15 +109,11 @@ class Exchange:
         self.texts: int | None = None
         self.tokens: int | None = None
         self.status = 0  # until the answer begins
-        self.serving: Serving | None = None  # the models that the request uses
+        self.generation: Generation | None = None  # the models that the request uses
         self.times: RequestTimes | None = None  # when the model ran; None without tracing
 
     def timeout(self, most: float) -> float:
-        """Return the seconds that the request still has: what its header says, at most `most`.
-
-        Raises:
-            Problem: 422, the header is not a number above 0; 408, no time is left.
-        """
+        """Return the seconds that the request still has: what its header says, at most `most`."""
         text = self.headers.get(b"x-request-timeout")
         if text is None:
             return most

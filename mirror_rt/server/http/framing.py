@@ -27,11 +27,7 @@ class RefusedError(Exception):
 
 
 def check_head(method: bytes, version: str, headers: Headers) -> None:
-    """Refuse a head that is ambiguous, or of a protocol that this server does not speak.
-
-    Raises:
-        RefusedError: 400, 405, 501 or 505.
-    """
+    """Refuse a head that is ambiguous, or of a protocol that this server does not speak."""
     if version not in ("1.0", "1.1"):
         raise RefusedError(505, "expected HTTP/1.1 or HTTP/1.0")
     if method == b"CONNECT":
@@ -50,9 +46,6 @@ def origin_form(url: bytes, method: bytes) -> bytes:
     """Return the target as a path and a query (RFC 9112, 3.2), or the `*` of OPTIONS.
 
     A client may send the whole address, as it does to a proxy; then the path may be empty.
-
-    Raises:
-        RefusedError: 400, the target is neither.
     """
     if url == b"*" and method == b"OPTIONS":
         return url

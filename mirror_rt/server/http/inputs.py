@@ -68,12 +68,7 @@ def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
 def items_of(
     inputs: Inputs | list[str], name: str, service: ModelService, exchange: Exchange
 ) -> Items:
-    """Return the items in the field `name` of a request, and count them for the log.
-
-    Raises:
-        Problem: 400 for no items or an empty one, 413 for too many or too long ones, 422 for a
-            mixture of texts and token ids.
-    """
+    """Return the items in the field `name` of a request, and count them for the log."""
     items = _checked(inputs, name, service.config.max_items, service.encoder.max_length)
     exchange.texts = len(items)
     return items

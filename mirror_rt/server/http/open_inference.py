@@ -98,11 +98,7 @@ def _json_size(exchange: Exchange, body: bytes) -> int:
 
 
 def _texts(given: InferInput, raw: bytes, most: int) -> list[str]:
-    """Return the texts of the input, from the JSON or from the bytes after it.
-
-    Raises:
-        Problem: 400 or 422 for texts, a shape and a number of bytes that contradict each other.
-    """
+    """Return the texts of the input, from the JSON or from the bytes after it."""
     n = given.shape[0]
     if given.shape[1:] not in ([], [1]):
         raise _mismatch(f"expected the shape [n] or [n, 1], got {given.shape}")

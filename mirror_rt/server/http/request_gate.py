@@ -154,7 +154,7 @@ class Endpoint:
                 if self._reads:
                     grow = held.enter_context(registry.bodies.hold())
                     body = await exchange.body(receive, registry.config, grow)
-                    exchange.serving = held.enter_context(registry.use())
+                    exchange.generation = held.enter_context(registry.use())
                     async with until_hang_up(receive):
                         answer = await self._handler(registry, exchange, body)
                 else:
@@ -183,7 +183,9 @@ class Endpoint:
     def _problem(self, error: Exception, exchange: Exchange, body: bytes) -> Problem:
         if isinstance(error, msgspec.DecodeError):
             return malformed(error, body)
-        models = self._registry.models if exchange.serving is None else exchange.serving.models
+        models = (
+            self._registry.models if exchange.generation is None else exchange.generation.models
+        )
         model = models.by_name.get(exchange.model or "")
         problem = problem_of(error, model.encoder.max_length if model is not None else 0)
         if problem is None:

@@ -37,8 +37,8 @@ _LOOK_EVERY = 0.02  # seconds
 
 
 @dataclass(eq=False)
-class Serving:
-    """Models that serve together.
+class Generation:
+    """Models that serve together, until a reload replaces them.
 
     Attributes:
         models: models by name and language.
@@ -103,7 +103,7 @@ class Registry:
         return self._now.services
 
     @contextlib.contextmanager
-    def use(self) -> Iterator[Serving]:
+    def use(self) -> Iterator[Generation]:
         """Let a block use, until it ends, the models that serve when it begins."""
         with self._swapping:
             serving = self._now
@@ -116,7 +116,7 @@ class Registry:
 
     def service(self, exchange: Exchange, model: str | None, lang: str | None) -> ModelService:
         """Return the service that a request asks for; Problem 404, 422 or 503 if there is none."""
-        serving = exchange.serving or self._now
+        serving = exchange.generation or self._now
         found = serving.models.find(model, lang)
         exchange.model = found.name
         self.check_warm()
@@ -147,10 +147,8 @@ class Registry:
     def replace(self, models: Models) -> None:
         """Warm up other models, serve them from the next request on, and close the old ones.
 
-        This returns when the last request to the old models is answered and they are closed.
-
-        Raises:
-            MirrorError: one of the new models does not run; they are closed, and the old ones stay.
+        This returns when the last request to the old models is answered and they are closed. If one
+        of the new models does not run, they are closed, and the old ones stay.
         """
         new = self._serving(models)
         try:
@@ -211,12 +209,12 @@ class Registry:
         if self.tracing is not None:
             self.tracing.close()
 
-    def _serving(self, models: Models) -> Serving:
+    def _serving(self, models: Models) -> Generation:
         services = {
             name: ModelService(model, self.config, self.metrics.of_model(name), self.recent)
             for name, model in models.by_name.items()
         }
-        return Serving(models, services)
+        return Generation(models, services)
 
     def _warm_up(self) -> None:
         try:

@@ -70,12 +70,7 @@ class Models:
         self._fallback = None if fallback is None else self.by_name[fallback]
 
     def find(self, model: str | None, lang: str | None) -> NamedEncoder:
-        """Return the model that a request asks for.
-
-        Raises:
-            Problem: 404 for an unknown model; 422 for a language that no model has, or that the
-                named model does not have.
-        """
+        """Return the model that a request asks for."""
         if model is None or model in self.names_of_default:
             return self.default if lang is None else self._of_language(lang)
         found = self.by_name.get(model)

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from mirror_rt.scheduling import BatchReport
 
-_WINDOW = 60.0  # seconds
-# Events that are kept of each kind; under high load the window is therefore shorter.
+_MINUTE = 60.0  # seconds
+# Events that are kept of each kind; under high load they cover less than a minute.
 _MOST = 8192
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
-EventT = TypeVar("EventT")
 
-
-class _Window(Generic[EventT]):
-    """Events of the last minute, and the number of seconds that they cover. Not thread-safe."""
-
-    def __init__(self, began: float) -> None:
-        self._began = began
-        self._events: deque[tuple[float, EventT]] = deque(maxlen=_MOST)
-
-    def add(self, now: float, event: EventT) -> None:
-        self._events.append((now, event))
-
-    def read(self, now: float) -> tuple[list[EventT], float]:
-        while self._events and self._events[0][0] < now - _WINDOW:
-            self._events.popleft()
-        full = len(self._events) == _MOST
-        since = self._events[0][0] if full else max(self._began, now - _WINDOW)
-        return [event for _, event in self._events], max(now - since, 1e-3)
+# What happened when, and numbers that say how it was.
+Events = deque[tuple[float, tuple[float, ...]]]
 
 
 class Recent:
@@ -42,31 +25,28 @@ class Recent:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._requests: _Window[tuple[int, float]] = _Window(clock())
-        self._runs: _Window[tuple[int, int, int]] = _Window(clock())
+        self._began = clock()
+        self._requests: Events = deque(maxlen=_MOST)
+        self._runs: Events = deque(maxlen=_MOST)
 
     def add_request(self, status: int, seconds: float) -> None:
         """Count a request to a model, and how long its answer took."""
-        with self._lock:
-            self._requests.add(self._clock(), (status, seconds))
+        self._requests.append((self._clock(), (status, seconds)))
 
     def add_run(self, report: BatchReport) -> None:
         """Count a run of a model."""
         if not report.failed:
             run = (len(report.tokens), sum(report.tokens), report.padded_tokens)
-            with self._lock:
-                self._runs.add(self._clock(), run)
+            self._runs.append((self._clock(), run))
 
     def summary(self) -> dict[str, Any]:
         """Return rates per second and latencies in seconds; None for an unknown value."""
-        with self._lock:
-            now = self._clock()
-            requests, of_requests = self._requests.read(now)
-            runs, of_runs = self._runs.read(now)
-        texts, tokens, padded = (sum(column) for column in zip(*runs, strict=True)) if runs else (
-            0, 0, 0)  # fmt: skip
+        requests, of_requests = self._read(self._requests)
+        runs, of_runs = self._read(self._runs)
+        texts, tokens, padded = (sum(run[i] for run in runs) for i in range(3))
         statuses = [status for status, _ in requests]
+        seconds = [taken for status, taken in requests if status == 200]
+        values = np.percentile(seconds, list(_PERCENTILES.values())).tolist() if seconds else ()
         return {
             "requests_per_second": len(requests) / of_requests,
             "refused_per_second": statuses.count(429) / of_requests,
@@ -75,12 +55,13 @@ class Recent:
             "tokens_per_second": tokens / of_runs,
             "texts_per_run": texts / len(runs) if runs else None,
             "padding": 1 - tokens / padded if padded else None,
-            "latency_seconds": _latencies([s for status, s in requests if status == 200]),
+            "latency_seconds": dict.fromkeys(_PERCENTILES)
+            | dict(zip(_PERCENTILES, values, strict=False)),
         }
 
-
-def _latencies(seconds: Sequence[float]) -> dict[str, float | None]:
-    if not seconds:
-        return dict.fromkeys(_PERCENTILES)
-    values = np.percentile(seconds, list(_PERCENTILES.values()))
-    return dict(zip(_PERCENTILES, values.tolist(), strict=True))
+    def _read(self, events: Events) -> tuple[list[tuple[float, ...]], float]:
+        """Return the events of the last minute, and the number of seconds that they cover."""
+        now, kept = self._clock(), events.copy()  # other threads add some meanwhile
+        full = len(kept) == _MOST
+        since = max(now - _MINUTE, kept[0][0] if full else self._began)
+        return [event for at, event in kept if at >= since], max(now - since, 1e-3)

@@ -32,9 +32,6 @@ def tracing_from_environment(environment: Mapping[str, str] = os.environ) -> Tra
 
     If OpenTelemetry is not installed, a warning is logged and requests are answered without traces:
     these variables are often set for a whole cluster.
-
-    Raises:
-        ConfigError: the protocol is unknown.
     """
 
     def of_traces(name: str, default: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import socket
+import ssl
 from pathlib import Path
 
+from mirror_rt.errors import ConfigError
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
-from mirror_rt.server.process.listening import bind, check_tls, url_of
 from mirror_rt.server.process.supervisor import Supervisor
 from mirror_rt.server.process.uvicorn_server import run_app
 
@@ -24,12 +27,12 @@ def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> Non
         ConfigError: the address is not available, or TLS files, keys or another value are unusable.
         MirrorError: an error of `create_app`.
     """
-    check_tls(listen)
-    listener = bind(listen)
-    url = url_of(listener, listen)
+    _check_tls(listen)
+    listener = _bind(listen)
+    url = _url_of(listener, listen)
     try:
         if listen.workers > 1:
-            Supervisor(source, config, listen, listener).run()
+            Supervisor(source, config, listen, listener, url).run()
             return
         app = create_app(source, config)
         run_app(app, listen, listener, lambda: logger.info("listening at %s", url))
@@ -46,11 +49,52 @@ def check(source: str | Path, config: ServerConfig, listen: ListenConfig) -> str
     Raises:
         MirrorError: as in `serve`, or a model does not run.
     """
-    check_tls(listen)
-    with contextlib.closing(bind(listen)) as listener:
+    _check_tls(listen)
+    with contextlib.closing(_bind(listen)) as listener:
         registry = create_app(source, config).state.registry
         try:
             registry.wait_until_warm()
         finally:
             registry.close()
-        return f"{', '.join(registry.models.by_name)} at {url_of(listener, listen)}"
+        return f"{', '.join(registry.models.by_name)} at {_url_of(listener, listen)}"
+
+
+def _url_of(listener: socket.socket, listen: ListenConfig) -> str:
+    """Return the address as a URL."""
+    host, port = listener.getsockname()[:2]
+    scheme = "http" if listen.tls_certificate is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _bind(listen: ListenConfig) -> socket.socket:
+    """Bind the address, without listening at it yet."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen at {listen.host!r}: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        what = "it is taken: stop what listens there or choose another --port"
+        reason = what if error.errno == errno.EADDRINUSE else error.strerror
+        raise ConfigError(f"cannot listen at {listen.host} port {listen.port}: {reason}") from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def _check_tls(listen: ListenConfig) -> None:
+    """Raise ConfigError if the TLS files cannot be used."""
+    if listen.tls_certificate is None or listen.tls_key is None:
+        return
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(listen.tls_certificate, listen.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"TLS: {listen.tls_certificate} and {listen.tls_key} cannot be used: {error}"
+        ) from error
