@@ -18,9 +18,9 @@ from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatist
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
 from mirror_rt.tokens.chunking import TokenRows
 
-# A request of more tokens than so many runs is large. Rows of large ones with as many tokens, and no
-# more than run within a part of `max_wait`, may be in the queue: enough to keep the devices busy,
-# while a small request waits behind no more of them.
+# A request of more tokens than so many runs have is large. The queue takes rows of large ones with
+# as many tokens, but no more than run within this part of `max_wait`: enough to keep the devices
+# busy, while a small request waits behind no more of them.
 _RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
 
 
