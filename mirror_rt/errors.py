@@ -28,21 +28,84 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Setting(NamedTuple):
+    """An option that an error names, alone or with a value; as text it reads as in Python.
+
+    A surface with names of its own writes it by them: `--threads 3` for `threads=3`.
+    """
+
+    name: str
+    value: Any = ...
+
+    def __str__(self) -> str:
+        return self.name if self.value is ... else f"{self.name}={self.value!r}"
+
+
+class NotText(str):
+    """The reason why a value that is no text cannot be encoded.
+
+    Attributes:
+        type: name of the value's type in Python.
+    """
+
+    type: str
+
+    @classmethod
+    def of(cls, value: object) -> NotText:
+        """Give the reason for a value."""
+        reason = cls(f"expected str, got {type(value).__name__}")
+        reason.type = type(value).__name__
+        return reason
 
 
 class MirrorError(Exception):
-    """The base class of every error that this project raises on purpose."""
+    """The base class of every error that this project raises on purpose.
+
+    Attributes:
+        parts: the message in pieces: texts, and what each surface writes in its own way.
+    """
+
+    def __init__(self, *parts: str | Setting) -> None:
+        super().__init__("".join(map(str, parts)))
+        self.parts = parts
+
+    def told(self, write: Callable[[str | Setting], str]) -> str:
+        """Return the message, with every piece as a surface writes it."""
+        return "".join(map(write, self.parts))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message and the attributes, whatever the constructor takes."""
-        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
+        state = {**vars(self), "args": self.args}  # which OSError takes in its constructor alone
+        return copyreg.__newobj__, (type(self), *self.args), state  # type: ignore[attr-defined]
 
 
 class ConfigError(MirrorError, ValueError):
-    """An option or a recipe field has a value that cannot be used."""
+    """An option or a recipe field has a value that cannot be used.
+
+    Attributes:
+        field: name of the option in Python; None where the message names none.
+        expected: what its value must be; None where the message says otherwise what is wrong.
+        value: the value that it has.
+    """
+
+    def __init__(
+        self,
+        *parts: str | Setting,
+        field: str | None = None,
+        expected: str | None = None,
+        value: Any = None,
+    ) -> None:
+        if field is not None and expected is not None:
+            parts = Setting(field), f" must be {expected}, got {value!r}"
+        super().__init__(*parts)
+        named = next((part for part in parts if isinstance(part, Setting)), Setting(""))
+        self.field, self.expected = named.name or None, expected
+        self.value = named.value if expected is None and named.value is not ... else value
 
 
 class UnknownOptionError(ConfigError, TypeError):
@@ -61,9 +124,11 @@ class InvalidTextError(MirrorError, ValueError):
     """
 
     def __init__(self, items: list[tuple[int, str]], *, noun: str = "item", hint: str = "") -> None:
-        shown = "; ".join(f"{noun} {i}: {reason}" for i, reason in items[:3])
+        parts = ["cannot encode "]
+        for i, reason in items[:3]:
+            parts += ["; "] * (len(parts) > 1) + [f"{noun} {i}: ", reason]
         more = f"; and {len(items) - 3} more" if len(items) > 3 else ""
-        super().__init__(f"cannot encode {shown}{more}{hint}")
+        super().__init__(*parts, more + hint)
         self.items = items
 
 

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from mirror_rt.cli.commands import installed_commands
-from mirror_rt.cli.parser import Parser
+from mirror_rt.cli.parsing.parser import Parser
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = "repository"  # the folder of the site for files beside docs/

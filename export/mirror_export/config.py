@@ -20,19 +20,19 @@ class ExportConfig:
             in place of all that.
         precisions: precisions of the variants to write.
         targets: execution providers to write them for; `cuda` adds graphs that only CUDA runs.
-        parity_texts: strings to compare over; None for a built-in sample in the model's language.
+        parity_texts: strings to compare over; by default a built-in sample in the model's language.
         parity_pairs: TSV of text, text, score, or a folder with LANGUAGE.tsv: Spearman's
             correlation is reported with it, too.
         force: write variants that fail a gate, too (the manifest says that they failed).
-        max_length: most tokens of a text; None for what the folder declares (for as many as the
+        max_length: most tokens of a text; by default what the folder declares (for as many as the
             model takes where it declares nothing), `model` for as many as the model takes.
-        truncate_dim: keep the first so many dimensions, and normalise those; None for what the
+        truncate_dim: keep the first so many dimensions, and normalise those; by default what the
             folder declares, else all.
         trust_remote_code: run code that comes with the model.
         revision: branch, tag or commit on the hub.
         overwrite: replace an existing bundle.
         offline: never ask the network.
-        threads: processors for comparing the bundle with PyTorch; None for all.
+        threads: processors for comparing the bundle with PyTorch; by default all.
     """
 
     model: str

@@ -99,10 +99,15 @@ def _max_length(pretrained: Pretrained, manifest: Manifest, config: ExportConfig
     if limit == "model":
         return manifest.max_length
     if manifest.pad_to is not None and limit != manifest.pad_to:
-        raise ConfigError(f"max_length must be {manifest.pad_to}, which every text is padded to")
+        raise ConfigError(
+            field="max_length",
+            expected=f"{manifest.pad_to}, which every text is padded to",
+            value=limit,
+        )
     if not 1 <= limit <= manifest.max_length:
         raise ConfigError(
-            f"max_length must be in 1 .. {manifest.max_length}, what {config.model} takes, got "
-            f"{limit}"
+            field="max_length",
+            expected=f"in 1 .. {manifest.max_length}, what {config.model} takes",
+            value=limit,
         )
     return limit

@@ -83,7 +83,9 @@ class LazyEncoder:
         if not isinstance(model, str | Path):
             if not hasattr(model, "encode_query"):
                 raise ConfigError(
-                    f"model must be the path or hub name of a bundle, or an Encoder, got {model!r}"
+                    field="model",
+                    expected="the path or hub name of a bundle, or an Encoder",
+                    value=model,
                 )
             if self.model_kwargs:
                 raise ConfigError("model_kwargs are for a path or name, and model is an encoder")
@@ -100,7 +102,9 @@ class LazyEncoder:
     def local_encoder(self) -> Encoder:
         """Return the encoder, which must run in this process: not a `Client`."""
         if not isinstance(self.encoder, Encoder):
-            raise ConfigError(f"model must be the path or hub name of a bundle, got {self.model!r}")
+            raise ConfigError(
+                field="model", expected="the path or hub name of a bundle", value=self.model
+            )
         return self.encoder
 
     def load(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from mirror_rt.errors import ConfigError, MirrorError, ProcessGroupError, require
+from mirror_rt.errors import ConfigError, MirrorError, ProcessGroupError, Setting, require
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,10 +25,10 @@ class ClusterOptions:
     """Say which cluster does the work, and what each of its workers has.
 
     Attributes:
-        engine: `ray` to work in a Ray cluster; None for this machine alone.
-        address: of a Ray cluster that runs (`auto`, `ray://host:10001`); None for that of the
+        engine: `ray` to work in a Ray cluster; by default this machine alone.
+        address: of a Ray cluster that runs (`auto`, `ray://host:10001`); by default that of the
             variable RAY_ADDRESS, or a new one on this machine.
-        workers: number of workers; None for as many as the cluster has room for.
+        workers: number of workers; by default as many as the cluster has room for.
         worker_cpus: CPUs of each worker, which are its threads.
         worker_gpus: cards of each worker.
     """
@@ -43,11 +43,11 @@ class ClusterOptions:
         for name, least in (("workers", 1), ("worker_cpus", 1), ("worker_gpus", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
+                raise ConfigError(field=name, expected=f"at least {least}", value=value)
         for name, default in (("address", None), ("workers", None), ("worker_cpus", 1),
                               ("worker_gpus", 0)):  # fmt: skip
             if self.engine is None and getattr(self, name) != default:
-                raise ConfigError(f"{name} goes with engine='ray'")
+                raise ConfigError(Setting(name), " goes with ", Setting("engine", "ray"))
 
 
 @contextlib.contextmanager

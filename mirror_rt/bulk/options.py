@@ -46,7 +46,7 @@ class JobConfig:
             if isinstance(given := getattr(self, name), Mapping):
                 object.__setattr__(self, name, kind(**given))
         if self.window < 1:
-            raise ConfigError(f"window must be at least 1, got {self.window}")
+            raise ConfigError(field="window", expected="at least 1", value=self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class BulkConfig(JobConfig):
         input: a file in .txt (and others: lines), .jsonl, .csv or .parquet; "-" for lines on
             standard input.
         output: a file in .npy, .jsonl, .parquet or .arrow; "-" for JSON lines on standard output.
-        id_field: field or column of the ids; None for rows that are numbered from 0.
+        id_field: field or column of the ids; by default rows that are numbered from 0.
         processes: how many processes encode; they share the processors, unless the number of
             threads of each is given.
         window: most texts that are sorted by length together, and saved together. Long texts and
@@ -70,7 +70,7 @@ class BulkConfig(JobConfig):
     def __post_init__(self) -> None:
         JobConfig.__post_init__(self)
         if not 1 <= self.processes <= 256:
-            raise ConfigError(f"processes must be in 1 .. 256, got {self.processes}")
+            raise ConfigError(field="processes", expected="in 1 .. 256", value=self.processes)
 
     @property
     def is_resumable(self) -> bool:
@@ -88,9 +88,9 @@ class DatasetConfig(JobConfig, ClusterOptions):
             texts, in a column that is named `text_field`.
         output: folder for the vectors: a Parquet file for each block of the input, which is a row
             group of a Parquet file or a whole file of another format.
-        columns: columns of the input to keep beside the vectors; None for all of them.
+        columns: columns of the input to keep beside the vectors; by default all of them.
         shard: encode only the blocks I, I + N, I + 2N ... of all, given as I/N with I from 0;
-            None for all blocks.
+            by default all blocks.
         resume: go on with an unfinished job: whole parts of this job are kept.
         overwrite: remove what an earlier job has written to the folder.
         options: how the texts become vectors; with `errors="raise"` a text that cannot be encoded
@@ -117,7 +117,9 @@ def parse_shard(shard: str | None) -> tuple[int, int]:
         return 0, 1
     index, _, count = shard.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise ConfigError(f"shard must be I/N with I in 0 .. N-1, such as 0/4, got {shard!r}")
+        raise ConfigError(
+            field="shard", expected="I/N with I in 0 .. N-1, such as 0/4", value=shard
+        )
     return int(index), int(count)
 
 

@@ -18,7 +18,7 @@ from mirror_rt.bundle.declared_encoder import DeclaredEncoder, read_declared
 from mirror_rt.bundle.hub import download
 from mirror_rt.bundle.json_document import naming, to_export
 from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
-from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.io.atomic import sha256
 
 PoolingChoice = Literal[
@@ -45,7 +45,9 @@ def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
         ConfigError: `pooling` is unknown, or contradicts what is declared.
     """
     if pooling not in get_args(PoolingChoice):
-        raise ConfigError(f"pooling must be one of {get_args(PoolingChoice)}, got {pooling!r}")
+        raise ConfigError(
+            field="pooling", expected=f"one of {get_args(PoolingChoice)}", value=pooling
+        )
     variants = {} if (folder / Layout.manifest).exists() else onnx_variants(folder)
     if not variants:
         return Manifest.read(folder)
@@ -142,13 +144,15 @@ def _derive(
         if not poolings:
             raise BundleError(
                 f"{folder} declares no pooling (it has no modules.json): pass the one that its "
-                "authors name, pooling='mean' for example (--pooling mean)"
+                "authors name, ",
+                Setting("pooling", "mean"),
+                " for example",
             )
     else:
         if declared.poolings and declared.poolings != (pooling,):
             raise ConfigError(
-                f"pooling={pooling!r}: {folder} declares {'+'.join(declared.poolings)}: leave the "
-                "option out"
+                Setting("pooling", pooling),
+                f": {folder} declares {'+'.join(declared.poolings)}: leave the option out",
             )
         poolings = (pooling,)
     values = asdict(declared) | {

@@ -12,7 +12,7 @@ from mirror_rt.bundle.hub import hub_errors, hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.model_card import model_card, pack_card
 from mirror_rt.bundle.pack_index import read_bundles, visible_files
-from mirror_rt.errors import ConfigError, HubError
+from mirror_rt.errors import ConfigError, HubError, Setting
 
 # These files belong to the hub or the owner, not to a former version, and are never removed.
 _KEPT = (".gitattributes", "LICENSE*", "NOTICE*")
@@ -126,7 +126,9 @@ def _refuse_others(name: str, files: list[str]) -> None:
     if others and not {Layout.manifest, Layout.pack} & set(files):
         raise HubError(
             f"{name} holds something else than a bundle ({others[0]}): choose another name, or "
-            "pass --overwrite (overwrite=True) to replace it"
+            "pass ",
+            Setting("overwrite", True),
+            " to replace it",
         )
 
 

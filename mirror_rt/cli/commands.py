@@ -27,8 +27,7 @@ class Command:
         name: the word, or the two words, by which the command is called.
         group: the group of commands that it is listed with, one of `GROUPS`.
         help: one line that says what it does.
-        module: module with a function `add_parser`, which adds the command and its options to
-            argparse's subparsers; the parser's default `run` runs the command.
+        module: module with the command's `Invocation`, a class of the name of its last word.
         needs: packages without which the command cannot run, each with the extra that installs it.
     """
 
@@ -47,11 +46,7 @@ class Command:
         return f"{self.help} (needs the {noun} {extras})" if extras else self.help
 
     def check(self) -> None:
-        """Check that everything is installed that the command needs.
-
-        Raises:
-            MissingDependencyError: a package is missing; it names the command and the extra.
-        """
+        """Raise MissingDependencyError, with the extra, for a package that the command needs."""
         for package, extra in self.needs:
             if find_spec(package) is None:
                 require(package, extra=extra, purpose=f"mirror-rt {self.name}")
@@ -61,7 +56,10 @@ class Command:
         first, _, second = self.name.partition(" ")
         if second:
             commands = commands.add_parser(first).add_subparsers(required=True)
-        import_module(self.module).add_parser(commands)
+        from mirror_rt.cli.parsing.invocation import add_command
+
+        last = second or first
+        add_command(commands, last, getattr(import_module(self.module), last.title()))
 
 
 def command_of(package: str, name: str, group: str, help: str, *needs: tuple[str, str]) -> Command:
@@ -87,7 +85,8 @@ _ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
     ("push", _OPERATE, "send a bundle to a model hub", _HUB),
     ("completion", _OPERATE, "let the TAB key complete a line", (("argcomplete", "completion"),)),
 )
-_MODULES = dict.fromkeys(["evaluate similarity", "evaluate geometry"], "evaluate_file")
+_MODULES = {"evaluate similarity": "evaluate_file", "evaluate geometry": "evaluate_file"}
+_MODULES |= {"pull": "hub", "push": "hub"}
 COMMANDS = tuple(
     Command(name, group, text, f"mirror_rt.cli.{_MODULES.get(name, name)}", needs)
     for name, group, text, needs in _ROWS
@@ -105,14 +104,8 @@ def _place(command: Command) -> int:
 
 
 def find_command(words: Sequence[str]) -> Command | None:
-    """Return the command that words begin with; search other packages only if it is not our own.
-
-    The trainers of `mirror-rt train` are found without that word, too, as they once were.
-
-    Raises:
-        ConfigError: there is none, and the commands that tune and export are missing, too.
-    """
-    names = [" ".join(words[:2]), *words[:1], f"train {words[0]}"]
+    """Return the command that words begin with; search other packages only if it is not our own."""
+    names = [" ".join(words[:2]), *words[:1]]
     own = {command.name: command for command in COMMANDS}
     if found := own.get(names[0]) or own.get(names[1]):
         return found

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import declared_format
 from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import refuse_pack
-from mirror_rt.cli.options import add_options, build, from_arguments, options_of
+from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.plugins import load_plugin
 from mirror_rt.progress import transfer_progress
@@ -26,44 +26,46 @@ if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import BatchEncoder
 
 
-def add_hub_options(parser: argparse.ArgumentParser) -> None:
-    """Add --revision and --offline, for a model given by its hub name."""
-    add_options(parser, LoadOptions, only=["revision", "offline"])
-    parser.set_defaults(offline=False)
+# The options that several commands have: where a model is on a hub, how it is loaded.
+HubOptions = Annotated[Given[LoadOptions], Group(only=("revision", "offline"))]
+ModelOptions = Annotated[Given[LoadOptions], Group("model")]
+Bundle = Annotated[str, Help("folder or hub name of a bundle", "BUNDLE", word=True)]
+BundleOrPack = Annotated[
+    str, Help("folder or hub name of a bundle or a pack", "BUNDLE|PACK", word=True)
+]
+Quiet = Annotated[bool, Help("no progress bar, no summary")]
 
 
-def add_loading_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `load_named`."""
-    parser.add_argument(
-        "--pooling",
-        choices=["auto", "cls", "mean", "mean-without-special"],
-        default="auto",
-        help="of a model that is no bundle; auto: declared, else mean",
-    )
-    add_options(parser.add_argument_group("model"), LoadOptions, leave_out=["pooling"])
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions:
+    """How `mirror-rt evaluate` and its like load a bundle, or a model that is none."""
 
+    pooling: Annotated[
+        Literal["auto", "cls", "mean", "mean-without-special"],
+        Help("of a model that is no bundle; auto: declared, else mean"),
+    ] = "auto"
+    load: Annotated[Given[LoadOptions], Group("model", leave_out=("pooling",))]
 
-def load_named(name: str, arguments: argparse.Namespace) -> BatchEncoder:
-    """Load a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch.
+    def load_named(self, name: str) -> BatchEncoder:
+        """Load a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch.
 
-    Without PyTorch, what has a name in both forms is loaded as a bundle.
-    """
-    pooling = arguments.pooling
-    load = build(LoadOptions, from_arguments(arguments), pooling="auto")
-    refuse_pack(Path(name))
-    if _needs_no_torch(Path(name)):
-        return Encoder.load(name, **load.keywords() | {"pooling": pooling})
-    for option in options_of(LoadOptions):
-        given = getattr(arguments, option.name)
-        if given is not None and option.field not in ("revision", "offline", "pooling"):
-            raise ConfigError(f"{option.flag} {given}: {name} is not a bundle; {to_export(name)}")
-    torch_encoder = load_plugin(
-        "mirror_rt.encoders", "torch", purpose=f"{name}, which is no bundle,"
-    )
-    encoder: BatchEncoder = torch_encoder.load(
-        name, pooling=pooling, revision=load.revision, offline=load.offline
-    )
-    return encoder
+        Without PyTorch, what has a name in both forms is loaded as a bundle.
+        """
+        load = self.load.make(pooling=self.pooling)
+        refuse_pack(Path(name))
+        if _needs_no_torch(Path(name)):
+            return Encoder.load(name, **load.keywords())
+        for field, given in self.load.values().items():
+            if field not in ("revision", "offline"):
+                why = f": {name} is not a bundle; {to_export(name)}"
+                raise ConfigError(Setting(field, given), why)
+        torch_encoder = load_plugin(
+            "mirror_rt.encoders", "torch", purpose=f"{name}, which is no bundle,"
+        )
+        encoder: BatchEncoder = torch_encoder.load(
+            name, pooling=self.pooling, revision=load.revision, offline=load.offline
+        )
+        return encoder
 
 
 def _needs_no_torch(path: Path) -> bool:
@@ -76,22 +78,15 @@ def _needs_no_torch(path: Path) -> bool:
     return bool(onnx_variants(path)) and not weights
 
 
-def progress(arguments: argparse.Namespace) -> bool:
-    """Return whether to show progress (see `mirror_rt.progress`): unless --quiet is given."""
-    return not arguments.quiet
-
-
 @contextlib.contextmanager
-def hub_progress(
-    arguments: argparse.Namespace, doing: str, folder: Path | None = None
-) -> Iterator[None]:
+def hub_progress(doing: str, folder: Path | None = None, *, quiet: bool) -> Iterator[None]:
     """Let huggingface_hub show bars on a terminal; our errors replace its warnings.
 
     Without a terminal, say what is being done, and every ten seconds that it goes on, with the
     bytes that have come into `folder`.
     """
     hub = hub_library("a model hub")
-    terminal, shown = sys.stderr.isatty(), progress(arguments)
+    terminal, shown = sys.stderr.isatty(), not quiet
     verbosity, bars = hub.logging.get_verbosity(), not hub.utils.are_progress_bars_disabled()
     hub.logging.set_verbosity_error()
     if bars and not (shown and terminal):

@@ -1,37 +1,36 @@
-"""Run `mirror-rt completion`."""
+"""Run `mirror-rt completion`, and answer the shell at TAB."""
 
 from __future__ import annotations
 
-import argparse
 import os
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated, Literal
 
 from mirror_rt.cli.commands import find_command, installed_commands
-from mirror_rt.cli.parser import Parser, Subparsers, add_subparser
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Help
+from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.errors import require
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "completion",
-        description="Print what a shell needs to complete commands, options and files at TAB.",
-        examples="""
-source <(mirror-rt completion bash)
-mirror-rt completion bash >> ~/.bashrc
-mirror-rt completion zsh >> ~/.zshrc
-mirror-rt completion fish > ~/.config/fish/completions/mirror-rt.fish
-""",
-    )
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="your shell")
-    parser.set_defaults(run=run)
+@dataclass(frozen=True)
+class Completion(Invocation):
+    """Print what a shell needs to complete commands, options and files at TAB.
 
+    Examples:
+        source <(mirror-rt completion bash)
+        mirror-rt completion bash >> ~/.bashrc
+        mirror-rt completion zsh >> ~/.zshrc
+        mirror-rt completion fish > ~/.config/fish/completions/mirror-rt.fish
+    """
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    argcomplete = require("argcomplete", extra="completion", purpose="mirror-rt completion")
-    print(argcomplete.shellcode(["mirror-rt"], shell=arguments.shell))
+    shell: Annotated[Literal["bash", "zsh", "fish"], Help("your shell", word=True, flag=None)]
+
+    def run(self) -> None:
+        """Run the command."""
+        argcomplete = require("argcomplete", extra="completion", purpose="mirror-rt completion")
+        print(argcomplete.shellcode(["mirror-rt"], shell=self.shell))
 
 
 def complete() -> None:
@@ -46,8 +45,7 @@ def complete() -> None:
         chosen.add_to(commands)
     else:
         for first, names in groupby(sorted(installed_commands()), lambda name: name.split()[0]):
-            seconds = [name.split()[1] for name in names if " " in name]
             inner = commands.add_parser(first).add_subparsers()
-            for second in seconds:
+            for second in [name.split()[1] for name in names if " " in name]:
                 inner.add_parser(second)
     argcomplete.autocomplete(parser)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from mirror_rt.bulk import (
     BulkConfig,
@@ -17,123 +17,110 @@ from mirror_rt.bulk import (
     merge_manifest,
 )
 from mirror_rt.bundle.pack_index import PackIndex
-from mirror_rt.cli.common import progress
-from mirror_rt.cli.options import add_options, build, from_arguments
-from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
-from mirror_rt.cli.wording import flag_of
-from mirror_rt.errors import ConfigError
-from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.cli.common import ModelOptions, Quiet
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Given, Group, Help
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.io.storage import has_wildcards
 from mirror_rt.languages.routing import AUTO, Router
 from mirror_rt.pipeline.options import EncodeOptions
 
-_OF_DATASETS = [
+_OF_DATASETS = (
     "columns", "shard", "engine", "address", "workers", "worker_cpus", "worker_gpus",
-]  # fmt: skip
+)  # fmt: skip
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "encode",
-        description="Encode the texts of a file (lines, JSON lines, CSV, Parquet) with a bundle.\n"
-        "Streams: memory does not grow with the file. The output appears when it is whole; what "
-        "is\nfinished before waits in OUTPUT.partial, from which --resume goes on after a kill.",
-        examples="""
-mirror-rt encode all-MiniLM-L6-v2 --input texts.txt --output vectors.npy
-mirror-rt encode bundle --input texts.txt --output vectors.npy
-mirror-rt encode bundle --input rows.csv --text-field body --id-field id --output v.parquet
-mirror-rt encode bundle --input huge.jsonl --output vectors.arrow --resume
-mirror-rt encode bundle --input huge.jsonl --output vectors.npy --devices all
-mirror-rt encode pack --lang fr --input texts.txt --output vectors.npy
-mirror-rt encode bundle --input 'texts/*.parquet' --output vectors --shard 0/4 --resume
-mirror-rt encode bundle --input 'texts/*.parquet' --output vectors --merge-manifest
-mirror-rt encode bundle --input s3://texts --output s3://vectors --engine ray --address auto
-printf 'one text\\nanother\\n' | mirror-rt encode bundle --input - --output -
-""",
-    )
-    add_model(parser, help="folder or hub name of a bundle, or a pack with --lang")
-    parser.add_argument(
-        "--lang",
-        metavar="TAG",
-        help="of a pack: the language of the texts; a pack without a bundle for it "
-        "(pt for pt-BR will do) is refused, unless it declares a fallback",
-    )
-    parser.add_argument(
-        "--fallback", metavar="TAG", help="with --lang: encode with this language instead"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
-    parser.add_argument(
-        "--merge-manifest",
-        action="store_true",
-        help="encode nothing: prove that the shards in --output are complete and of one model, "
-        "and write the manifest",
-    )
-    add_options(parser, BulkConfig, leave_out=["model", "show_progress_bar"])
-    add_options(parser.add_argument_group("datasets"), DatasetConfig, only=_OF_DATASETS)
-    add_options(parser.add_argument_group("vectors"), EncodeOptions)
-    add_options(parser.add_argument_group("model"), LoadOptions)
-    parser.set_defaults(
-        run=run, kept=lambda _: "nothing was saved yet (work is saved after each window of texts)"
-    )
+@dataclass(frozen=True, kw_only=True)
+class Encode(Invocation):
+    r"""Encode the texts of a file (lines, JSON lines, CSV, Parquet) with a bundle.
 
+    Streams: memory does not grow with the file. The output appears when it is whole; what is
+    finished before waits in OUTPUT.partial, from which --resume goes on after a kill.
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    if _is_dataset(arguments):
-        _run_dataset(arguments)
-        return
-    for name in _OF_DATASETS:
-        if getattr(arguments, name) is not None:
-            raise ConfigError(
-                f"{flag_of(name)} is for datasets: let --input be a folder, a pattern or an address"
+    Examples:
+        mirror-rt encode all-MiniLM-L6-v2 --input texts.txt --output vectors.npy
+        mirror-rt encode bundle --input texts.txt --output vectors.npy
+        mirror-rt encode bundle --input rows.csv --text-field body --id-field id --output v.parquet
+        mirror-rt encode bundle --input huge.jsonl --output vectors.arrow --resume
+        mirror-rt encode bundle --input huge.jsonl --output vectors.npy --devices all
+        mirror-rt encode pack --lang fr --input texts.txt --output vectors.npy
+        mirror-rt encode bundle --input 'texts/*.parquet' --output vectors --shard 0/4 --resume
+        mirror-rt encode bundle --input 'texts/*.parquet' --output vectors --merge-manifest
+        mirror-rt encode bundle --input s3://texts --output s3://vectors --engine ray --address auto
+        printf 'one text\nanother\n' | mirror-rt encode bundle --input - --output -
+    """
+
+    model: Annotated[
+        str, Help("folder or hub name of a bundle, or a pack with --lang", "BUNDLE", word=True)
+    ]
+    lang: Annotated[
+        str | None,
+        Help("of a pack: the language of the texts; a pack without a bundle for it (pt for pt-BR "
+             "will do) is refused, unless it declares a fallback", "TAG"),
+    ] = None  # fmt: skip
+    fallback: Annotated[
+        str | None, Help("with --lang: encode with this language instead", "TAG")
+    ] = None
+    quiet: Quiet = False
+    merge_manifest: Annotated[
+        bool,
+        Help("encode nothing: prove that the shards in --output are complete and of one model, and "
+             "write the manifest"),
+    ] = False  # fmt: skip
+    file: Annotated[Given[BulkConfig], Group(leave_out=("model", "show_progress_bar"))]
+    dataset: Annotated[Given[DatasetConfig], Group("datasets", only=_OF_DATASETS)]
+    options: Annotated[Given[EncodeOptions], Group("vectors")]
+    load: ModelOptions
+
+    def kept(self) -> str:
+        """Say what Ctrl-C leaves."""
+        return "nothing was saved yet (work is saved after each window of texts)"
+
+    def run(self) -> None:
+        """Run the command."""
+        given = {**self.file.values(), **self.dataset.values()}
+        where, output = str(given["input"]), given["output"]
+        several = "://" in where or has_wildcards(where) or Path(where).is_dir()
+        if several or self.merge_manifest or given.keys() & {"shard", "engine"}:
+            _refuse(given, ("id_field", "processes"), " is for one file: a dataset keeps its "
+                    "columns (--columns), and is divided by --shard")  # fmt: skip
+            said = self._encode_dataset()
+        else:
+            why = " is for datasets: let --input be a folder, a pattern or an address"
+            _refuse(given, _OF_DATASETS, why)
+            report = encode_file(
+                self.file.make(model=self._bundle(), show_progress_bar=not self.quiet)
             )
-    config = build(BulkConfig, from_arguments(arguments), show_progress_bar=progress(arguments))
-    report = encode_file(replace(config, model=_bundle(arguments)))
-    if not arguments.quiet:
-        made = f"{report.rows} vectors of {report.dimension} {report.dtype}"
-        print(f"{arguments.output}: {_summary(report, made)}", file=sys.stderr)
+            said = _summary(report, f"{report.rows} vectors of {report.dimension} {report.dtype}")
+        if not self.quiet:
+            print(f"{output}: {said}", file=sys.stderr)
 
-
-def _is_dataset(arguments: argparse.Namespace) -> bool:
-    """Return whether the input is more than one file, or is to be divided."""
-    where = arguments.input
-    several = "://" in where or has_wildcards(where) or Path(where).is_dir()
-    return bool(several or arguments.shard or arguments.engine or arguments.merge_manifest)
-
-
-def _run_dataset(arguments: argparse.Namespace) -> None:
-    for name in ("id_field", "processes"):
-        if getattr(arguments, name) is not None:
-            raise ConfigError(
-                f"{flag_of(name)} is for one file: a dataset keeps its columns (--columns), and "
-                "is divided by --shard"
-            )
-    config = build(DatasetConfig, from_arguments(arguments), show_progress_bar=progress(arguments))
-    config = replace(config, model=_bundle(arguments))
-    if arguments.merge_manifest:
-        made = merge_manifest(config)
-        said = f"{made['blocks']} parts of one model, complete; {made['rows']} rows"
-    else:
+    def _encode_dataset(self) -> str:
+        config = self.dataset.make(model=self._bundle(), show_progress_bar=not self.quiet)
+        if self.merge_manifest:
+            made = merge_manifest(config)
+            return f"{made['blocks']} parts of one model, complete; {made['rows']} rows"
         report = encode_dataset(config)
-        said = _summary(report, f"{report.rows} vectors in {report.blocks} parts")
-    if not arguments.quiet:
-        print(f"{arguments.output}: {said}", file=sys.stderr)
+        return _summary(report, f"{report.rows} vectors in {report.blocks} parts")
+
+    def _bundle(self) -> str:
+        """Return the bundle to encode with; with --lang, the bundle of that language in a pack."""
+        if self.lang is None:
+            if self.fallback is not None:
+                raise ConfigError("--fallback goes with --lang TAG")
+            return self.model
+        if self.lang == AUTO:
+            raise ConfigError("--lang auto: a file is encoded in one language, name it")
+        folder = Path(self.model)
+        index = PackIndex.read(folder)
+        router = Router(folder, index, fallback=self.fallback)
+        return str(folder / index.bundles[router.route(self.lang)].path)
 
 
-def _bundle(arguments: argparse.Namespace) -> str:
-    """Return the bundle to encode with; with --lang, the bundle of that language in a pack."""
-    if arguments.lang is None:
-        if arguments.fallback is not None:
-            raise ConfigError("--fallback goes with --lang TAG")
-        return str(arguments.model)
-    if arguments.lang == AUTO:
-        raise ConfigError("--lang auto: a file is encoded in one language, name it")
-    folder = Path(arguments.model)
-    index = PackIndex.read(folder)
-    router = Router(folder, index, fallback=arguments.fallback)
-    return str(folder / index.bundles[router.route(arguments.lang)].path)
+def _refuse(given: dict[str, object], names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if name in given:
+            raise ConfigError(Setting(name), why)
 
 
 def _summary(report: BulkReport | DatasetReport, made: str) -> str:

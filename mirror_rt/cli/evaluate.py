@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import sys
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
-from mirror_rt.cli.common import add_loading_options, format_table, load_named, progress
-from mirror_rt.cli.options import add_options, build, from_arguments
-from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
-from mirror_rt.cli.wording import flag_of
+from mirror_rt.cli.common import LoadingOptions, format_table
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Group, Help
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.errors import BundleError, ConfigError, require
 from mirror_rt.evaluation.html import to_html
@@ -28,97 +27,76 @@ from mirror_rt.languages.tags import language_key
 from mirror_rt.progress import progress_bar
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "evaluate",
-        description="Evaluate bundles (with onnxruntime) or Hugging Face folders (with torch)\n"
-        "over suites of sets in a folder, and write a report. 'mirror-rt evaluate similarity' and\n"
-        "'mirror-rt evaluate geometry' look at one file.",
-        examples="""
-mirror-rt evaluate bundle --suite all --data DIR --out report --allow-missing
-mirror-rt evaluate before=bundle after=tuned --suite words bli --data DIR --out report
-""",
-    )
-    add_model(
-        parser,
-        help="bundles, packs, Hugging Face folders or names, or folders that have one for each "
-        "language; several are compared",
-        metavar="[LABEL=]M",
-        several=True,
-    )
-    parser.add_argument(
-        "--suite",
-        nargs="+",
-        required=True,
-        metavar="SUITE",
-        help=f"what to evaluate: {', '.join(SUITES)}, or all",
-    )
-    parser.add_argument(
-        "--data", required=True, type=Path, metavar="DIR", help="folder of evaluation sets"
-    )
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="REPORT", help="folder for the report"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier report")
-    parser.add_argument(
-        "--allow-missing",
-        action="store_true",
-        help="end with 0 though sets that the paper reports are not in --data",
-    )
-    parser.add_argument(
-        "--samples",
-        type=int,
-        default=1000,
-        metavar="N",
-        help="samples of the bootstrap (default 1000; 0: no intervals)",
-    )
-    add_options(parser, SuiteOptions)
-    parser.add_argument("--no-plots", action="store_true", help="a report without plots")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    add_loading_options(parser)
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Invocation):
+    """Evaluate models over suites of sets in a folder, and write a report.
 
+    Runs bundles with onnxruntime and Hugging Face folders with torch. 'mirror-rt evaluate
+    similarity' and 'mirror-rt evaluate geometry' look at one file.
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return 1 if a set failed or, without --allow-missing, is missing."""
-    options = build(SuiteOptions, from_arguments(arguments))
-    _check(arguments.samples, options)
-    if not arguments.no_plots:
-        require("matplotlib", extra="evaluate|demo", purpose="a report with plots (or --no-plots)")
-    suites = list(SUITES) if arguments.suite == ["all"] else list(dict.fromkeys(arguments.suite))
-    found = find_sets(arguments.data, suites, options)
-    sources = dict(_labelled(spec) for spec in arguments.model)
-    if len(sources) < len(arguments.model):
-        raise ConfigError("two models have the same label: name them, --model a=M1 b=M2")
-    check_free(arguments.out, overwrite=arguments.overwrite)
-    models = [_model(label, path, arguments) for label, path in sources.items()]
-    header = Header(
-        generator=f"mirror_rt {__version__}",
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        data=str(arguments.data),
-        models=sources,
-        suites=suites,
-        missing=found.missing,
-        samples=arguments.samples,
-        seed=options.seed,
-        geometry_texts=options.geometry_texts,
-    )
-    evaluation = _evaluate(arguments, header, models, found)
-    _print(evaluation)
-    print(f"\n{arguments.out / 'report.html'}")
-    return _exit_code(evaluation, found.missing, arguments.allow_missing)
+    Examples:
+        mirror-rt evaluate bundle --suite all --data DIR --out report --allow-missing
+        mirror-rt evaluate before=bundle after=tuned --suite words bli --data DIR --out report
+    """
+
+    model: Annotated[
+        tuple[str, ...],
+        Help("bundles, packs, Hugging Face folders or names, or folders that have one for each "
+             "language; several are compared", "[LABEL=]M", word=True),
+    ]  # fmt: skip
+    suite: Annotated[
+        tuple[str, ...], Help(f"what to evaluate: {', '.join(SUITES)}, or all", many=True)
+    ]
+    data: Annotated[Path, Help("folder of evaluation sets", "DIR")]
+    out: Annotated[Path, Help("folder for the report", "REPORT")]
+    overwrite: Annotated[bool, Help("replace an earlier report")] = False
+    allow_missing: Annotated[
+        bool, Help("end with 0 though sets that the paper reports are not in --data")
+    ] = False
+    samples: Annotated[int, Help("samples of the bootstrap; 0: no intervals")] = 1000
+    options: Annotated[SuiteOptions, Group()]
+    no_plots: Annotated[bool, Help("a report without plots")] = False
+    quiet: Annotated[bool, Help("no progress bar")] = False
+    loading: Annotated[LoadingOptions, Group()]
+
+    def run(self) -> int:
+        """Run the command; return 1 if a set failed or, without --allow-missing, is missing."""
+        _check(self.samples, self.options)
+        if not self.no_plots:
+            purpose = "a report with plots (or --no-plots)"
+            require("matplotlib", extra="evaluate|demo", purpose=purpose)
+        suites = list(SUITES) if self.suite == ("all",) else list(dict.fromkeys(self.suite))
+        found = find_sets(self.data, suites, self.options)
+        sources = dict(_labelled(spec) for spec in self.model)
+        if len(sources) < len(self.model):
+            raise ConfigError("two models have the same label: name them, --model a=M1 b=M2")
+        check_free(self.out, overwrite=self.overwrite)
+        models = [_model(label, path, self.loading) for label, path in sources.items()]
+        header = Header(
+            generator=f"mirror_rt {__version__}",
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            data=str(self.data),
+            models=sources,
+            suites=suites,
+            missing=found.missing,
+            samples=self.samples,
+            seed=self.options.seed,
+            geometry_texts=self.options.geometry_texts,
+        )
+        evaluation = _evaluate(self, header, models, found)
+        _print(evaluation)
+        print(f"\n{self.out / 'report.html'}")
+        return _exit_code(evaluation, found.missing, self.allow_missing)
 
 
 def _check(samples: int, options: SuiteOptions) -> None:
     for name, value in {"samples": samples, **asdict(options)}.items():
         if value < 0:
-            raise ConfigError(f"{flag_of(name)} must be at least 0, got {value}")
+            raise ConfigError(field=name, expected="at least 0", value=value)
 
 
 def _evaluate(
-    arguments: argparse.Namespace, header: Header, models: list[EvaluatedModel], found: Found
+    call: Evaluate, header: Header, models: list[EvaluatedModel], found: Found
 ) -> Evaluation:
     """Evaluate; write report.json after every set, and report.html at the end or at Ctrl-C."""
     latest = Evaluation(list(header.models))
@@ -127,27 +105,27 @@ def _evaluate(
         nonlocal latest
         latest = evaluation
         bar.update(1)
-        write_json(arguments.out / "report.json", to_json(header, evaluation))
+        write_json(call.out / "report.json", to_json(header, evaluation))
 
     def announce(model: EvaluatedModel, one: EvaluationSet) -> None:
         bar.set_postfix_str(f"{model.label} {one.name}")
 
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    call.out.mkdir(parents=True, exist_ok=True)
     steps = len(models) * len(found.sets)
-    bar = progress_bar(steps, progress(arguments), unit="set", desc="evaluate")
+    bar = progress_bar(steps, not call.quiet, unit="set", desc="evaluate")
     with closing(bar):
         try:
             return evaluate_sets(
                 models,
                 found.sets,
-                samples=arguments.samples,
+                samples=call.samples,
                 seed=header.seed,
                 before=announce,
                 after=keep,
             )
         finally:
-            with new_file(arguments.out / "report.html", overwrite=True) as file:
-                file.write(to_html(header, latest, plots=not arguments.no_plots).encode())
+            with new_file(call.out / "report.html", overwrite=True) as file:
+                file.write(to_html(header, latest, plots=not call.no_plots).encode())
 
 
 def _labelled(spec: str) -> tuple[str, str]:
@@ -157,7 +135,7 @@ def _labelled(spec: str) -> tuple[str, str]:
     return spec, spec
 
 
-def _model(label: str, path: str, arguments: argparse.Namespace) -> EvaluatedModel:
+def _model(label: str, path: str, loading: LoadingOptions) -> EvaluatedModel:
     """Make a model with one encoder, or with one per language (a pack or a folder of models)."""
     folder = Path(path)
     if is_pack(folder):
@@ -171,10 +149,10 @@ def _model(label: str, path: str, arguments: argparse.Namespace) -> EvaluatedMod
         if not folders:
             raise BundleError(f"{path} is neither a model nor a folder of models by language")
     else:
-        return EvaluatedModel(label, lambda language: load_named(path, arguments))
+        return EvaluatedModel(label, lambda language: loading.load_named(path))
 
     def load(language: str | None) -> BatchEncoder:
-        return load_named(str(folder / folders[str(language)]), arguments)
+        return loading.load_named(str(folder / folders[str(language)]))
 
     return EvaluatedModel(label, load, key=lambda language: language, languages=frozenset(folders))
 

@@ -2,77 +2,74 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from mirror_rt.cli.common import add_loading_options, fill_table, load_named
-from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
+from mirror_rt.cli.common import LoadingOptions, fill_table
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Group, Help
 from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
 from mirror_rt.io.text import read_texts
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add both commands to the command line."""
-    _add(
-        commands,
-        "similarity",
-        _run_similarity,
-        file=("--pairs", "pairs.tsv"),
-        file_help="a header, two text columns (text1 text2, sentence1 sentence2, word1 word2) and "
-        "score",
-        description="Spearman's rho between the cosines of pairs and their human scores.",
-    )
-    _add(
-        commands,
-        "geometry",
-        _run_geometry,
-        file=("--texts", "texts.txt"),
-        file_help="UTF-8, one text a line; blank lines are left out",
-        description="Isotropy score (Mirror-BERT, Eq. 2), mean-vector norm (Eq. 3), alignment and\n"
-        "uniformity (Wang and Isola 2020), mean cosine of random pairs.",
-    )
+@dataclass(frozen=True, kw_only=True)
+class _OfOneFile(Invocation):
+    """The options that both commands have."""
+
+    model: Annotated[str, Help("bundle, or Hugging Face folder or name", "M", word=True)]
+    loading: Annotated[LoadingOptions, Group()]
+    json: Annotated[bool, Help("JSON instead of a table")] = False
+
+    def _print(self, values: dict[str, Any]) -> None:
+        if self.json:
+            print(json.dumps(values | {"model": self.model}))
+            return
+        rows = [(name.replace("_", " "), _number(value)) for name, value in values.items()]
+        print(fill_table(rows))
 
 
-def _add(
-    commands: Subparsers,
-    name: str,
-    run: Callable[[argparse.Namespace], None],
-    *,
-    file: tuple[str, str],
-    file_help: str,
-    description: str,
-) -> None:
-    example = f"mirror-rt evaluate {name} bundle {' '.join(file)}"
-    parser = add_subparser(commands, name, description=description, examples=example)
-    add_model(parser, help="bundle, or Hugging Face folder or name", metavar="M")
-    parser.add_argument(file[0], required=True, type=Path, metavar="FILE", help=file_help)
-    add_loading_options(parser)
-    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, kw_only=True)
+class Similarity(_OfOneFile):
+    """Spearman's rho between the cosines of pairs and their human scores.
+
+    Examples:
+        mirror-rt evaluate similarity bundle --pairs pairs.tsv
+    """
+
+    pairs: Annotated[
+        Path,
+        Help("a header, two text columns (text1 text2, sentence1 sentence2, word1 word2) and "
+             "score"),
+    ]  # fmt: skip
+
+    def run(self) -> None:
+        """Run the command."""
+        pairs = read_scored_pairs(self.pairs)
+        rho = evaluate_similarity(self.loading.load_named(self.model), pairs)
+        self._print({"spearman": rho, "n": len(pairs.scores)})
 
 
-def _run_similarity(arguments: argparse.Namespace) -> None:
-    pairs = read_scored_pairs(arguments.pairs)
-    model = load_named(arguments.model, arguments)
-    rho = evaluate_similarity(model, pairs)
-    _print({"spearman": rho, "n": len(pairs.scores)}, arguments)
+@dataclass(frozen=True, kw_only=True)
+class Geometry(_OfOneFile):
+    """How a model's vectors lie in their space.
 
+    Isotropy score (Mirror-BERT, Eq. 2), mean-vector norm (Eq. 3), alignment and uniformity (Wang
+    and Isola 2020), mean cosine of random pairs.
 
-def _run_geometry(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.texts)
-    model = load_named(arguments.model, arguments)
-    _print(dataclasses.asdict(evaluate_geometry(model, texts)), arguments)
+    Examples:
+        mirror-rt evaluate geometry bundle --texts texts.txt
+    """
 
+    texts: Annotated[Path, Help("UTF-8, one text a line; blank lines are left out")]
 
-def _print(values: dict[str, Any], arguments: argparse.Namespace) -> None:
-    if arguments.json:
-        print(json.dumps(values | {"model": arguments.model}))
-        return
-    print(fill_table([(name.replace("_", " "), _number(value)) for name, value in values.items()]))
+    def run(self) -> None:
+        """Run the command."""
+        texts = read_texts(self.texts)
+        model = self.loading.load_named(self.model)
+        self._print(dataclasses.asdict(evaluate_geometry(model, texts)))
 
 
 def _number(value: float | None) -> str:

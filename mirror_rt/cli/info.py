@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from mirror_rt.bundle.manifest import Manifest, Variant, declared_format
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import resolve_bundle
-from mirror_rt.cli.common import add_hub_options, fill_table, format_table
-from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
+from mirror_rt.cli.common import BundleOrPack, HubOptions, fill_table, format_table
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Help
 from mirror_rt.heads.task_heads import Heads
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "info",
-        description="Show what a bundle (or a tuned folder, or a pack) is and how it was "
-        "made,\nafter comparing every file with the hash in its manifest.",
-        examples="""
-mirror-rt info bundle
-mirror-rt info pack
-mirror-rt info bundle --json
-""",
-    )
-    add_model(parser, help="folder or hub name of a bundle or a pack", metavar="BUNDLE|PACK")
-    parser.add_argument("--json", action="store_true", help="the manifest and the verdict as JSON")
-    add_hub_options(parser)
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, kw_only=True)
+class Info(Invocation):
+    """Show what a bundle (or a tuned folder, or a pack) is and how it was made.
 
+    Before, every file is compared with the hash in its manifest.
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    folder = resolve_bundle(arguments.model, revision=arguments.revision, offline=arguments.offline)
-    if is_pack(folder):
-        _show_pack(folder, PackIndex.read(folder), as_json=arguments.json)
-        return
-    tuned = declared_format(folder) == "mirror_rt encoder"
-    manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else "mirror_rt bundle")
-    manifest.verify(folder)
-    if arguments.json:
-        print(json.dumps(manifest.to_dict() | {"verified": True}, indent=2, ensure_ascii=False))
-        return
-    print(fill_table(_rows(folder, manifest)))
+    Examples:
+        mirror-rt info bundle
+        mirror-rt info pack
+        mirror-rt info bundle --json
+    """
+
+    model: BundleOrPack
+    json: Annotated[bool, Help("the manifest and the verdict as JSON")] = False
+    hub: HubOptions
+
+    def run(self) -> None:
+        """Run the command."""
+        hub = self.hub.make()
+        folder = resolve_bundle(self.model, revision=hub.revision, offline=hub.offline)
+        if is_pack(folder):
+            _show_pack(folder, PackIndex.read(folder), as_json=self.json)
+            return
+        tuned = declared_format(folder) == "mirror_rt encoder"
+        manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else "mirror_rt bundle")
+        manifest.verify(folder)
+        if self.json:
+            print(json.dumps(manifest.to_dict() | {"verified": True}, indent=2, ensure_ascii=False))
+        else:
+            print(fill_table(_rows(folder, manifest)))
 
 
 def _show_pack(folder: Path, index: PackIndex, *, as_json: bool) -> None:

@@ -11,9 +11,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from mirror_rt.cli.commands import INCOMPLETE, Command, find_command, installed_commands
-from mirror_rt.cli.completion import complete
-from mirror_rt.cli.parser import Parser, suggestion, usage_error
-from mirror_rt.cli.wording import for_the_command_line
+from mirror_rt.cli.parsing.parser import Parser, UsageError, suggestion, usage_error
+from mirror_rt.cli.parsing.wording import message_of
 from mirror_rt.errors import ConfigError, MirrorError
 
 _ABOUT = "Turn a masked language model into a text encoder, and run it without torch."
@@ -30,31 +29,35 @@ _FIRST = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
     words = sys.argv[1:] if argv is None else list(argv)
-    arguments = argparse.Namespace()
+    arguments, invocation = argparse.Namespace(), None
     # A shell lets the jobs that a script puts in the background ignore Ctrl-C; these commands stop
     # so that they can be resumed, wherever they were started.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if "_ARGCOMPLETE" in os.environ:
+            from mirror_rt.cli.completion import complete
+
             complete()
         command = find_command(words) if words and not words[0].startswith("-") else None
         if command is None:
             return _without_a_command(words)
         parser = Parser(prog="mirror-rt")
         command.add_to(parser.add_subparsers(required=True))
-        arguments = parser.parse_args(_full_name(command, words))
+        arguments = parser.parse_args(words)
         command.check()
-        code = arguments.run(arguments)
+        invocation = arguments.command.of(arguments)
+        code: int | None = invocation.run()
         sys.stdout.flush()
+    except UsageError as error:
+        arguments.parser.error(str(error))
     except ConfigError as error:
         return _fail(error, 2, arguments)
     except MirrorError as error:
         return _fail(error, 1, arguments)
     except KeyboardInterrupt as error:
-        kept = getattr(arguments, "kept", None)  # says what an interrupted command leaves
-        said = str(error) or ": ".join(filter(None, ["interrupted", kept and kept(arguments)]))
-        return _fail(said, 130, arguments)
+        kept = invocation.kept() if invocation is not None else ""
+        return _fail(str(error) or ": ".join(filter(None, ["interrupted", kept])), 130, arguments)
     except BrokenPipeError:
         # The reader (such as `head`) is gone, so nobody reads what is left to print.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -62,18 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(error, 1, arguments)
     return code or 0
-
-
-def _full_name(command: Command, words: list[str]) -> list[str]:
-    """Replace the name that a command once had, and say so."""
-    name = command.name.split()
-    if words[: len(name)] == name:
-        return words
-    print(
-        f"mirror-rt: warning: 'mirror-rt {words[0]}' is called 'mirror-rt {command.name}' now",
-        file=sys.stderr,
-    )
-    return [*name, *words[1:]]
 
 
 def _without_a_command(words: Sequence[str]) -> int:
@@ -122,6 +113,6 @@ def _overview(commands: Mapping[str, Command]) -> str:
 
 
 def _fail(error: Exception | str, code: int, arguments: argparse.Namespace) -> int:
-    message = for_the_command_line(" ".join(str(error).split()), vars(arguments))
-    print(f"mirror-rt: error: {message}", file=sys.stderr)
+    said = error if isinstance(error, str) else message_of(error, vars(arguments))
+    print(f"mirror-rt: error: {said}", file=sys.stderr)
     return code

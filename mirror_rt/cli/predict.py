@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 
-from mirror_rt.cli.common import progress
-from mirror_rt.cli.options import add_options, build, from_arguments
-from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
+from mirror_rt.cli.common import Bundle, ModelOptions, Quiet
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import find_column, numbered_lines, read_any_table
 from mirror_rt.evaluation.similarity import find_text_columns
 from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
 from mirror_rt.heads.task_heads import Predictions, TaskHead
-from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free, new_file
 from mirror_rt.io.text import Table, iter_jsonl
 from mirror_rt.pipeline.options import EncodeOptions
@@ -39,64 +37,55 @@ _TEXT_FIELDS = ("text", "sentence")
 _Row = tuple[Any, str | None]
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "predict",
-        description="Apply a task head of a bundle (see 'mirror-rt train multitask' and 'burt') to "
-        "texts or pairs of\ntexts. Writes a JSON line a row: its label and what it comes from;\n"
-        "with --label-field also how many are right, beside always saying the most frequent label.",
-        examples="""
-mirror-rt predict bundle --head sentiment --input reviews.txt
-mirror-rt predict bundle --head paraphrase --input pairs.tsv --fields question1,question2
-mirror-rt predict bundle --head similarity --input sts-dev.csv --label-field similarity
-printf 'A fine film.\\n' | mirror-rt predict bundle --head sentiment --input -
-""",
-    )
-    add_model(parser)
-    parser.add_argument("--head", metavar="NAME", help="needed where the bundle has several")
-    parser.add_argument(
-        "--input",
-        required=True,
-        metavar="FILE",
-        help="FILE.jsonl; FILE.csv or FILE.tsv with a header; another name, or - for standard "
-        "input, for lines: a text, or two with a tab between them",
-    )
-    parser.add_argument(
-        "--fields",
-        metavar="NAME[,NAME]",
-        help="columns of the text, or of the two texts (default: text or sentence; for pairs "
-        "sentence1,sentence2 and other usual names)",
-    )
-    parser.add_argument(
-        "--label-field", metavar="NAME", help="column of the right label or value, to compare with"
-    )
-    parser.add_argument(
-        "--output", default="-", metavar="FILE.jsonl", help="default: standard output"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
-    add_options(parser.add_argument_group("vectors"), EncodeOptions, only=OF_PREDICT)
-    add_options(parser.add_argument_group("model"), LoadOptions)
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, kw_only=True)
+class Predict(Invocation):
+    r"""Apply a task head of a bundle to texts or pairs of texts.
 
+    See 'mirror-rt train multitask' and 'burt' for heads. Writes a JSON line a row: its label and
+    what it comes from; with --label-field also how many are right, beside always saying the most
+    frequent label.
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    if arguments.output != "-":
-        check_free(Path(arguments.output), overwrite=arguments.overwrite)
-    load = build(LoadOptions, from_arguments(arguments))
-    predictor = Predictor.load(arguments.model, **load.keywords())
-    head = predictor.heads.get(arguments.head)
-    rows = _rows(arguments, head)
-    with _output(arguments) as file:
-        targets, parts = _predict_windows(predictor, head, rows, file, arguments)
-    if not parts:
-        raise DataError(f"{arguments.input} holds no rows")
-    if arguments.quiet and not arguments.label_field:
-        return
-    print(_summary(head, _joined(parts), targets, arguments), file=sys.stderr)
+    Examples:
+        mirror-rt predict bundle --head sentiment --input reviews.txt
+        mirror-rt predict bundle --head paraphrase --input pairs.tsv --fields question1,question2
+        mirror-rt predict bundle --head similarity --input sts-dev.csv --label-field similarity
+        printf 'A fine film.\n' | mirror-rt predict bundle --head sentiment --input -
+    """
+
+    model: Bundle
+    head: Annotated[str | None, Help("needed where the bundle has several", "NAME")] = None
+    input: Annotated[
+        str,
+        Help("FILE.jsonl; FILE.csv or FILE.tsv with a header; another name, or - for standard "
+             "input, for lines: a text, or two with a tab between them", "FILE"),
+    ]  # fmt: skip
+    fields: Annotated[
+        str | None,
+        Help("columns of the text, or of the two texts (default: text or sentence; for pairs "
+             "sentence1,sentence2 and other usual names)", "NAME[,NAME]"),
+    ] = None  # fmt: skip
+    label_field: Annotated[
+        str | None, Help("column of the right label or value, to compare with", "NAME")
+    ] = None
+    output: Annotated[str, Help("- is standard output", "FILE.jsonl")] = "-"
+    overwrite: Annotated[bool, Help("replace an existing output")] = False
+    quiet: Quiet = False
+    options: Annotated[Given[EncodeOptions], Group("vectors", only=OF_PREDICT)]
+    load: ModelOptions
+
+    def run(self) -> None:
+        """Run the command."""
+        if self.output != "-":
+            check_free(Path(self.output), overwrite=self.overwrite)
+        predictor = Predictor.load(self.model, **self.load.make().keywords())
+        head = predictor.heads.get(self.head)
+        rows = _rows(self, head)
+        with _output(self) as file:
+            targets, parts = _predict_windows(predictor, head, rows, file, self)
+        if not parts:
+            raise DataError(f"{self.input} holds no rows")
+        if self.label_field or not self.quiet:
+            print(_summary(head, _joined(parts), targets, self), file=sys.stderr)
 
 
 def _predict_windows(
@@ -104,14 +93,14 @@ def _predict_windows(
     head: TaskHead,
     rows: Iterator[_Row],
     file: IO[bytes],
-    arguments: argparse.Namespace,
+    call: Predict,
 ) -> tuple[list[float | None], list[Predictions]]:
     """Write the predictions of all rows; return targets (None if blank) and predictions."""
-    options = asdict(build(EncodeOptions, from_arguments(arguments)))
+    options = asdict(call.options.make())
     options = {name: options[name] for name in OF_PREDICT}
     targets: list[float | None] = []
     parts: list[Predictions] = []
-    bar = progress_bar(None, progress(arguments), unit="row", desc="predict")
+    bar = progress_bar(None, not call.quiet, unit="row", desc="predict")
     with contextlib.closing(bar):
         while window := list(itertools.islice(rows, _WINDOW)):
             found = predictor.predict(head.name, [row for row, _ in window], **options)
@@ -144,16 +133,14 @@ def _joined(parts: list[Predictions]) -> Predictions:
     return Predictions(labels, np.concatenate([part.scores for part in parts]))
 
 
-def _summary(
-    head: TaskHead, found: Predictions, targets: list[float | None], arguments: argparse.Namespace
-) -> str:
-    text = f"{arguments.output}: {len(targets)} rows by the head {head.name}"
-    if not arguments.label_field:
+def _summary(head: TaskHead, found: Predictions, targets: list[float | None], call: Predict) -> str:
+    text = f"{call.output}: {len(targets)} rows by the head {head.name}"
+    if not call.label_field:
         return text
     usable = [not np.isnan(row).any() for row in found.scores]
     kept = [i for i, target in enumerate(targets) if target is not None and usable[i]]
     if len(kept) < 2:
-        raise DataError(f"{arguments.input}: fewer than two rows have a label and a usable text")
+        raise DataError(f"{call.input}: fewer than two rows have a label and a usable text")
     of_kept = Predictions([found.labels[i] for i in kept], found.scores[kept])
     scored = score_predictions(head, of_kept, [targets[i] for i in kept])  # type: ignore[arg-type]
     values = ", ".join(
@@ -178,22 +165,22 @@ def _target(head: TaskHead, cell: str | None, row: int) -> float | None:
 
 
 @contextlib.contextmanager
-def _output(arguments: argparse.Namespace) -> Iterator[IO[bytes]]:
-    if arguments.output == "-":
+def _output(call: Predict) -> Iterator[IO[bytes]]:
+    if call.output == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with new_file(Path(arguments.output), overwrite=arguments.overwrite) as file:
+    with new_file(Path(call.output), overwrite=call.overwrite) as file:
         yield file
 
 
-def _rows(arguments: argparse.Namespace, head: TaskHead) -> Iterator[_Row]:
-    path, label = arguments.input, arguments.label_field
-    fields = arguments.fields.split(",") if arguments.fields else None
+def _rows(call: Predict, head: TaskHead) -> Iterator[_Row]:
+    path, label = call.input, call.label_field
+    fields = call.fields.split(",") if call.fields else None
     count = 2 if head.takes_pairs else 1
     if fields is not None and len(fields) != count:
         raise ConfigError(
-            f"--fields {arguments.fields}: the head {head.name!r} takes {count} "
+            f"--fields {call.fields}: the head {head.name!r} takes {count} "
             f"text{'s' if count > 1 else ''}"
         )
     suffix = Path(path).suffix

@@ -49,11 +49,13 @@ class Settings:
         check_text("model", self.model)
         check_text("lang", self.lang)
         if not 0 < self.timeout < math.inf:
-            raise ConfigError(f"timeout must be above 0 seconds, got {self.timeout}")
+            raise ConfigError(field="timeout", expected="above 0 seconds", value=self.timeout)
         for name, least in (("retries", 0), ("batch_size", 1), ("concurrency", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+                raise ConfigError(
+                    field=name, expected=f"an integer of at least {least}", value=value
+                )
 
     def arguments(self) -> dict[str, Any]:
         """Return all arguments by name."""

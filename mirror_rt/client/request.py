@@ -140,9 +140,9 @@ def _check(options: RemoteOptions) -> None:
             raise ConfigError(f"{name}: a client has no such option: {why}")
     kept = options.get("truncate_dim")
     if kept is not None and (not hasattr(kept, "__index__") or operator.index(kept) < 1):
-        raise ConfigError(f"truncate_dim must be an integer of at least 1, got {kept!r}")
+        raise ConfigError(field="truncate_dim", expected="an integer of at least 1", value=kept)
     for name in ("prompt_name", "prompt", "on_too_long", "model", "lang"):
         check_text(name, options.get(name))
     if (precision := options.get("precision", "float32")) not in get_args(EmbeddingPrecision):
         names = ", ".join(get_args(EmbeddingPrecision))
-        raise ConfigError(f"precision must be one of {names}, got {precision!r}")
+        raise ConfigError(field="precision", expected=f"one of {names}", value=precision)

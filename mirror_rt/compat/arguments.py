@@ -24,7 +24,7 @@ def device_options(device: object) -> LoadKeywords:
         return {"providers": "cpu"}
     if match := _DEVICE.fullmatch(name):
         return {"providers": "cuda", "devices": [int(match[1] or 0)]}
-    raise ConfigError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+    raise ConfigError(field="device", expected="'cpu', 'cuda' or 'cuda:N'", value=device)
 
 
 def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> None:

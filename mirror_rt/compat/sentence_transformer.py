@@ -304,8 +304,9 @@ class SentenceTransformer(ModelProperties):
     ) -> list[Any]:
         if output_value not in ("token_embeddings", None):
             raise ConfigError(
-                "output_value must be 'sentence_embedding', 'token_embeddings' or None, "
-                f"got {output_value!r}"
+                field="output_value",
+                expected="'sentence_embedding', 'token_embeddings' or None",
+                value=output_value,
             )
         of_tokens = self.encoder.encode_tokens(texts, **options)
         if output_value is not None:

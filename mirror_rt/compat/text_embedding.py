@@ -168,5 +168,5 @@ def _providers(
         return {"providers": list(providers)}
     name = {True: "cuda", False: "cpu", "auto": "auto", "cuda": "cuda", "cpu": "cpu"}.get(cuda)
     if name is None:
-        raise ConfigError(f"cuda must be True, False or 'auto', got {cuda!r}")
+        raise ConfigError(field="cuda", expected="True, False or 'auto'", value=cuda)
     return {"providers": name, **({"devices": device_ids} if device_ids else {})}

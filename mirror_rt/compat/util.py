@@ -91,7 +91,9 @@ def pairwise_similarity(name: SimilarityName, a: Any, b: Any) -> Floats:
 def _rows(name: SimilarityName, a: Any, b: Any) -> tuple[Floats, Floats]:
     if name not in get_args(SimilarityName):
         raise ConfigError(
-            f"similarity_fn_name must be one of {', '.join(get_args(SimilarityName))}, got {name!r}"
+            field="similarity_fn_name",
+            expected=f"one of {', '.join(get_args(SimilarityName))}",
+            value=name,
         )
     left, right = (np.atleast_2d(np.asarray(rows, dtype=np.float32)) for rows in (a, b))
     if left.shape[1] != right.shape[1]:

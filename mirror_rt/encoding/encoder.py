@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
-from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -182,7 +182,8 @@ def _open(folder: Path, manifest: Manifest, options: LoadOptions) -> BundleModel
     if manifest.format == "mirror_rt bundle":
         if options.pooling != "auto":
             raise ConfigError(
-                f"pooling={options.pooling!r}: {folder} is a bundle, its pooling is in the graph"
+                Setting("pooling", options.pooling),
+                f": {folder} is a bundle, its pooling is in the graph",
             )
         return BundleModel(folder, manifest, options)
     from mirror_rt.inference.plain_model import PlainModel

@@ -83,7 +83,7 @@ class Predictor:
             ConfigError: there is no such head, or an option has an unusable value.
         """
         if errors not in ("raise", "nan"):
-            raise ConfigError(f"errors must be 'raise' or 'nan', got {errors!r}")
+            raise ConfigError(field="errors", expected="'raise' or 'nan'", value=errors)
         chosen = self.heads.get(head)
         if isinstance(inputs, str):
             raise ConfigError("expected a list of texts or pairs, got one string")

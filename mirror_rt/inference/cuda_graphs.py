@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError, MirrorError
+from mirror_rt.errors import ConfigError, MirrorError, Setting
 from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession, import_onnxruntime, onnxruntime_errors
 from mirror_rt.tokens.joining import graph_inputs
@@ -121,8 +121,8 @@ class CapturedShapes:
         except onnxruntime_errors(RuntimeError) as error:
             session.close()
             raise ConfigError(
-                f"cuda_graphs=True: {session.graph} cannot be captured as a CUDA graph: {error}; "
-                "load it without"
+                Setting("cuda_graphs", True),
+                f": {session.graph} cannot be captured as a CUDA graph: {error}; load it without",
             ) from error
         return session
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.providers import CUDA
 from mirror_rt.inference.shared_libraries import free_memory, nvidia_cards
 
@@ -42,8 +42,9 @@ def choose_devices(devices: Devices, provider: str) -> list[int | None]:
     if not on_card(provider):
         if devices is not None:
             raise ConfigError(
-                f"devices={devices!r}: devices are NVIDIA cards, and this session is on the CPU; "
-                "leave it out, or ask for providers='cuda'"
+                Setting("devices", devices),
+                ": devices are NVIDIA cards, and this session is on the CPU; leave it out, or "
+                "ask for the provider cuda",
             )
         return [None]
     if devices is None:
@@ -51,14 +52,15 @@ def choose_devices(devices: Devices, provider: str) -> list[int | None]:
     count = nvidia_cards()
     if isinstance(devices, str):
         if devices != "all":
-            raise ConfigError(f"devices must be numbers of cards or 'all', got {devices!r}")
+            raise ConfigError(field="devices", expected="numbers of cards or 'all'", value=devices)
         return list(range(count))
     chosen = [_number(device) for device in devices]
     unknown = [number for number in chosen if not 0 <= number < count]
     if unknown or not chosen or len(set(chosen)) < len(chosen):
         raise ConfigError(
-            f"devices must be different numbers of the {cards(count)} that the driver offers "
-            f"(from 0), got {list(devices)}"
+            field="devices",
+            expected=f"different numbers of the {cards(count)} that the driver offers (from 0)",
+            value=list(devices),
         )
     return list(chosen)
 
@@ -120,4 +122,6 @@ def _number(device: object) -> int:
     try:
         return operator.index(device)  # type: ignore[arg-type]  # that is the question
     except TypeError:
-        raise ConfigError(f"devices must be numbers of cards or 'all', got {device!r}") from None
+        raise ConfigError(
+            field="devices", expected="numbers of cards or 'all'", value=device
+        ) from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Variant
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.attention_kernels import ANY_SHAPE_KERNELS
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
 from mirror_rt.inference.graph_files import loadable
@@ -207,9 +207,10 @@ class _Opener:
             if same and other.target != "native" and (self.folder / other.file).is_file():
                 return other
         raise ConfigError(
-            f"cuda_graphs=True: {self.folder} has no {variant.precision} graph to capture: int8 "
+            Setting("cuda_graphs", True),
+            f": {self.folder} has no {variant.precision} graph to capture: int8 "
             "runs on the CPU, and a padding-free graph of earlier versions waits for the card in "
-            "every run; export one with mirror-rt export --precision fp16 --target cpu,cuda"
+            "every run; export one with mirror-rt export --precision fp16 --target cpu,cuda",
         )
 
 
@@ -223,8 +224,9 @@ def _refuse_on_cpu(options: LoadOptions) -> None:
     for name in ("cuda_graphs", "provider_options"):
         if value := getattr(options, name):
             raise ConfigError(
-                f"{name}={value!r} is for NVIDIA cards, and this session is on the CPU; leave it "
-                "out, or ask for providers='cuda'"
+                Setting(name, value),
+                " is for NVIDIA cards, and this session is on the CPU; leave it out, or ask for "
+                "the provider cuda",
             )
 
 
@@ -236,7 +238,9 @@ def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -
             return variant
     chosen = manifest.variant(name)
     if chosen.target == "native":
-        raise ConfigError(f"variant {name!r} needs providers='native', this session is {provider}")
+        raise ConfigError(
+            f"variant {name!r} needs ", Setting("providers", "native"), f", not {provider}"
+        )
     if chosen.target == "cuda" and provider == CPU:
         on_cpu = [name for name, other in manifest.variants.items() if other.target == "cpu"]
         raise ConfigError(

@@ -45,12 +45,12 @@ class LoadOptions:
     """Say which graph of a bundle to load, where from, and how to run it.
 
     Attributes:
-        variant: which graph of the bundle (`fp32`, `fp16`, `int8`, `fp16-cuda` ...); None for
+        variant: which graph of the bundle (`fp32`, `fp16`, `int8`, `fp16-cuda` ...); by default
             `fp32` on the CPU (the first where the bundle has no `fp32`), and under CUDA for
             the fastest that it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`. With
             `providers="native"` it is the precision of the products, `fp32`, `bf16` or `int8`,
             whose weights are made of the fp32 graph while loading; with `"openvino"` it is
-            `fp32` or `bf16`, and None means `bf16` on processors with AVX512-BF16 or AMX.
+            `fp32` or `bf16`, by default `bf16` on processors with AVX512-BF16 or AMX.
         revision: branch, tag or commit of a name on a model hub.
         offline: never ask the network: take a name from the local caches alone.
         verify: compare every file that the graph needs with its hash in the manifest.
@@ -63,20 +63,20 @@ class LoadOptions:
             (`pip install 'mirror-rt[openvino]'`) and is never chosen by `"auto"`.
         allow_fallback: run on the CPU, with a warning, where the provider that was asked for
             cannot start.
-        threads: of one operator; None for all processors that this process may use, by its
+        threads: of one operator; by default all processors that this process may use, by its
             affinity mask and the CPU quota of its cgroups.
         spinning: whether threads without work spin, which makes them faster to wake and keeps a
             processor busy: `"off"`, `"run"` (while a run is in flight) or `"always"` (and a while
-            after it). None for `"run"`, and for `"off"` under a CPU quota, which spinning would
+            after it). By default `"run"`, and `"off"` under a CPU quota, which spinning would
             use up.
         devices: numbers of NVIDIA cards, or `"all"`: the model is loaded on each, and batches run
-            on those that are free. None for the first.
+            on those that are free. By default the first.
         cuda_graphs: run batches of up to 8 texts and 128 tokens as CUDA graphs, padded to the
             next of 16 shapes. They are captured while loading, before anything else may run on
             the card.
-        provider_options: of the provider that is preferred, in onnxruntime's names:
-            `{"gpu_mem_limit": 4 << 30}` for CUDA (nearly all that is free when the model loads is
-            the default). With `"openvino"`, properties of its CPU plugin.
+        provider_options: options of the provider that is preferred, in onnxruntime's names, such as
+            `gpu_mem_limit` for CUDA, in bytes (by default nearly all that is free when the model
+            loads). With `"openvino"`, properties of its CPU plugin.
 
     Raises:
         ConfigError: `threads` or `spinning` has an unusable value.
@@ -97,10 +97,10 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise ConfigError(f"threads must be in 1 .. 1024, got {self.threads}")
+            raise ConfigError(field="threads", expected="in 1 .. 1024", value=self.threads)
         if self.spinning not in (None, *get_args(Spinning)):
             raise ConfigError(
-                f"spinning must be 'off', 'run', 'always' or None, got {self.spinning!r}"
+                field="spinning", expected="'off', 'run', 'always' or None", value=self.spinning
             )
 
     def keywords(self) -> LoadKeywords:

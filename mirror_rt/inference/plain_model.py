@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Manifest
-from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.pooled_model import Vectors
@@ -38,7 +38,7 @@ class PlainModel(BundleModel):
 
     def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
         if options.cuda_graphs:
-            raise ConfigError(f"cuda_graphs=True needs a bundle; {to_export(folder)}")
+            raise ConfigError(Setting("cuda_graphs", True), f" needs a bundle; {to_export(folder)}")
         self._modes = manifest.pooling.split("+")
         self._output = ""  # set once the graph is open
         super().__init__(folder, manifest, options)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Literal
 
-from mirror_rt.errors import ProviderError
+from mirror_rt.errors import ProviderError, Setting
 from mirror_rt.inference.shared_libraries import (
     card_files,
     cuda_library,
@@ -94,8 +94,11 @@ def not_started(provider: str, reason: str, *, providers: Providers, allow_fallb
         logger.log(logging.INFO if no_card else logging.WARNING, "%s; running on the CPU", message)
         return
     raise ProviderError(
-        f"{message}; `mirror-rt doctor` says more. To run on the CPU pass providers='cpu', or "
-        "allow_fallback=True to do so only where CUDA fails"
+        f"{message}; `mirror-rt doctor` says more. To run on the CPU pass ",
+        Setting("providers", "cpu"),
+        ", or ",
+        Setting("allow_fallback", True),
+        " to do so only where CUDA fails",
     )
 
 

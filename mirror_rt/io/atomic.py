@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from mirror_rt.errors import OutputExistsError
+from mirror_rt.errors import OutputExistsError, Setting
 
 
 def sha256(path: Path) -> str:
@@ -36,8 +36,8 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     if os.path.lexists(path):
         if not (overwrite or (path.is_dir() and not any(path.iterdir()))):
             raise OutputExistsError(
-                f"{path} already exists: choose another output, or pass --overwrite "
-                "(overwrite=True)"
+                f"{path} already exists: choose another output, or pass ",
+                Setting("overwrite", True),
             )
         if path.is_dir() and (path.resolve() == Path.cwd() or path.is_mount()):
             raise OSError(f"cannot replace {path}, in use as a folder: name a new folder inside it")

@@ -181,7 +181,7 @@ class LanguagePack(PackEncoder):
 def _checked_limit(limit: float, sizes: dict[str, int], pinned: list[str]) -> int:
     """Return the limit in bytes; raise ConfigError if it is too low for one of the bundles."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
-        raise ConfigError(f"memory_limit must be a number of bytes above 0, got {limit!r}")
+        raise ConfigError(field="memory_limit", expected="a number of bytes above 0", value=limit)
     base = sum(sizes[name] for name in set(pinned))
     name, needed = max(
         ((name, base + (0 if name in pinned else size)) for name, size in sizes.items()),

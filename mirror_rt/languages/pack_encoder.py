@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import ConfigError, InvalidTextError, renumbered
+from mirror_rt.errors import ConfigError, InvalidTextError, Setting, renumbered
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.languages.encoder_cache import EncoderCache
 from mirror_rt.languages.routing import Languages, Router
@@ -257,7 +257,8 @@ class PackEncoder:
             found = ", ".join(f"{name} {d}" for d, name in by_dimension.items())
             raise ConfigError(
                 f"these texts need bundles with vectors of different lengths ({found}): encode "
-                "them by language, or pass truncate_dim"
+                "them by language, or pass ",
+                Setting("truncate_dim"),
             )
         if len({bundles[name].vector_space for name in names}) > 1 and not self._mixed_spaces:
             raise ConfigError(

@@ -28,7 +28,7 @@ def check_stream(inputs: Any, window: int) -> None:
     if reason := "str" if isinstance(inputs, str) else why_no_texts(inputs):
         raise ConfigError(f"expected an iterable of str, got {reason}")
     if window < 1:
-        raise ConfigError(f"window must be at least 1, got {window}")
+        raise ConfigError(field="window", expected="at least 1", value=window)
 
 
 def why_no_texts(inputs: Any) -> str | None:

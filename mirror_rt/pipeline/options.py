@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypedDict, get_args
 
 import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.tokens.chunking import OnTooLong
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
@@ -44,12 +44,14 @@ class EncodeOptions:
     Attributes:
         batch_size: work of one run of the model, counted in texts of 64 tokens: the token budget
             is `64 * batch_size`. Short texts run more at a time, long ones fewer.
-        normalize_embeddings: True for unit vectors (a cosine is then a dot product), False for
-            vectors as pooled, None for what the model declares: unit vectors, mostly.
+        normalize_embeddings: whether vectors get unit length (a cosine is then a dot product), or
+            stay as pooled; by default what the model declares: unit length, mostly.
         truncate_dim: keep the first so many dimensions (then normalise, if asked to).
-        precision: of the result, see `quantize_embeddings`.
-        ranges: [2, D] for `int8` and `uint8` (`calibration_ranges`); None for `unit_ranges`.
-        prompt_name: which of the model's prompts to put before every text; None for its default.
+        precision: type of the numbers of the result, made as by `quantize_embeddings`.
+        ranges: NumPy's array [2, D] of the ranges of `int8` and `uint8`, of `calibration_ranges`;
+            by default those of unit vectors.
+        prompt_name: which of the model's prompts to put before every text; by default the one that
+            it declares.
         prompt: text to put before every text instead; `""` for none.
         on_too_long: a text of more than `max_length` tokens is cut (`"truncate"`), refused
             (`"error"`), or encoded in consecutive chunks whose vectors are averaged, weighted by
@@ -110,11 +112,13 @@ class EncodePlan(NamedTuple):
         """
         dimension, normalize = model.dimension, model.normalize
         if _integer("batch_size", options.batch_size) < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {options.batch_size}")
+            raise ConfigError(field="batch_size", expected="at least 1", value=options.batch_size)
         if options.truncate_dim is not None:
             if not 1 <= _integer("truncate_dim", options.truncate_dim) <= dimension:
                 raise ConfigError(
-                    f"truncate_dim must be in 1 .. {dimension}, got {options.truncate_dim}"
+                    field="truncate_dim",
+                    expected=f"in 1 .. {dimension}",
+                    value=options.truncate_dim,
                 )
             dimension = operator.index(options.truncate_dim)
         _one_of("on_too_long", options.on_too_long, _ON_TOO_LONG)
@@ -126,8 +130,9 @@ class EncodePlan(NamedTuple):
             quantizer = replace(quantizer, nan_as_zero=True)
         if options.errors == "nan" and quantizer.dtype.kind != "f":
             raise ConfigError(
-                f"errors='nan' needs precision float32 or float16: {options.precision} has no NaN; "
-                "errors='zero' goes with every precision"
+                Setting("errors", "nan"),
+                f" needs precision float32 or float16: {options.precision} has no NaN; zero goes "
+                "with every precision",
             )
         return cls(
             token_budget=_TOKENS_PER_TEXT * operator.index(options.batch_size),
@@ -144,10 +149,10 @@ def _integer(name: str, value: object) -> int:
     try:
         return operator.index(value)  # type: ignore[arg-type]  # that is the question
     except TypeError:
-        raise ConfigError(f"{name} must be an integer, got {value!r}") from None
+        raise ConfigError(field=name, expected="an integer", value=value) from None
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         *most, last = map(repr, choices)
-        raise ConfigError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+        raise ConfigError(field=name, expected=f"{', '.join(most)} or {last}", value=value)

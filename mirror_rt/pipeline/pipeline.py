@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from mirror_rt import _core
-from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError
+from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError, Setting
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
@@ -80,7 +80,9 @@ class Pipeline:
         plan = self.plan(**options)
         self.model.check_token_vectors()
         if plan.on_too_long == "chunk":
-            raise ConfigError("on_too_long='chunk' joins chunks to one vector: cut or refuse")
+            raise ConfigError(
+                Setting("on_too_long", "chunk"), " joins chunks to one vector: cut or refuse"
+            )
         return plan
 
     def tokenize(

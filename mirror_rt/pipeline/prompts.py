@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 
 if TYPE_CHECKING:
     from mirror_rt.pipeline.options import EncodeKeywords
@@ -38,7 +38,9 @@ class Prompts:
         """
         if prompt is not None:
             if name is not None:
-                raise ConfigError(f"give prompt or prompt_name, not both ({prompt!r}, {name!r})")
+                raise ConfigError(
+                    "give prompt or ", Setting("prompt_name"), f", not both ({prompt!r}, {name!r})"
+                )
             check_text("prompt", prompt)
             return prompt
         name = self.default_name if name is None else name
@@ -66,8 +68,8 @@ def check_text(name: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str):
-        raise ConfigError(f"{name} must be str, got {type(value).__name__}")
+        raise ConfigError(Setting(name), f" must be str, got {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{name} is not valid Unicode: {error}") from None
+        raise ConfigError(Setting(name), f" is not valid Unicode: {error}") from None

@@ -61,7 +61,7 @@ class Intake:
     ) -> Request:  # fmt: skip
         """Check the arguments of a call."""
         if timeout is not None and not 0 < timeout < math.inf:
-            raise ConfigError(f"timeout must be above 0 seconds, or None, got {timeout}")
+            raise ConfigError(field="timeout", expected="above 0 seconds, or None", value=timeout)
         if "batch_size" in options:
             raise ConfigError(
                 "batch_size: the batches of a Scheduler are common to its callers; give it a "

@@ -302,7 +302,7 @@ def _check(pipelines: Sequence[Pipeline], limits: dict[str, int]) -> None:
     """Raise ConfigError if a limit is below 1, there is no model, or the dimensions differ."""
     for name, limit in limits.items():
         if limit < 1:
-            raise ConfigError(f"{name} must be at least 1, got {limit}")
+            raise ConfigError(field=name, expected="at least 1", value=limit)
     if not pipelines:
         raise ConfigError("a Scheduler needs at least one encoder, got none")
     dimensions = {pipeline.model.dimension for pipeline in pipelines}

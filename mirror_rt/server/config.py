@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import OnTooLong
 
@@ -22,14 +22,14 @@ class ServerConfig:
     """Say how models are served. `mirror-rt serve` has an option for every field.
 
     Attributes:
-        model_name: what clients call the model; None for the name of its folder or repository. Of
+        model_name: what clients call the model; by default the name of its folder or repository. Of
             a pack, what comes before the name of a bundle: `mirror` (so that French is `mirror-fr`)
             unless given.
         model_aliases: other names that clients may call the model by (of a pack, its default), for
             those that always send one, such as `text-embedding-3-small`.
         languages: names or languages of the bundles of a pack to serve; all unless given.
-        fallback: of a pack, the language whose model answers for languages that it lacks; None
-            for what the pack declares. Without one, such a language is refused.
+        fallback: of a pack, the language whose model answers for languages that it lacks; by
+            default what the pack declares. Without one, such a language is refused.
         max_items: most texts of one request.
         max_body_bytes: most bytes of one request.
         max_waiting_texts: most texts that may wait; requests beyond are refused (429).
@@ -46,7 +46,7 @@ class ServerConfig:
         api_keys: keys that are accepted; with none of these and no file, none is needed.
         api_keys_file: a file with a key a line; it is read again when it changes, and on SIGHUP.
         reload_interval: seconds between two looks at the manifest: where it has changed, the
-            models are loaded again without a pause; None for a look on SIGHUP alone.
+            models are loaded again without a pause; by default a look on SIGHUP alone.
         cors_origins: web origins whose pages may call; `*` for all.
         load: how the model is loaded, or each of the bundles of a pack.
 
@@ -81,16 +81,18 @@ class ServerConfig:
             _above_zero(self, "reload_interval")
             if self.load.cuda_graphs:
                 raise ConfigError(
-                    "reload_interval and cuda_graphs exclude each other: graphs are captured while "
-                    "nothing else uses the card, so restart the server for another model"
+                    Setting("reload_interval"),
+                    " and CUDA graphs exclude each other: they are captured while "
+                    "nothing else uses the card, so restart the server for another model",
                 )
         for name, known in (("on_too_long", OnTooLong), ("unknown_fields", UnknownFields)):
             if (value := getattr(self, name)) not in get_args(known):
-                raise ConfigError(f"{name} must be one of {get_args(known)}, got {value!r}")
+                raise ConfigError(field=name, expected=f"one of {get_args(known)}", value=value)
         if self.max_waiting_texts < self.max_items:
             raise ConfigError(
-                f"max_waiting_texts {self.max_waiting_texts} is less than max_items "
-                f"{self.max_items}, so that no such request could ever be accepted"
+                Setting("max_waiting_texts"),
+                f" {self.max_waiting_texts} is less than the {self.max_items} texts that a request "
+                "may have, so that no such request could ever be accepted",
             )
 
 
@@ -129,15 +131,15 @@ class ListenConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must be in 0 .. 65535, got {self.port}")
+            raise ConfigError(field="port", expected="in 0 .. 65535", value=self.port)
         _above_zero(self, "keep_alive", "header_timeout", "max_header_bytes", "drain", "workers")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ConfigError("TLS needs both a certificate and a key: one of them is not given")
         if self.workers > 1 and os.name != "posix":
-            raise ConfigError(f"workers must be 1 on this system, got {self.workers}")
+            raise ConfigError(field="workers", expected="1 on this system", value=self.workers)
 
 
 def _above_zero(config: ServerConfig | ListenConfig, *names: str) -> None:
     for name in names:
         if not 0 < getattr(config, name) < math.inf:
-            raise ConfigError(f"{name} must be above 0, got {getattr(config, name)}")
+            raise ConfigError(field=name, expected="above 0", value=getattr(config, name))

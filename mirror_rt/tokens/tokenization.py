@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.errors import BundleError, ConfigError, DataError
+from mirror_rt.errors import BundleError, ConfigError, DataError, NotText, Setting
 from mirror_rt.tokens.padding import RaggedTokens
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Stopped(Exception):  # noqa: N818  # not an error, since the caller asked 
 def why_invalid(text: object) -> str | None:
     """Return the reason why `text` cannot be encoded, or None if it can."""
     if not isinstance(text, str):
-        return f"expected str, got {type(text).__name__}"
+        return NotText.of(text)
     if not text or text.isspace():
         return "the string is empty" if not text else "the string is only white space"
     if text.isascii():
@@ -131,8 +131,9 @@ class TextTokenizer:
         special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         if max_length <= special:
             raise ConfigError(
-                f"max_length {max_length} leaves no room for text: the tokenizer adds "
-                f"{special} special tokens, so give at least {special + 1}"
+                Setting("max_length"),
+                f" {max_length} leaves no room for text: the tokenizer adds "
+                f"{special} special tokens, so give at least {special + 1}",
             )
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length

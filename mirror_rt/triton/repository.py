@@ -33,9 +33,9 @@ class RepositoryConfig:
     """The options for writing a repository.
 
     Attributes:
-        name: of the model that takes texts; the folder's name where None. Of a pack, what comes
+        name: of the model that takes texts; by default the folder's name. Of a pack, what comes
             before the names of its bundles.
-        variant: graph of the bundle; None for `fp32`, or its first.
+        variant: graph of the bundle; by default `fp32`, or its first.
         max_batch_size: most texts of a request, and of a run.
         on_too_long: what becomes of a text of too many tokens.
     """
@@ -47,11 +47,15 @@ class RepositoryConfig:
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1:
-            raise ConfigError(f"max_batch_size must be at least 1, got {self.max_batch_size}")
+            raise ConfigError(
+                field="max_batch_size", expected="at least 1", value=self.max_batch_size
+            )
         if self.on_too_long not in ("error", "truncate"):
-            raise ConfigError(f"on_too_long must be error or truncate, got {self.on_too_long!r}")
+            raise ConfigError(
+                field="on_too_long", expected="error or truncate", value=self.on_too_long
+            )
         if self.name is not None and (not self.name or "/" in self.name or self.name[0] == "."):
-            raise ConfigError(f"name must be that of a folder, got {self.name!r}")
+            raise ConfigError(field="name", expected="that of a folder", value=self.name)
 
 
 def write_repository(
@@ -66,7 +70,7 @@ def write_repository(
     Args:
         source: folder of a bundle or of a pack.
         out: folder to write.
-        config: names, graph and limits; None for the defaults.
+        config: names, graph and limits; by default the defaults.
         overwrite: replace `out` if it exists.
 
     Returns:

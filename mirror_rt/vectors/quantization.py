@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt import _core
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 
 EmbeddingPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 _PRECISIONS = get_args(EmbeddingPrecision)
@@ -83,17 +83,17 @@ class Quantizer:
         """
         if precision not in _PRECISIONS:
             names = ", ".join(_PRECISIONS)
-            raise ConfigError(f"precision must be one of {names}, got {precision!r}")
+            raise ConfigError(field="precision", expected=f"one of {names}", value=precision)
         if precision not in ("int8", "uint8"):
             if ranges is not None:
-                raise ConfigError(f"ranges are for int8 and uint8, not for {precision}")
+                raise ConfigError(Setting("ranges"), f" are for int8 and uint8, not {precision}")
             return cls(precision)
         if ranges is not None:
             return cls(precision, checked_ranges(ranges, dimension))
         if not unit:
             raise ConfigError(
                 f"precision {precision!r} of vectors that are not of unit length needs ranges: "
-                "give ranges=calibration_ranges(some embeddings), or normalise"
+                "give those of calibration_ranges, or normalise"
             )
         return cls(precision, unit_ranges(dimension))
 
@@ -195,7 +195,9 @@ def checked_ranges(values: npt.ArrayLike, dimension: int) -> Ranges:
     """Return ranges as float32 [2, D]; raise ConfigError if they are unusable."""
     ranges = _as_floats(values, "ranges")
     if ranges.shape != (2, dimension):
-        raise ConfigError(f"ranges must be [2, {dimension}], got {list(ranges.shape)}")
+        raise ConfigError(field="ranges", expected=f"[2, {dimension}]", value=list(ranges.shape))
     if not np.isfinite(ranges).all() or (ranges[0] > ranges[1]).any():
-        raise ConfigError("ranges must be finite, with no lower bound above its upper bound")
+        raise ConfigError(
+            Setting("ranges"), " must be finite, with no lower bound above its upper bound"
+        )
     return np.ascontiguousarray(ranges)

@@ -265,7 +265,7 @@ def test_options_of_the_other_source_are_refused(cli, words_file, tmp_path):
     out = ("--out", tmp_path / "out")
     result = cli(*TUNE, "--data", words_file, "--top", 5, *out)
     one_line_error(result, code=2, contains="--top goes with --words")
-    result = cli(*TUNE, "--words", "en", "--language", "en", *out)
+    result = cli(*TUNE, "--words", "en", "--lang", "en", *out)
     one_line_error(result, code=2, contains="--words en: with --lang TAG alone, a folder is")
     result = cli(*TUNE, "--data", words_file, "--lang", "en,fr", *out)
     one_line_error(result, code=2, contains="has one language")

@@ -4,10 +4,9 @@ A field that is added to `LoadOptions` or `EncodeOptions` must come to each of t
 listed here with the reason why it does not.
 """
 
-import argparse
 import contextlib
 import pickle
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +15,18 @@ import pytest
 from mirror_rt import Client, Encoder, Predictor
 from mirror_rt.adapters.lazy import LazyEncoder
 from mirror_rt.bulk import BulkConfig, DatasetConfig, encode_file
-from mirror_rt.cli import (
-    benchmark,
-    common,
-    doctor,
-    encode,
-    evaluate,
-    evaluate_file,
-    main,
-    predict,
-    serve,
-)
-from mirror_rt.cli.options import options_of
+from mirror_rt.cli import encode, main
+from mirror_rt.cli.benchmark import Benchmark
+from mirror_rt.cli.doctor import Doctor
+from mirror_rt.cli.encode import Encode
+from mirror_rt.cli.evaluate import Evaluate
+from mirror_rt.cli.evaluate_file import Geometry, Similarity
+from mirror_rt.cli.parsing import options
+from mirror_rt.cli.parsing.invocation import add_options
+from mirror_rt.cli.parsing.options import Help, Option, options_of
+from mirror_rt.cli.parsing.parser import Parser
+from mirror_rt.cli.predict import Predict
+from mirror_rt.cli.serve import Serve
 from mirror_rt.client.request import RemoteOptions
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -66,40 +65,42 @@ GIVEN_LOAD = LoadOptions(**{name: GIVEN[name][0] for name in LOAD & set(GIVEN)})
 
 # What a command deliberately leaves out, of either.
 LEFT_OUT = {
-    encode: set(),
+    Encode: set(),
     # A request brings its own; of the server's, only `on_too_long` is the default of a request.
-    serve: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+    Serve: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
             "prompt_name", "prompt", "errors"},
     # See NOT_MEASURED there.
-    benchmark: {"ranges", "prompt_name", "prompt", "on_too_long", "errors"},
+    Benchmark: {"ranges", "prompt_name", "prompt", "on_too_long", "errors"},
     # An evaluation encodes as the paper does, so that figures can be compared.
-    evaluate: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+    Evaluate: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
                "prompt_name", "prompt", "on_too_long", "errors"},
-    evaluate_file: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+    Similarity: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+                    "prompt_name", "prompt", "on_too_long", "errors"},
+    Geometry: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
                     "prompt_name", "prompt", "on_too_long", "errors"},
     # The heads were trained on the model's own vectors.
-    predict: {"normalize_embeddings", "truncate_dim", "precision", "ranges", "prompt_name",
+    Predict: {"normalize_embeddings", "truncate_dim", "precision", "ranges", "prompt_name",
               "prompt"},
     # It compares vectors of its own texts.
-    doctor: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
+    Doctor: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
              "prompt_name", "prompt", "on_too_long", "errors"},
 }  # fmt: skip
-COMMANDS = sorted(LEFT_OUT, key=lambda module: module.__name__)
+COMMANDS = sorted(LEFT_OUT, key=lambda command: command.__name__)
 
 
 class Seen(Exception):  # noqa: N818 - it is no error
     """Ends a command where what it was given has arrived."""
 
 
-def parser_of(module):
-    commands = argparse.ArgumentParser().add_subparsers()
-    module.add_parser(commands)
-    return next(iter(commands.choices.values()))
+def parser_of(command):
+    parser = Parser()
+    add_options(parser, command)
+    return parser
 
 
-def taken(module):
+def taken(command):
     """The fields that a command has options for."""
-    parser = parser_of(module)
+    parser = parser_of(command)
     flags = set(parser._option_string_actions)
     return {o.field for type_ in (LoadOptions, EncodeOptions) for o in options_of(type_)
             if o.flag in flags}  # fmt: skip
@@ -115,9 +116,9 @@ def flags(names):
                 yield f"{option.flag}={text}"
 
 
-def gap(module, known):
+def gap(command, known):
     """Fields that a command neither takes nor is said to leave out."""
-    return known - taken(module) - LEFT_OUT[module]
+    return known - taken(command) - LEFT_OUT[command]
 
 
 def same(one, other):
@@ -132,40 +133,34 @@ def test_this_file_knows_every_field():
     for type_ in (LoadOptions, EncodeOptions):
         for option in options_of(type_):
             assert not np.array_equal(GIVEN[option.field][0], option.default), option.field
-            assert option.help, f"{option.field} is not in the docstring"
+            assert option.about.text, f"{option.field} is not in the docstring"
 
 
-@pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.__name__)
-def test_commands(module):
-    assert gap(module, LOAD | ENCODE) == set()
-    assert not taken(module) & LEFT_OUT[module], "it is taken, so take it from the table"
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_commands(command):
+    assert gap(command, LOAD | ENCODE) == set()
+    assert not taken(command) & LEFT_OUT[command], "it is taken, so take it from the table"
     known = {"help", *(o.name for type_ in (LoadOptions, EncodeOptions) for o in options_of(type_))}
-    for group in parser_of(module)._action_groups:
+    for group in parser_of(command)._action_groups:
         if group.title in ("vectors", "model"):
             added = {action.dest for action in group._group_actions} - known
             assert not added, "an option of one command alone: make it a field"
 
 
-@pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.__name__)
-def test_a_new_field_is_an_option_or_is_missed(module, monkeypatch):
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_a_new_field_is_an_option_or_is_missed(command, monkeypatch):
     """Commands take it by themselves, and this file misses it where one does not."""
 
-    @dataclass(frozen=True, kw_only=True)
-    class Extended(LoadOptions):
-        """As before.
+    assert gap(command, LOAD | {"brand_new"}) == {"brand_new"}
+    assert gap(command, ENCODE | {"brand_new"}) == {"brand_new"}
 
-        Attributes:
-            brand_new: as said.
-        """
+    def extended(type_, names=None):
+        yield from options_of(type_, names)
+        if type_ is LoadOptions:
+            yield Option("brand_new", "brand_new", int, 0, Help("as said"))
 
-        brand_new: int = 0
-
-    assert gap(module, LOAD | {"brand_new"}) == {"brand_new"}
-    assert gap(module, ENCODE | {"brand_new"}) == {"brand_new"}
-    in_common = module in (evaluate, evaluate_file)  # which share the options of `load_named`
-    monkeypatch.setattr(common if in_common else module, "LoadOptions", Extended)
-    parser = parser_of(module)
-    assert "--brand-new" in parser._option_string_actions
+    monkeypatch.setattr(options, "options_of", extended)
+    assert "--brand-new" in parser_of(command)._option_string_actions
 
 
 @pytest.fixture

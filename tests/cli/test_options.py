@@ -1,24 +1,26 @@
 """Options of a command out of the fields of a dataclass."""
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mirror_rt.cli.options import (
-    add_options,
+from mirror_rt.cli.parsing.invocation import add_options
+from mirror_rt.cli.parsing.options import (
+    Given,
+    Group,
+    Help,
     build,
     from_arguments,
     from_environment,
     from_file,
     options_of,
 )
-from mirror_rt.cli.parser import Parser
+from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import Devices
 from mirror_rt.inference.providers import Providers
@@ -30,7 +32,7 @@ class Part:
 
     Attributes:
         providers: where to run.
-        devices: which cards; None for the first.
+        devices: which cards; by default the first.
         provider_options: of the provider.
     """
 
@@ -50,7 +52,7 @@ class Config:
         path, other: files.
         level: how `loud`.
         names: of some.
-        on: True for much, False for little, None for what is usual.
+        on: whether much; by default as much as is usual.
         quick: soon.
         safe: with care.
         array: numbers.
@@ -92,7 +94,7 @@ def parse():
 
 
 def test_help_is_that_of_the_docstring(parse):
-    said = {option.field: option.help for option in options_of(Config)}
+    said = {option.field: option.about.text for option in options_of(Config)}
     assert said["size"] == "how much, at most 90 %"
     assert said["path"] == said["other"] == "files"
     assert "part" not in said
@@ -102,8 +104,8 @@ def test_help_is_that_of_the_docstring(parse):
         "--wait SECONDS seconds (default 1)",
         "--level {low,high} how loud (default low)",
         "--names NAMES of some (again for more)",
-        "--on, --no-on --on for much, --no-on for little, leave it out for what is usual",
-        "--devices {all,N[,N]} which cards; leave it out for the first",
+        "--on, --no-on whether much; by default as much as is usual",
+        "--devices {all,N[,N]} which cards; by default the first",
         "--provider-option NAME=VALUE",
         "--safe, --no-safe with care",
     ):
@@ -223,12 +225,56 @@ def test_a_field_without_a_default_must_be_given(capsys):
     class Needed:
         name: str
 
-    parser = argparse.ArgumentParser()
+    parser = Parser(prog="mirror-rt do")
     add_options(parser, Needed)
     assert build(Needed, from_arguments(parser.parse_args(["--name", "x"]))) == Needed("x")
     with pytest.raises(SystemExit):
         parser.parse_args([])
-    assert "required: --name" in capsys.readouterr().err
+    assert "do needs --name" in capsys.readouterr().err
+
+
+@dataclass
+class Inner:
+    """What a command leaves to another.
+
+    Attributes:
+        name: what it is called.
+        size: how much.
+    """
+
+    name: str
+    size: int = 3
+
+
+@dataclass(kw_only=True)
+class Outer:
+    """What a command asks for.
+
+    Attributes:
+        words: not this text.
+    """
+
+    words: Annotated[tuple[str, ...], Help("texts", "WORD", word=True)]
+    many: Annotated[tuple[int, ...], Help("numbers", many=True)] = (1, 2)
+    empty: Annotated[str | None, Help("perhaps", empty="nothing")] = None
+    inner: Annotated[Given[Inner], Group("inner", leave_out=("name",), overrides=True)]
+
+
+def test_options_of_a_dataclass_that_is_made_later():
+    parser = Parser()
+    add_options(parser, Outer)
+    text = " ".join(parser.format_help().split())
+    assert "WORD texts; or --words" in text
+    assert "--many N [N ...] numbers (default 1 2)" in text
+    assert "inner: --size N how much options" in f"{text} options"  # another's default is not said
+    made = build(Outer, from_arguments(parser.parse_args(["a", "b", "--many", "3", "4"])))
+    assert (made.words, made.many, made.empty) == (("a", "b"), (3, 4), None)
+    assert made.inner.values() == {}
+    assert made.inner.make(name="x") == Inner("x")
+    words = ["--words", "a", "--size", "5", "--empty"]
+    made = build(Outer, from_arguments(parser.parse_args(words)))
+    assert (made.empty, made.inner.values()) == ("nothing", {"size": 5})
+    assert made.inner.make(name="x") == Inner("x", 5)
 
 
 def test_a_type_that_no_option_takes():
@@ -237,4 +283,4 @@ def test_a_type_that_no_option_takes():
         value: dict[str, int]
 
     with pytest.raises(TypeError, match="no option takes"):
-        add_options(argparse.ArgumentParser(), Odd)
+        add_options(Parser(), Odd)

@@ -1,13 +1,18 @@
 """How the command line is called: names, groups, the model, suggestions, completion."""
 
+import pickle
 import subprocess
 import sys
 
 import pytest
 
 from mirror_rt.cli.commands import GROUPS, installed_commands
-from mirror_rt.cli.parser import Parser, add_model, suggestion
-from mirror_rt.cli.wording import for_the_command_line
+from mirror_rt.cli.evaluate import Evaluate
+from mirror_rt.cli.main import main
+from mirror_rt.cli.parsing.parser import suggestion
+from mirror_rt.cli.parsing.wording import message_of
+from mirror_rt.cli.triton import Triton
+from mirror_rt.errors import ConfigError, InvalidTextError, NotText, OutputExistsError, Setting
 
 
 def test_every_command_is_in_a_group_and_explains_itself(cli):
@@ -50,7 +55,8 @@ def test_no_arguments_say_what_to_do_first(cli):
         ("train flwo", "needs one of flow, cf, burt, multitask", "did you mean flow?"),
         ("tune --out o --words en --epochs two", "--epochs must be an integer, got 'two'",
          "for example: mirror-rt tune"),
-        ("tune --out o --data d --data-format pair", "expected one of auto, text, pairs",
+        ("tune --out o --data d --data-format pair",
+         "--data-format must be one of auto, text, pairs",
          "did you mean pairs?"),
     ],
 )  # fmt: skip
@@ -68,55 +74,70 @@ def test_nothing_is_suggested_where_nothing_is_near():
     assert suggestion("zzzz", ["encode", "tune"]) == ""
 
 
-def test_former_names_of_commands_work_and_warn(cli):
-    result = cli("flow", "--help")
-    assert (result.code, result.out.splitlines()[0][:26]) == (0, "usage: mirror-rt train flo")
-    warning = "mirror-rt: warning: 'mirror-rt flow' is called 'mirror-rt train flow' now"
-    assert result.err.splitlines() == [warning]
+def test_the_help_of_a_group_of_commands_lists_them(cli):
     assert cli("train", "--help").code == 0
     assert "train cf" in cli("train", "--help").out
 
 
-def test_former_names_of_options_work():
-    parser = Parser()
-    add_model(parser, required=False)
-    parser.add_argument("--lang")
-    assert parser.parse_args(["--base", "m", "--langs=en,fr"]).__dict__ == {
-        "model": "m", "lang": "en,fr",
-    }  # fmt: skip
-    assert parser.parse_args(["--language", "fr"]).lang == "fr"
+def test_help_speaks_no_python(cli):
+    for name in installed_commands():
+        text = " ".join(cli(*name.split(), "--help").out.split())
+        assert not [word for word in ("None", "True", "False", "`") if word in text], name
 
 
 @pytest.mark.parametrize(
     "line", ["m --out o", "--out o m", "--out o --model m", "--model=m --out o"]
 )
-def test_a_model_is_a_word_or_an_option(line):
-    for several in (False, True):
-        parser = Parser()
-        add_model(parser, several=several)
-        parser.add_argument("--out")
-        assert parser.parse_args(line.split()).model == (["m"] if several else "m")
+def test_a_model_is_a_word_or_an_option(line, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Triton, "run", lambda self: seen.append(self.model))
+    monkeypatch.setattr(Evaluate, "run", lambda self: seen.append(self.model))
+    assert main(["triton", *line.split()]) == 0
+    assert main(["evaluate", *line.split(), "--suite", "all", "--data", "d"]) == 0
+    assert seen == ["m", ("m",)]
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("error", "in_python", "on_the_command_line"),
     [
-        ("x exists: pass --overwrite (overwrite=True)", "x exists: pass --overwrite"),
-        ("errors='nan' needs float32", "--errors nan needs float32"),
-        ("batch_size must be at least 1", "--batch-size must be at least 1"),
-        ("errors must be raise or nan", "--errors must be raise or nan"),
-        ("these errors must end", "these errors must end"),
-        ("pass provider_options={'use_tf32': True}", "pass --provider-option use_tf32=true"),
-        ("devices=[0, 1]: no cards", "--devices 0,1: no cards"),
-        ("normalize_embeddings=False, truncate_dim=None", "--no-normalize, no --truncate-dim"),
-        ("no field 'batch_size' in batch_size.json", "no field 'batch_size' in batch_size.json"),
-        ("text 2: expected str, got NoneType", "text 2: expected a text, got null"),
+        (OutputExistsError("x exists: pass ", Setting("overwrite", True)),
+         "x exists: pass overwrite=True", "x exists: pass --overwrite"),
+        (ConfigError(Setting("errors", "nan"), " needs float32"),
+         "errors='nan' needs float32", "--errors nan needs float32"),
+        (ConfigError(field="batch_size", expected="at least 1", value=0),
+         "batch_size must be at least 1, got 0", "--batch-size must be at least 1, got 0"),
+        (ConfigError(field="errors", expected="raise or nan", value="no"),
+         "errors must be raise or nan, got 'no'", "--errors must be raise or nan, got 'no'"),
+        (ConfigError("these errors must end"), "these errors must end", "these errors must end"),
+        (ConfigError("pass ", Setting("provider_options", {"use_tf32": "true"})),
+         "pass provider_options={'use_tf32': 'true'}", "pass --provider-option use_tf32=true"),
+        (ConfigError(Setting("devices", [0, 1]), ": no cards"),
+         "devices=[0, 1]: no cards", "--devices 0,1: no cards"),
+        (ConfigError(Setting("normalize_embeddings", False), ", ", Setting("truncate_dim", None)),
+         "normalize_embeddings=False, truncate_dim=None", "--no-normalize, no --truncate-dim"),
+        (ConfigError("no field 'batch_size' in batch_size.json"),
+         "no field 'batch_size' in batch_size.json", "no field 'batch_size' in batch_size.json"),
+        (ConfigError(field="of_another_command", expected="right", value=1),
+         "of_another_command must be right, got 1", "of_another_command must be right, got 1"),
+        (InvalidTextError([(2, NotText.of(None))], noun="text"),
+         "cannot encode text 2: expected str, got NoneType",
+         "cannot encode text 2: expected a text, got null"),
     ],
 )  # fmt: skip
-def test_errors_speak_of_options(message, expected):
-    names = ["overwrite", "errors", "batch_size", "provider_option", "devices", "normalize",
-             "truncate_dim"]  # fmt: skip
-    assert for_the_command_line(message, names) == expected
+def test_each_surface_writes_options_in_its_way(error, in_python, on_the_command_line):
+    options = ["overwrite", "errors", "batch_size", "provider_option", "devices", "normalize",
+               "truncate_dim"]  # fmt: skip
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert str(one) == in_python
+        assert message_of(one, options) == on_the_command_line
+
+
+def test_an_error_carries_the_option_and_its_value():
+    error = ConfigError(field="batch_size", expected="at least 1", value=0)
+    assert (error.field, error.expected, error.value) == ("batch_size", "at least 1", 0)
+    error = ConfigError(Setting("devices", [0]), ": no cards")
+    assert (error.field, error.expected, error.value) == ("devices", None, [0])
+    assert ConfigError("nothing to do").field is None
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -135,6 +156,7 @@ def test_completion_prints_what_a_shell_needs(cli, shell):
         ("mirror-rt train ", {"flow", "cf", "burt", "multitask"}),
         ("mirror-rt encode b --trunc", {"--truncate-dim"}),
         ("mirror-rt train cf --views ", {"mirror", "simcse"}),
+        ("mirror-rt encode b --precision ", {"float32", "ubinary"}),
     ],
 )
 def test_the_tab_key(line, expected, tmp_path):

@@ -431,7 +431,7 @@ def test_what_was_measured_survives_an_interruption(cli, folder, tmp_path, monke
             return super().encode(texts, **options)
 
     encoder = Interrupted()
-    monkeypatch.setattr("mirror_rt.cli.evaluate.load_named", lambda *_: encoder)
+    monkeypatch.setattr("mirror_rt.cli.common.LoadingOptions.load_named", lambda *_: encoder)
     line = ["evaluate", "--suite", "words", "--model", "x", "--data", folder, "--no-plots"]
     done = cli(*line, "--out", tmp_path / "o")
     assert done.code == 130

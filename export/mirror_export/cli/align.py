@@ -2,74 +2,66 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from mirror_rt.cli.common import format_table
-from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Help
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "align",
-        description="Map the languages of a pack into one vector space, by dictionaries, so that "
-        "vectors of\ndifferent languages can be compared. The map (orthogonal Procrustes) becomes "
-        "the last\nlayer of each graph; similarities within a language stay as they are.",
-        examples="""
-mirror-rt align pack --dictionary en-fr.tsv --dictionary en-ru.tsv
-mirror-rt align pack --dictionary en-fr=words.txt --to en --out aligned
-""",
-    )
-    add_model(parser, help="folder of a pack", metavar="PACK")
-    parser.add_argument(
-        "--dictionary",
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="word TAB translation on each line; the name says the languages (en-fr.tsv), or "
-        "en-fr=FILE does. Several may be given",
-    )
-    parser.add_argument(
-        "--to",
-        metavar="TAG",
-        help="language whose space the others are mapped into (default: that of the pack's "
-        "default)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder to write (default: the pack itself, replaced when all is done)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace DIR if it exists")
-    parser.add_argument("--json", action="store_true", help="results as JSON on standard output")
-    parser.set_defaults(run=run, kept=lambda _: "nothing was written")
+@dataclass(frozen=True, kw_only=True)
+class Align(Invocation):
+    """Map the languages of a pack into one vector space, by dictionaries.
 
+    Vectors of different languages can then be compared. The map (orthogonal Procrustes) becomes the
+    last layer of each graph; similarities within a language stay as they are.
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    from mirror_export.pack.align import align_pack
+    Examples:
+        mirror-rt align pack --dictionary en-fr.tsv --dictionary en-ru.tsv
+        mirror-rt align pack --dictionary en-fr=words.txt --to en --out aligned
+    """
 
-    pack = Path(arguments.model)
-    found = align_pack(
-        pack,
-        arguments.dictionary,
-        out=arguments.out,
-        to=arguments.to,
-        overwrite=arguments.overwrite,
-    )
-    if arguments.json:
-        print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
-        return
-    header = ["bundle", "to", "entries", "held-out words", "found before", "found after"]
-    rows = [
-        [one.name, one.to, str(one.entries), str(one.tested), f"{one.before:.3f}",
-         f"{one.after:.3f}"]
-        for one in found
+    model: Annotated[Path, Help("folder of a pack", "PACK", word=True)]
+    dictionary: Annotated[
+        tuple[str, ...],
+        Help("word TAB translation on each line; the name says the languages (en-fr.tsv), or "
+             "en-fr=FILE does", "FILE"),
     ]  # fmt: skip
-    print(format_table(header, rows))
-    print(f"{arguments.out or pack}: one vector space")
+    to: Annotated[
+        str | None,
+        Help("language whose space the others are mapped into (default: that of the pack's "
+             "default)", "TAG"),
+    ] = None  # fmt: skip
+    out: Annotated[
+        Path | None,
+        Help("folder to write (default: the pack itself, replaced when all is done)", "DIR"),
+    ] = None
+    overwrite: Annotated[bool, Help("replace DIR if it exists")] = False
+    json: Annotated[bool, Help("results as JSON on standard output")] = False
+
+    def kept(self) -> str:
+        """Say what Ctrl-C leaves."""
+        return "nothing was written"
+
+    def run(self) -> None:
+        """Run the command."""
+        from mirror_export.pack.align import align_pack
+
+        found = align_pack(
+            self.model, self.dictionary, out=self.out, to=self.to, overwrite=self.overwrite
+        )
+        if self.json:
+            print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
+            return
+        header = ["bundle", "to", "entries", "held-out words", "found before", "found after"]
+        rows = [
+            [one.name, one.to, str(one.entries), str(one.tested), f"{one.before:.3f}",
+             f"{one.after:.3f}"]
+            for one in found
+        ]  # fmt: skip
+        print(format_table(header, rows))
+        print(f"{self.out or self.model}: one vector space")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 import mirror_export
 import mirror_train
-from mirror_rt.cli.common import progress
 from mirror_rt.cli.info import describe_parity
-from mirror_rt.cli.parser import Subparsers, add_subparser
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Help
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
 from mirror_rt.evaluation.plots import plot_cosine_distributions, plot_grades
@@ -48,68 +48,63 @@ or use it in Python, without torch:
 _PROBES = ("least", "holy", "quality", "none", "cool")
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "demo",
-        description="Tune all-MiniLM-L6-v2 on the 10,000 most frequent words of English, export "
-        "it,\nand show what changed. Leaves a bundle to use.",
-        examples="mirror-rt demo --out demo",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("demo"),
-        metavar="DIR",
-        help="folder for what it makes (default: demo)",
-    )
-    parser.add_argument("--top", type=int, default=10_000, help="words (default 10000)")
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier demo")
-    parser.add_argument("--offline", action="store_true", help="never ask the network")
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, kw_only=True)
+class Demo(Invocation):
+    """Tune all-MiniLM-L6-v2 on frequent words of English, export it, and show what changed.
 
+    Leaves a bundle to use.
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    out: Path = arguments.out
-    check_free(out, overwrite=arguments.overwrite)
-    check_free(out / "tuned", overwrite=True)  # --out may be a file
-    data = mirror_train.word_list("en", top=arguments.top)
-    before = mirror_train.TorchEncoder.load(offline=arguments.offline)
-    print(f"1/4  tune {mirror_train.DEFAULT_MODEL} on {len(data)} English words, without labels")
-    config = mirror_train.TuneConfig(
-        recipe=mirror_train.load_recipe("word"),
-        out=out / "tuned",
-        overwrite=True,
-        offline=arguments.offline,
-        show_progress_bar=progress(arguments),
-    )
-    try:
-        report = mirror_train.tune(data, config)
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt("interrupted; start again with --overwrite") from error
-    stats = report.stats
-    print(
-        f"     {len(stats.losses)} steps in {stats.seconds:.0f} s, "
-        f"loss {stats.losses[0]:.3f} -> {stats.losses[-1]:.3f}"
-    )
-    print("2/4  export it to ONNX and compare with PyTorch")
-    exported = mirror_export.export_bundle(
-        mirror_export.ExportConfig(str(out / "tuned"), out / "bundle", overwrite=True)
-    )
-    print(f"     {describe_parity(exported.variant())}")
-    print("3/4  encode the words with the bundle (no torch), and look")
-    after = Encoder.load(out / "bundle")
-    tests = {"before": _word_test(before), "after": _word_test(after)}
-    _print_score(tests)
-    vectors = {"before": before.encode(data.first), "after": after.encode(data.first)}
-    _print_neighbours(data.first, vectors)
-    _print_geometry(evaluate_geometry(before, data.first), evaluate_geometry(after, data.first))
-    print("4/4  two pictures")
-    _plot(out, tests, vectors)
-    print(_NEXT.format(bundle=out / "bundle", command=os.path.relpath(sys.argv[0])))
+    Examples:
+        mirror-rt demo --out demo
+    """
+
+    out: Annotated[Path, Help("folder for what it makes (default: demo)", "DIR")] = Path("demo")
+    top: Annotated[int, Help("words", "TOP")] = 10_000
+    overwrite: Annotated[bool, Help("replace an earlier demo")] = False
+    offline: Annotated[bool, Help("never ask the network")] = False
+    quiet: Annotated[bool, Help("no progress bars")] = False
+
+    def run(self) -> None:
+        """Run the command."""
+        out = self.out
+        check_free(out, overwrite=self.overwrite)
+        check_free(out / "tuned", overwrite=True)  # --out may be a file
+        data = mirror_train.word_list("en", top=self.top)
+        before = mirror_train.TorchEncoder.load(offline=self.offline)
+        print(
+            f"1/4  tune {mirror_train.DEFAULT_MODEL} on {len(data)} English words, without labels"
+        )
+        config = mirror_train.TuneConfig(
+            recipe=mirror_train.load_recipe("word"),
+            out=out / "tuned",
+            overwrite=True,
+            offline=self.offline,
+            show_progress_bar=not self.quiet,
+        )
+        try:
+            report = mirror_train.tune(data, config)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt("interrupted; start again with --overwrite") from error
+        stats = report.stats
+        print(
+            f"     {len(stats.losses)} steps in {stats.seconds:.0f} s, "
+            f"loss {stats.losses[0]:.3f} -> {stats.losses[-1]:.3f}"
+        )
+        print("2/4  export it to ONNX and compare with PyTorch")
+        exported = mirror_export.export_bundle(
+            mirror_export.ExportConfig(str(out / "tuned"), out / "bundle", overwrite=True)
+        )
+        print(f"     {describe_parity(exported.variant())}")
+        print("3/4  encode the words with the bundle (no torch), and look")
+        after = Encoder.load(out / "bundle")
+        tests = {"before": _word_test(before), "after": _word_test(after)}
+        _print_score(tests)
+        vectors = {"before": before.encode(data.first), "after": after.encode(data.first)}
+        _print_neighbours(data.first, vectors)
+        _print_geometry(evaluate_geometry(before, data.first), evaluate_geometry(after, data.first))
+        print("4/4  two pictures")
+        _plot(out, tests, vectors)
+        print(_NEXT.format(bundle=out / "bundle", command=os.path.relpath(sys.argv[0])))
 
 
 def _word_test(model: BatchEncoder) -> Grades:

@@ -2,50 +2,72 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mirror_export.config import ExportConfig
-from mirror_rt.cli.common import format_table, progress
+from mirror_rt.cli.common import format_table
+from mirror_rt.cli.parsing.options import Help
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
+    from mirror_export.cli.export import Export
     from mirror_export.pack.export_pack import ModelResult, PackReport
     from mirror_rt.bundle.manifest import Manifest
 
 
-def run_pack(arguments: argparse.Namespace, config: ExportConfig) -> None:
-    """Export the models of the command line as a pack.
+@dataclass(frozen=True, kw_only=True)
+class PackOptions:
+    """What is said of several models together."""
 
-    Raises:
-        ModelError: some of them failed; the pack holds the others.
-    """
+    all: Annotated[
+        Path | None, Help("every tuned or model folder directly in FOLDER", "FOLDER")
+    ] = None
+    jobs: Annotated[
+        int | Literal["auto"], Help("models at a time; auto: as many as fit into memory")
+    ] = 1
+    resume: Annotated[
+        bool,
+        Help(
+            "keep the bundles of an earlier run that are whole and of the same models and options"
+        ),
+    ] = False
+    fallback: Annotated[
+        str | None,
+        Help("bundle for languages that the pack lacks (default: such a language is refused; with "
+             "--resume, what the pack declares)", "NAME"),
+    ] = None  # fmt: skip
+
+
+def run_pack(call: Export, config: ExportConfig) -> None:
+    """Export the models of the command line as a pack; ModelError where some of them failed."""
     from mirror_export.pack.export_pack import export_pack
 
-    models = _models(arguments)
-    bar = progress_bar(len(models), progress(arguments), unit="model", desc="export")
+    models = _models(call)
+    bar = progress_bar(len(models), not call.quiet, unit="model", desc="export")
     with closing(bar):
         report = export_pack(
             models,
             config,
-            jobs=arguments.jobs,
-            resume=arguments.resume,
-            fallback=arguments.fallback,
+            jobs=call.pack.jobs,
+            resume=call.pack.resume,
+            fallback=call.pack.fallback,
             on_result=partial(_tell, bar),
         )
-    if arguments.json:
+    if call.json:
         print(json.dumps(_plain(report), indent=2, ensure_ascii=False))
     else:
         print(_table(report))
         if report.index is not None:
             count = len(report.index.bundles)
             print(
-                f"{arguments.out}: {count} bundle{'s' * (count != 1)}, default "
+                f"{call.out}: {count} bundle{'s' * (count != 1)}, default "
                 f"{report.index.default}; {report.saved_bytes / 1e6:.1f} MB saved by storing "
                 "identical files once"
             )
@@ -61,19 +83,19 @@ def lowest_cosine(manifest: Manifest) -> float | None:
     return min((cosine for cosine in cosines if cosine is not None), default=None)
 
 
-def _models(arguments: argparse.Namespace) -> list[str]:
-    models: list[str] = list(arguments.models or [])
-    if arguments.all is None:
+def _models(call: Export) -> list[str]:
+    models: list[str] = list(call.models)
+    if call.pack.all is None:
         return models
     if models:
         raise ConfigError(f"pass models or --all, not both (got {models[0]} too)")
     from mirror_export.pack.sources import find_models
     from mirror_train.languages.language_job import REPORT_FILE
 
-    found, skipped = find_models(arguments.all)
-    own = {arguments.out.name, f"{arguments.out.name}.partial", REPORT_FILE}
+    found, skipped = find_models(call.pack.all)
+    own = {call.out.name, f"{call.out.name}.partial", REPORT_FILE}
     if others := [name for name in skipped if name not in own]:
-        print(f"{arguments.all}: not a model, skipped: {', '.join(others)}", file=sys.stderr)
+        print(f"{call.pack.all}: not a model, skipped: {', '.join(others)}", file=sys.stderr)
     return found
 
 

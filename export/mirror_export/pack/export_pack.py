@@ -81,7 +81,7 @@ def export_pack(
     """
     require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
     if jobs != "auto" and jobs < 1:
-        raise ConfigError(f"jobs must be at least 1 or 'auto', got {jobs}")
+        raise ConfigError(field="jobs", expected="at least 1 or 'auto'", value=jobs)
     named = name_models(models)
     if fallback is not None and fallback not in named:
         raise ConfigError(f"fallback {fallback!r} is none of the models: {', '.join(named)}")

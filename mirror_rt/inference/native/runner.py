@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mirror_rt import _core
 from mirror_rt.bundle.manifest import Manifest, Precision, Variant
-from mirror_rt.errors import BundleError, ClosedError, ConfigError
+from mirror_rt.errors import BundleError, ClosedError, ConfigError, Setting
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.native.architecture import (
     Arguments,
@@ -135,7 +135,9 @@ def open_native(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple
     """
     for option in ("devices", "cuda_graphs", "provider_options"):
         if value := getattr(options, option):
-            raise ConfigError(f"{option}={value!r} is for NVIDIA cards, not for providers='native'")
+            raise ConfigError(
+                Setting(option, value), " is for NVIDIA cards, not for the provider native"
+            )
     variant = _variant(folder, manifest, options.variant)
     path, longest = folder / variant.file, manifest.max_length
     with manifest.verifying(folder, manifest.files_for([variant]) if options.verify else {}):
@@ -150,7 +152,7 @@ def _variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
     precision = _PRECISIONS.get((name or "fp32").removesuffix("-native"))
     if precision is None:
         raise ConfigError(
-            f"variant {name!r}: providers='native' runs {', '.join(_PRECISIONS)}, made of fp32"
+            f"variant {name!r}: the provider native runs {', '.join(_PRECISIONS)}, made of fp32"
         )
     if (compared := manifest.variants.get(f"{precision}-native")) is not None:
         return compared

@@ -14,6 +14,7 @@ from mirror_rt.errors import (
     ConfigError,
     MissingDependencyError,
     ProviderError,
+    Setting,
     require,
 )
 from mirror_rt.inference.load_options import LoadOptions
@@ -39,7 +40,7 @@ def import_openvino() -> Any:
     except (ImportError, RuntimeError) as error:
         raise ProviderError(
             f"OpenVINO does not load: {error}; pip install -U 'mirror-rt[openvino]', or leave out "
-            "providers='openvino'"
+            "the provider openvino"
         ) from error
     if "CPU" not in devices:
         raise ProviderError(f"this OpenVINO has no CPU device, only {devices}")
@@ -62,7 +63,7 @@ def choose_precision(asked: str | None, openvino: Any) -> Precision:
         return "fp32"
     if asked not in (None, "bf16"):
         raise ConfigError(
-            f"variant {asked!r}: providers='openvino' runs {', '.join(_HINTS)}, made of fp32"
+            f"variant {asked!r}: the provider openvino runs {', '.join(_HINTS)}, made of fp32"
         )
     if not has_bf16:
         raise ProviderError(
@@ -92,7 +93,9 @@ def compile_graph(graph: Path, precision: Precision, version: str, options: Load
     core = openvino.Core()
     known = core.get_property("CPU", "SUPPORTED_PROPERTIES")
     if unknown := sorted(set(options.provider_options) - set(known)):
-        raise ConfigError(f"provider_options {unknown}: OpenVINO's CPU plugin has {sorted(known)}")
+        raise ConfigError(
+            Setting("provider_options"), f" {unknown}: OpenVINO's CPU plugin has {sorted(known)}"
+        )
     properties = {
         "INFERENCE_PRECISION_HINT": _HINTS[precision],
         "INFERENCE_NUM_THREADS": options.resolved_threads,
@@ -120,5 +123,5 @@ def compile_graph(graph: Path, precision: Precision, version: str, options: Load
     except (RuntimeError, TypeError) as error:
         raise BundleError(
             f"OpenVINO {openvino.__version__} cannot run {graph}: {' '.join(str(error).split())}; "
-            "providers='cpu' runs it with onnxruntime"
+            "the provider cpu runs it with onnxruntime"
         ) from error

@@ -19,6 +19,7 @@ from mirror_rt.errors import (
     ConfigError,
     MissingDependencyError,
     ProviderError,
+    Setting,
 )
 from mirror_rt.inference.forks import forget_after_fork, leak
 from mirror_rt.inference.graph_files import check_graph, loadable
@@ -165,11 +166,12 @@ def open_openvino(folder: Path, manifest: Manifest, options: LoadOptions) -> tup
     for option in ("devices", "cuda_graphs"):
         if value := getattr(options, option):
             raise ConfigError(
-                f"{option}={value!r} is for NVIDIA cards, not for providers='openvino'"
+                Setting(option, value), " is for NVIDIA cards, not for the provider openvino"
             )
     if options.spinning is not None:
         raise ConfigError(
-            f"spinning={options.spinning!r}: OpenVINO decides how its threads wait; leave it out"
+            Setting("spinning", options.spinning),
+            ": OpenVINO decides how its threads wait; leave it out",
         )
     precision = cast(Precision, options.variant)
     exact = _exact(folder, manifest)

@@ -64,6 +64,10 @@ _TEI_TYPES = {
 }  # fmt: skip
 
 
+# What requests call the options of `encode` that have another name there.
+_FIELDS = {"truncate_dim": "dimensions", "normalize_embeddings": "normalize"}
+
+
 def openai_shape(problem: Problem) -> bytes:
     """Return OpenAI's error object as JSON."""
     kind = "server_error" if problem.status >= 424 else "invalid_request_error"
@@ -98,7 +102,8 @@ def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
         case InvalidTextError():
             return _invalid(error, max_length)
         case ConfigError():
-            return Problem(422, _line(error), "invalid_value")
+            param = None if error.field is None else _FIELDS.get(error.field, error.field)
+            return Problem(422, _line(error), "invalid_value", param)
         case DeadlineError() | asyncio.TimeoutError():
             return Problem(408, "no vector within the time given: try again later", "timeout")
         case ClosedError():

@@ -12,7 +12,7 @@ from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.languages.tags import find_language, language_key, need_language
 from mirror_rt.server.admission.problems import Problem
@@ -61,7 +61,9 @@ class Models:
         self.family = family
         self.names_of_default = {*aliases, *([family] if family else [])}
         if taken := self.names_of_default & self.by_name.keys():
-            raise ConfigError(f"model_aliases: {min(taken)} is the name of a model already")
+            raise ConfigError(
+                Setting("model_aliases"), f": {min(taken)} is the name of a model already"
+            )
         self.digest = digest
         self._by_language: dict[str, NamedEncoder] = {}
         for model in encoders:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirror_train.cli.default_recipe import default_recipe
+from mirror_train.cli.tune import default_recipe
 from mirror_train.data.training_data import TrainingData
 
 SENTENCE = "The committee will meet again on Thursday to vote."

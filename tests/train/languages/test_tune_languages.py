@@ -90,8 +90,8 @@ def test_three_languages_in_one_run(tune, folders, tmp_path, cli, tiny_bert, mon
     manifest.verify(tmp_path / "tuned" / "fr")
     assert (manifest.language, manifest.level) == ("fr", "word")
     # The third is what it is alone: the shared base was not trained on the way.
-    alone = cli("tune", "--recipe", "word", "--base", tiny_bert, "--data", folders / "words/ru.txt",
-                "--language", "ru", "--batch-size", 20, "--learning-rate", 1e-3, "--precision",
+    alone = cli("tune", tiny_bert, "--recipe", "word", "--data", folders / "words/ru.txt",
+                "--lang", "ru", "--batch-size", 20, "--learning-rate", 1e-3, "--precision",
                 "fp32", "--out", tmp_path / "alone")  # fmt: skip
     assert alone.code == 0, alone.err
     np.testing.assert_array_equal(vectors(tmp_path / "tuned/ru"), vectors(tmp_path / "alone"))
@@ -199,7 +199,7 @@ def test_words_in_another_script(tune, folders, tmp_path, caplog):
         ({"options": ["--recipes", "none.toml"]}, "none.toml: No such file"),
         ({"options": ["--data", "nowhere"]}, "pass one of --data FILE, --words LANG and"),
         ({"options": ["--data", "."]}, "--data . has no scored pairs: expected multisimlex/TAG"),
-        ({"options": ["--language", "en"]}, "--lang has en more than once"),
+        ({"options": ["--lang", "en"]}, "--lang has en more than once"),
         ({"options": ["--top", 5]}, "--top goes with the words of wordfreq"),
         ({"options": ["--recipe", "sentence"], "words": None}, "recipe sentence needs strings"),
         ({"options": ["--workers", 2]}, "--workers goes with --engine ray"),

@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from mirror_rt.cli.options import add_options
-from mirror_rt.cli.parser import Subparsers, add_subparser
-from mirror_train.cli.training_options import add_base_options, add_run_options, given_config
-from mirror_train.cli.tune import add_data_options, training_data
+from mirror_rt.cli.parsing.options import Given, Group, Help
+from mirror_train.cli.training_options import MODEL, RUN, StringOptions, Training
 from mirror_train.flow.recipe import FlowConfig, FlowRecipe
 
 if TYPE_CHECKING:
     from mirror_train.training.tune import TuneReport
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "flow",
-        description="Fit a normalising flow, without labels, that maps an encoder's vectors to a "
-        "Gaussian\n(BERT-flow, Li et al. 2020): a base model's vectors lie in a narrow cone, and "
-        "the flow\nspreads them. The encoder stays as it is; each string is encoded once.\n\n"
-        "The folder is exported and evaluated like a tuned one, the flow inside the graph;\n"
-        "sentence-transformers refuses it, for it has no such module. Ctrl-C leaves nothing.",
-        examples="""
-mirror-rt train flow --data lines.txt --out flowed
-mirror-rt train flow --model bert-base-uncased --data lines.txt --steps 2000 --out flowed
-mirror-rt train flow --model tuned --words en --out flowed
-mirror-rt export flowed --out bundle
-""",
-    )
-    add_base_options(parser, what="encoder")
-    add_data_options(parser)
-    add_options(parser.add_argument_group("flow"), FlowRecipe)
-    add_run_options(parser, FlowConfig)
-    parser.set_defaults(run=run, wrong_usage=parser.error)
+@dataclass(frozen=True, kw_only=True)
+class Flow(Training):
+    """Fit a normalising flow, without labels, that maps an encoder's vectors to a Gaussian.
 
+    As BERT-flow does (Li et al. 2020): a base model's vectors lie in a narrow cone, and the flow
+    spreads them. The encoder stays as it is; each string is encoded once.
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    from mirror_train.flow.likelihood import tune_flow
+    The folder is exported and evaluated like a tuned one, the flow inside the graph;
+    sentence-transformers refuses it, for it has no such module. Ctrl-C leaves nothing.
 
-    config = given_config(arguments, FlowConfig)
-    report(tune_flow(training_data(arguments), config))
+    Examples:
+        mirror-rt train flow --data lines.txt --out flowed
+        mirror-rt train flow --model bert-base-uncased --data lines.txt --steps 2000 --out flowed
+        mirror-rt train flow --model tuned --words en --out flowed
+        mirror-rt export flowed --out bundle
+    """
+
+    model: Annotated[str | None, Help(f"encoder: {MODEL})", "MODEL", word=True)] = None
+    strings: Annotated[StringOptions, Group("strings")]
+    recipe: Annotated[Given[FlowRecipe], Group("flow")]
+    config: Annotated[Given[FlowConfig], RUN]
+
+    def run(self) -> None:
+        """Run the command."""
+        from mirror_train.flow.likelihood import tune_flow
+
+        config = self.config.make(show_progress_bar=not self.quiet)
+        report(tune_flow(self.strings.read(), config))
 
 
 def report(made: TuneReport) -> None:

@@ -2,70 +2,65 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 from mirror_rt.cli.common import format_table
-from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Help
 from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
 
 _LEVELS = get_args(Level)
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "recipes",
-        description="Show the table that 'mirror-rt tune --lang' takes base models and "
-        "hyper-parameters\nfrom: every language, or one with all base models for it, the default "
-        "first.",
-        examples="""
-mirror-rt recipes
-mirror-rt recipes fr
-mirror-rt recipes fr --level word --json
-mirror-rt recipes pt-BR --recipes mine.toml
-""",
+# The option that names a user's own table.
+RecipesFile = Annotated[
+    Path | None,
+    Help("languages and base models of your own, over those of the package, of "
+         "~/.config/mirror-rt/languages.toml and of $MIRROR_RT_RECIPES", "FILE.toml"),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipes(Invocation):
+    """Show the table that 'mirror-rt tune --lang' takes base models and hyper-parameters from.
+
+    That is every language, or one with all base models for it, the default first.
+
+    Examples:
+        mirror-rt recipes
+        mirror-rt recipes fr
+        mirror-rt recipes fr --level word --json
+        mirror-rt recipes pt-BR --recipes mine.toml
+    """
+
+    lang: Annotated[str | None, Help("a language tag", "LANG", word=True)] = None
+    level: Annotated[str | None, Help(f"{', '.join(_LEVELS)} (default: all of one language)")] = (
+        None
     )
-    add_model(parser, help="a language tag", metavar="LANG", flag="--lang", required=False)
-    parser.add_argument("--level", help=f"{', '.join(_LEVELS)} (default: all of one language)")
-    add_recipes_option(parser)
-    parser.add_argument("--json", action="store_true", help="every field, as JSON")
-    parser.set_defaults(run=run)
+    recipes: RecipesFile = None
+    json: Annotated[bool, Help("every field, as JSON")] = False
 
-
-def add_recipes_option(parser: argparse._ActionsContainer) -> None:
-    """Add the option --recipes, which names a user's own table."""
-    parser.add_argument(
-        "--recipes",
-        type=Path,
-        metavar="FILE.toml",
-        help="languages and base models of your own, over those of the package, of "
-        "~/.config/mirror-rt/languages.toml and of $MIRROR_RT_RECIPES",
-    )
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    table = load_languages(arguments.recipes)
-    if arguments.lang is None:
-        rows = [
-            table.recipe(tag, level)
-            for tag in sorted(table.languages)
-            for level in ([arguments.level] if arguments.level else _LEVELS)
-        ]
-    else:
-        rows = _of_language(table, arguments.lang, arguments.level)
-    if arguments.json:
-        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2, ensure_ascii=False))
-    elif arguments.lang is None and arguments.level is None:
-        print(_languages(table))
-    else:
-        print(_details(rows))
+    def run(self) -> None:
+        """Run the command."""
+        table = load_languages(self.recipes)
+        if self.lang is None:
+            levels = [self.level] if self.level else _LEVELS
+            tags = sorted(table.languages)
+            rows = [table.recipe(tag, level) for tag in tags for level in levels]
+        else:
+            rows = _of_language(table, self.lang, self.level)
+        if self.json:
+            values = [dataclasses.asdict(row) for row in rows]
+            print(json.dumps(values, indent=2, ensure_ascii=False))
+        elif self.lang is None and self.level is None:
+            print(_languages(table))
+        else:
+            print(_details(rows))
 
 
 def _of_language(table: LanguageTable, tag: str, level: str | None) -> list[LanguageRecipe]:

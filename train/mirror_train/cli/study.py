@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import sys
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from mirror_rt.cli.common import add_hub_options, fill_table
-from mirror_rt.cli.options import add_options
-from mirror_rt.cli.parser import Subparsers, add_model, add_subparser
-from mirror_rt.cli.wording import flag_of
-from mirror_rt.errors import ConfigError, require
+from mirror_rt.cli.common import HubOptions, fill_table
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Given, Group, Help
+from mirror_rt.errors import ConfigError, Setting, require
 from mirror_rt.io.atomic import check_free
 from mirror_rt.plugins import load_plugin
 from mirror_rt.progress import describe_seconds, progress_bar
-from mirror_train.cli.training_options import given_config
 from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
+from mirror_train.experiments import study
 from mirror_train.experiments.mirror_studies import STUDIES, MirrorStudy
-from mirror_train.experiments.study import Run, Study, StudyConfig
+from mirror_train.experiments.study import Run, StudyConfig
 from mirror_train.experiments.systems.table import SYSTEMS, SystemsConfig, plan_systems
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
@@ -33,12 +32,6 @@ _SYSTEMS = "systems"
 _TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()} | {
     _SYSTEMS: "every system of the papers from one base model, on the same sets "
     "(docs/guides/systems.md)"
-}
-_SYSTEM_OPTIONS = ("seed", "max_steps", "learning_rate", "samples")
-# The options that not every study has, with their values where they are not given.
-_OF_SYSTEMS = dict.fromkeys(["systems", *_SYSTEM_OPTIONS]) | {"no_export": False}
-_OF_OTHERS = dict.fromkeys(["strings", "words", "pairs", "recipe", "seeds", "pooling"]) | {
-    "small": False
 }
 
 # The files below --data for each level: strings to tune on, pairs to evaluate on.
@@ -51,173 +44,182 @@ _SMALL_TOP, _SMALL_SEEDS = 1000, 2
 _WORDS = 100_000  # number of words that --words takes; the data-size study goes up to it
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "study",
-        description="Tune and evaluate the setups of an analysis of the Mirror-BERT paper, with "
-        "several\nseeds, and compare them: NAME.md, NAME.json and NAME.png in the output folder.\n"
-        "Every run is kept there: the same command goes on after an interruption.\n\n"
-        "studies:\n" + _listed(_TITLES),
-        examples="""
-mirror-rt study ablation --data data --out study
-mirror-rt study drophead --data data --out study --top 2000 --seeds 5
-mirror-rt study data-size --words en --pairs multisimlex/en.tsv --out study
-mirror-rt study pooling --recipe word --strings words.txt --pairs pairs.tsv --out study --small
-mirror-rt study systems --data data --out study
-mirror-rt study systems --data data --systems mirror,simcse,flow --top 2000 --out study
-""",
-    )
-    parser.add_argument("name", metavar="NAME", choices=list(_TITLES), help="one of those above")
-    add_model(
-        parser,
-        help="base model: folder or hub name (default: all-MiniLM-L6-v2)",
-        metavar="MODEL",
-        required=False,
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="STUDY", help="folder to write")
-    _add_data_options(parser)
-    _add_run_options(parser)
-    _add_systems_options(parser)
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    """What to tune on, and what to evaluate on."""
+
+    data: Annotated[
+        Path | None,
+        Help("folder with words/LANG.txt and multisimlex/LANG.tsv, or for sentences "
+             "sentences/LANG.txt and sts/stsb-LANG-test.tsv", "DIR"),
+    ] = None  # fmt: skip
+    lang: Annotated[str, Help("LANG in those names")] = "en"
+    strings: Annotated[Path | None, Help("tune on these lines instead")] = None
+    words: Annotated[
+        str | None,
+        Help("tune on the most frequent words of a language instead (for all but data-size, 10000 "
+             "unless --top says otherwise)", "LANG"),
+    ] = None  # fmt: skip
+    pairs: Annotated[
+        Path | None,
+        Help("evaluate on these instead: a header, two text columns and score", "FILE.tsv"),
+    ] = None
+    top: Annotated[int | None, Help("tune on the first N strings alone")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Setups:
+    """How the studies of setups run."""
+
+    recipe: Annotated[
+        str | None,
+        Help("what the study changes (default: that of the paper's table, word or sentence)",
+             "NAME|FILE.toml"),
+    ] = None  # fmt: skip
+    small: Annotated[
+        bool,
+        Help(f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given"),
+    ] = False
+    config: Annotated[Given[StudyConfig], Group(only=("pooling", "seeds", "precision", "device"))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Systems:
+    """The options that only the study of systems has."""
+
+    systems: Annotated[
+        str | None, Help("these alone (default: all that --data is enough for)", "NAME,...")
+    ] = None
+    config: Annotated[
+        Given[SystemsConfig], Group(only=("seed", "max_steps", "learning_rate", "samples"))
+    ]
+    no_export: Annotated[bool, Help("evaluate with PyTorch, not through bundles")] = False
 
 
 def _listed(titles: dict[str, str]) -> str:
     return "\n".join(f"  {line}" for line in fill_table(list(titles.items())).splitlines())
 
 
-def _add_data_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("data")
-    group.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="folder with words/LANG.txt and multisimlex/LANG.tsv, or for sentences "
-        "sentences/LANG.txt and sts/stsb-LANG-test.tsv",
-    )
-    group.add_argument("--lang", default="en", help="LANG in those names (default en)")
-    source = group.add_mutually_exclusive_group()
-    source.add_argument("--strings", type=Path, metavar="FILE", help="tune on these lines instead")
-    source.add_argument(
-        "--words",
-        metavar="LANG",
-        help="tune on the most frequent words of a language instead (for all but data-size, "
-        "10000 unless --top says otherwise)",
-    )
-    group.add_argument(
-        "--pairs",
-        type=Path,
-        metavar="FILE.tsv",
-        help="evaluate on these instead: a header, two text columns and score",
-    )
-    group.add_argument("--top", type=int, metavar="N", help="tune on the first N strings alone")
+_OF_SYSTEMS = Group(
+    "systems",
+    "only with 'systems'. It takes --data, --lang, --top and the model's options.\n"
+    + _listed({name: f"{one.title} ({one.source})" for name, one in SYSTEMS.items()}),
+)
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("run")
-    add_hub_options(parser)
-    group.add_argument(
-        "--recipe",
-        metavar="NAME|FILE.toml",
-        help="what the study changes (default: that of the paper's table, word or sentence)",
-    )
-    group.add_argument(
-        "--small",
-        action="store_true",
-        help=f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given",
-    )
-    add_options(group, StudyConfig, only=("pooling", "seeds", "precision", "device"))
+@dataclass(frozen=True, kw_only=True)
+class Study(Invocation):
+    """Tune and evaluate the setups of an analysis of the Mirror-BERT paper, and compare them.
 
+    Each is tuned with several seeds; NAME.md, NAME.json and NAME.png come into the output folder.
+    Every run is kept there: the same command goes on after an interruption.
 
-def _add_systems_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "systems",
-        "only with 'systems'. It takes --data, --lang, --top and the model's options.\n"
-        + _listed({name: f"{one.title} ({one.source})" for name, one in SYSTEMS.items()}),
-    )
-    group.add_argument(
-        "--systems", metavar="NAME,...", help="these alone (default: all that --data is enough for)"
-    )
-    add_options(group, SystemsConfig, only=_SYSTEM_OPTIONS)
-    group.add_argument(
-        "--no-export", action="store_true", help="evaluate with PyTorch, not through bundles"
-    )
+    Examples:
+        mirror-rt study ablation --data data --out study
+        mirror-rt study drophead --data data --out study --top 2000 --seeds 5
+        mirror-rt study data-size --words en --pairs multisimlex/en.tsv --out study
+        mirror-rt study pooling --recipe word --strings words.txt --pairs pairs.tsv --out study
+        mirror-rt study systems --data data --out study
+        mirror-rt study systems --data data --systems mirror,simcse,flow --top 2000 --out study
+    """
 
+    name: Annotated[
+        Literal[tuple(_TITLES)],  # type: ignore[valid-type]
+        Help("one of those above", "NAME", word=True, flag=None),
+    ]
+    model: Annotated[
+        str | None,
+        Help("base model: folder or hub name (default: all-MiniLM-L6-v2)", "MODEL", word=True),
+    ] = None
+    out: Annotated[Path, Help("folder to write", "STUDY")]
+    hub: HubOptions
+    data: Annotated[_Data, Group("data")]
+    setups: Annotated[_Setups, Group("run")]
+    systems: Annotated[_Systems, _OF_SYSTEMS]
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return 1 where a row failed."""
-    own = arguments.name == _SYSTEMS
-    for name, default in (_OF_OTHERS if own else _OF_SYSTEMS).items():
-        if getattr(arguments, name) != default:
-            raise ConfigError(f"{flag_of(name)} does not go with the study {arguments.name!r}")
-    study, config, open_model = (_systems if own else _setups)(arguments)
-    return run_and_report(study, config, open_model)
+    @classmethod
+    def listed(cls) -> str:
+        """Return the studies with their titles."""
+        return f"studies:\n{_listed(_TITLES)}"
 
+    def run(self) -> int:
+        """Run the command; return 1 where a row failed."""
+        self._check()
+        planned = self._systems() if self.name == _SYSTEMS else self._setups()
+        return run_and_report(*planned)
 
-def _setups(arguments: argparse.Namespace) -> tuple[Study, StudyConfig, Opener | None]:
-    study = STUDIES[arguments.name]
-    recipe = load_recipe(arguments.recipe or study.level)
-    if arguments.small and arguments.seeds is None:
-        arguments.seeds = _SMALL_SEEDS
-    config = given_config(arguments, StudyConfig, samples=0)  # the intervals are over the seeds
-    data = _strings(arguments, study, recipe)
-    pairs = arguments.pairs or _in_data(arguments, recipe, 1, "--pairs FILE.tsv")
-    print(
-        f"{study.name}: {study.title} (Mirror-BERT, {study.source}); recipe {recipe.level}, "
-        f"{len(data):,} strings, {pairs}"
-    )
-    return study.plan(recipe, data, pairs, config), config, None
+    def _check(self) -> None:
+        """Refuse options that do not belong to the study that was named."""
+        data, setups, systems = self.data, self.setups, self.systems
+        if data.strings is not None and data.words is not None:
+            raise ConfigError("pass one of --strings FILE and --words LANG")
+        of_setups = {name: getattr(data, name) for name in ("strings", "words", "pairs")}
+        of_setups |= {"recipe": setups.recipe, "small": setups.small or None}
+        of_setups |= {name: setups.config.values().get(name) for name in ("seeds", "pooling")}
+        of_systems = systems.config.values() | {"systems": systems.systems}
+        of_systems |= {"no_export": systems.no_export or None}
+        for name, value in (of_setups if self.name == _SYSTEMS else of_systems).items():
+            if value is not None:
+                raise ConfigError(Setting(name), f" does not go with the study {self.name!r}")
 
-
-def _systems(arguments: argparse.Namespace) -> tuple[Study, StudyConfig, Opener | None]:
-    if arguments.data is None:
-        raise ConfigError(
-            "study systems needs --data DIR: docs/guides/systems.md says what is in it"
+    def _setups(self) -> tuple[study.Study, StudyConfig, None]:
+        plan = STUDIES[self.name]
+        recipe = load_recipe(self.setups.recipe or plan.level)
+        seeds = {"seeds": _SMALL_SEEDS} if self.setups.small else {}
+        # The intervals are over the seeds.
+        config = self.setups.config.make(samples=0, **seeds | self.setups.config.values())
+        data = self._strings(plan, recipe)
+        pairs = self.data.pairs or self._in_data(recipe, 1, "--pairs FILE.tsv")
+        print(
+            f"{plan.name}: {plan.title} (Mirror-BERT, {plan.source}); recipe {recipe.level}, "
+            f"{len(data):,} strings, {pairs}"
         )
-    systems = None if arguments.systems is None else arguments.systems.split(",")
-    config = given_config(
-        arguments,
-        SystemsConfig,
-        systems=systems,
-        language=arguments.lang,
-        export=not arguments.no_export,
-    )
-    open_model = None
-    if config.export:
-        purpose = "mirror-rt study systems"
-        open_model = load_plugin("mirror_train.openers", "bundle", purpose=purpose)(config)
-    return plan_systems(config), config, open_model
+        return plan.plan(recipe, data, pairs, config), config, None
 
-
-def _strings(arguments: argparse.Namespace, study: MirrorStudy, recipe: Recipe) -> TrainingData:
-    top = arguments.top
-    if top is None and arguments.small:
-        top = _SMALL_TOP
-    if top is not None and top < 1:
-        raise ConfigError(f"--top must be at least 1, got {top}")
-    if arguments.words is not None:
-        most = _WORDS if study.name == "data-size" else 10_000
-        return word_list(arguments.words, top=most if top is None else top)
-    path = arguments.strings or _in_data(arguments, recipe, 0, "--strings FILE")
-    data = load_training_data(path, data_format="text", language=arguments.lang)
-    strings = data.first[:top]
-    return dataclasses.replace(data, first=strings, second=strings)
-
-
-def _in_data(arguments: argparse.Namespace, recipe: Recipe, which: int, instead: str) -> Path:
-    if arguments.data is None:
-        raise ConfigError(f"nothing to use: pass --data DIR, or {instead}")
-    path: Path = arguments.data / _FILES[recipe.level][which].format(arguments.lang)
-    if not path.is_file():
-        raise ConfigError(
-            f"{path} does not exist, and the recipe of level {recipe.level!r} needs it: pass "
-            f"{instead}, or another --data, --lang or --recipe"
+    def _systems(self) -> tuple[study.Study, StudyConfig, Opener | None]:
+        if self.data.data is None:
+            raise ConfigError(
+                "study systems needs --data DIR: docs/guides/systems.md says what is in it"
+            )
+        own = self.systems
+        config = own.config.make(
+            systems=None if own.systems is None else own.systems.split(","),
+            language=self.data.lang,
+            export=not own.no_export,
         )
-    return path
+        open_model = None
+        if config.export:
+            purpose = "mirror-rt study systems"
+            open_model = load_plugin("mirror_train.openers", "bundle", purpose=purpose)(config)
+        return plan_systems(config), config, open_model
+
+    def _strings(self, plan: MirrorStudy, recipe: Recipe) -> TrainingData:
+        top = self.data.top
+        if top is None and self.setups.small:
+            top = _SMALL_TOP
+        if top is not None and top < 1:
+            raise ConfigError(field="top", expected="at least 1", value=top)
+        if self.data.words is not None:
+            most = _WORDS if plan.name == "data-size" else 10_000
+            return word_list(self.data.words, top=most if top is None else top)
+        path = self.data.strings or self._in_data(recipe, 0, "--strings FILE")
+        data = load_training_data(path, data_format="text", language=self.data.lang)
+        strings = data.first[:top]
+        return dataclasses.replace(data, first=strings, second=strings)
+
+    def _in_data(self, recipe: Recipe, which: int, instead: str) -> Path:
+        if self.data.data is None:
+            raise ConfigError(f"nothing to use: pass --data DIR, or {instead}")
+        path = self.data.data / _FILES[recipe.level][which].format(self.data.lang)
+        if not path.is_file():
+            raise ConfigError(
+                f"{path} does not exist, and the recipe of level {recipe.level!r} needs it: pass "
+                f"{instead}, or another --data, --lang or --recipe"
+            )
+        return path
 
 
-def run_and_report(study: Study, config: StudyConfig, open_model: Opener | None = None) -> int:
+def run_and_report(plan: study.Study, config: StudyConfig, open_model: Opener | None = None) -> int:
     """Run a study with a line for each run, and write its report; return 1 where a row failed."""
     for module in ("matplotlib", "scipy"):
         require(module, extra="study", purpose="mirror-rt study")
@@ -225,10 +227,10 @@ def run_and_report(study: Study, config: StudyConfig, open_model: Opener | None 
     from mirror_train.experiments.runner import run_study
 
     check_free(config.out / "runs" / "row", overwrite=True)  # --out may be a file
-    for name, reason in study.left_out.items():
+    for name, reason in plan.left_out.items():
         print(f"left out, {name}: {reason}")
     # On a terminal somebody sees that it runs; a log needs lines between those of the runs.
-    in_a_log, desc = not sys.stderr.isatty(), f"study {study.name}"
+    in_a_log, desc = not sys.stderr.isatty(), f"study {plan.name}"
     with closing(progress_bar(None, in_a_log, unit="finished run", desc=desc)) as bar:
 
         def show(run: Run, done: int, total: int, left: float) -> None:
@@ -236,12 +238,12 @@ def run_and_report(study: Study, config: StudyConfig, open_model: Opener | None 
             print(_line(run, done, total, left), flush=True)
 
         try:
-            runs = run_study(study, config, open_model=open_model, on_run=show)
+            runs = run_study(plan, config, open_model=open_model, on_run=show)
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(
                 f"interrupted; the same command goes on with what {config.out} holds"
             ) from error
-    report = Report(study, config, runs)
+    report = Report(plan, config, runs)
     files = report.write()
     print(f"\n{report.table()}")
     print(", ".join(map(str, files)))

@@ -2,67 +2,103 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from mirror_rt.cli.common import add_hub_options, progress
-from mirror_rt.cli.options import add_options, build, from_arguments
-from mirror_rt.cli.parser import add_model
+from mirror_rt.cli.common import HubOptions
+from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.parsing.options import Group, Help
+from mirror_rt.cli.parsing.parser import UsageError
+from mirror_rt.errors import ConfigError
+from mirror_train.compute.launch import is_first_process
+from mirror_train.data.strings import DataFormat, load_training_data, word_list
+from mirror_train.data.training_data import TrainingData
 from mirror_train.model.model_folder import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from mirror_train.training.output_folder import TuneReport
 
-
-# The fields of a run that have no option in its group: `add_base_options` has one, or none has.
-_ELSEWHERE = ("out", "model", "revision", "offline", "trust_remote_code", "show_progress_bar")
-
-
-def given_config(arguments: argparse.Namespace, config: type, **changes: Any) -> Any:
-    """Make a configuration from the options that were given, with some fields changed."""
-    if "quiet" in arguments:  # otherwise, like a study, the command says itself how far it is
-        changes["show_progress_bar"] = progress(arguments)
-    return build(config, from_arguments(arguments), **changes)
-
-
-def add_base_options(
-    parser: argparse.ArgumentParser, *, what: str = "base model", note: str = ""
-) -> None:
-    """Add --out, --model and the options that say how the model is loaded.
-
-    The help calls the model `what`, and has `note` at the end of its text on --model.
-    """
-    add_model(
-        parser,
-        help=f"{what}: folder or hub name (default: {DEFAULT_MODEL.partition('/')[2]}, fetched "
-        f"once, checked and cached{note})",
-        metavar="MODEL",
-        required=False,
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write")
-    add_hub_options(parser)
-    parser.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help=f"run the Python code that comes with the {what}, if it needs any: read it first",
-    )
+TOP = 10_000
+MODEL = (
+    f"folder or hub name (default: {DEFAULT_MODEL.partition('/')[2]}, fetched once, checked and "
+    "cached"
+)
+# The fields of a run that `Training` has options for, or that have none.
+RUN = Group(
+    "run",
+    leave_out=("out", "model", "revision", "offline", "trust_remote_code", "show_progress_bar"),
+)
 
 
-def add_run_options(parser: argparse.ArgumentParser, config: type) -> None:
-    """Add the group of options that say how a command runs, for the fields of its configuration."""
-    group = parser.add_argument_group("run")
-    add_options(group, config, leave_out=_ELSEWHERE)
-    group.add_argument("--quiet", action="store_true", help="show no progress")
-    parser.set_defaults(kept=_kept)
+@dataclass(frozen=True, kw_only=True)
+class Training(Invocation):
+    """The options that every command has which trains a model."""
+
+    model: Annotated[str | None, Help(f"base model: {MODEL})", "MODEL", word=True)] = None
+    out: Annotated[Path, Help("folder to write", "DIR")]
+    hub: HubOptions
+    trust_remote_code: Annotated[
+        bool,
+        Help("run the Python code that comes with the model, if it needs any: read it first"),
+    ] = False
+    quiet: Annotated[bool, Help("show no progress")] = False
+
+    def kept(self) -> str:
+        """Say what an interrupted run has left, if the run itself has not said so."""
+        checkpoints = self.out.parent / f"{self.out.name}.checkpoints"
+        if checkpoints.is_dir():
+            return f"{checkpoints} holds a checkpoint, continue with --resume"
+        return "nothing was saved yet, start the same command again"
 
 
-def _kept(arguments: argparse.Namespace) -> str:
-    """Say what an interrupted run has left, if the run itself has not said so."""
-    checkpoints = arguments.out.parent / f"{arguments.out.name}.checkpoints"
-    if checkpoints.is_dir():
-        return f"{checkpoints} holds a checkpoint, continue with --resume"
-    return "nothing was saved yet, start the same command again"
+@dataclass(frozen=True, kw_only=True)
+class StringOptions:
+    """Which strings to tune on."""
+
+    data: Annotated[
+        Path | None,
+        Help("UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV; or what "
+             "--data-format says"),
+    ] = None  # fmt: skip
+    words: Annotated[str | None, Help("the most frequent words of a language", "LANG")] = None
+    top: Annotated[int | None, Help(f"with --words: how many (default {TOP})", "TOP")] = None
+    data_format: Annotated[
+        DataFormat | None,
+        Help("form of --data (default auto: text or pairs, by name and content). triplets: a table "
+             "with columns anchor, positive, negative; nli: SNLI or MultiNLI, JSONL or TSV, made "
+             "into triplets; synonyms: concept id TAB name"),
+    ] = None  # fmt: skip
+    lang: Annotated[
+        tuple[str, ...],
+        Help("with a file as --data or --thesaurus: its language; otherwise tune for each of these "
+             "languages, into OUT/TAG (see below)", "TAG[,TAG]"),
+    ] = ()  # fmt: skip
+
+    @property
+    def language(self) -> str | None:
+        """Return what --lang says, joined by commas where it was given again."""
+        return ",".join(self.lang) if self.lang else None
+
+    def read(self) -> TrainingData:
+        """Read the strings of --data or --words, and print how many there are."""
+        if self.data is None and self.words is not None:
+            if self.data_format or self.lang:
+                raise ConfigError("--data-format and --lang go with --data, not with --words LANG")
+            return word_list(self.words, top=TOP if self.top is None else self.top)
+        if self.data is None or self.words is not None:
+            raise UsageError("pass one of --data FILE and --words LANG")
+        if self.top is not None:
+            raise ConfigError("--top goes with --words, not with --data")
+        data = load_training_data(
+            self.data, data_format=self.data_format or "auto", language=self.language
+        )
+        if is_first_process():
+            print(
+                f"{self.data}: {len(data)} strings ({data.blank} blank and {data.duplicates} "
+                "repeated lines dropped)"
+            )
+        return data
 
 
 def print_result(report: TuneReport, more: str = "") -> None:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
 
-from mirror_rt.adapters.ray_cluster import ClusterOptions
-from mirror_rt.cli.options import add_options, build, from_arguments, given_values
-from mirror_rt.cli.parser import Subparsers, add_subparser
+from mirror_rt.cli.parsing.options import Given, Group, Help
+from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
-from mirror_train.cli.default_recipe import default_recipe
-from mirror_train.cli.recipes import add_recipes_option
-from mirror_train.cli.training_options import (
-    add_base_options,
-    add_run_options,
-    given_config,
-    print_result,
+from mirror_train.cli.training_options import MODEL, RUN, StringOptions, Training, print_result
+from mirror_train.cli.tune_joint import JOINT_BASE, JointRun, joint_run
+from mirror_train.cli.tune_languages import (
+    LanguageOptions,
+    first_strings,
+    run_languages,
+    with_base,
 )
-from mirror_train.cli.tune_joint import JOINT_BASE, SHARE_TEMPERATURE, JointRun, joint_run
-from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
 from mirror_train.compute.launch import is_first_process
-from mirror_train.data.strings import DataFormat, load_training_data, word_list
+from mirror_train.data.scripts import UNSPACED, letters_by_script
 from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
@@ -35,189 +32,190 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mirror_train")
 
-_TOP = 10_000
 _INSTALLED = ""  # --thesaurus without a value
-_NO_OVERRIDES = ("pooling",)  # of the recipe; --pooling is an option of the run
+_MOST_WORDS = 5  # of a phrase; what is longer is a sentence
+_LETTERS = 2  # of a word in scripts without spaces, about
+_SAMPLE = 1000
 
 
-def add_parser(commands: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = add_subparser(
-        commands,
-        "tune",
-        description="Tune a masked language model on raw strings, without labels, by Mirror-BERT.\n"
-        "Writes an ordinary Hugging Face folder plus mirror.json; one for each language of\n"
-        "--lang en,fr.",
-        examples="""
-mirror-rt tune --words en --out tuned
-mirror-rt tune bert-base-uncased --data lines.txt --out tuned
-mirror-rt tune --thesaurus en --out tuned
-mirror-rt tune --words en --out tuned --checkpoint-every 20
-mirror-rt tune --words en --out tuned --resume
-mirror-rt tune --words en --out tuned --loss-batch 2000
-mirror-rt tune --recipe simcse --data lines.txt --out tuned
-mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
-mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
-mirror-rt tune --lang en,fr,ru --out TUNED
-mirror-rt tune --lang en,fr,ru --engine ray --worker-cpus 4 --out /shared/TUNED
-mirror-rt tune --thesaurus --lang en,fr,ru --out TUNED
-mirror-rt tune --lang en,fr,ru --joint --dictionary en-fr.tsv --out tuned
-mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
-torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
-""",
-    )
-    parser.add_argument(
-        "--recipe",
-        metavar="NAME|FILE.toml",
-        help=f"{', '.join(recipe_names())}, which docs/guides/tuning.md and docs/guides/systems.md "
-        "describe; or a TOML file (default: word for words and phrases, sentence for sentences)",
-    )
-    add_base_options(
-        parser, note="; with --words or --lang: that of each language, see 'mirror-rt recipes'"
-    )
-    add_data_options(parser)
-    _add_thesaurus_option(parser)
-    _add_language_options(parser)
-    add_run_options(parser, TuneConfig)
-    overrides = parser.add_argument_group("overrides of the recipe")
-    add_options(overrides, Recipe, leave_out=_NO_OVERRIDES, overrides=True)
-    parser.set_defaults(run=run, wrong_usage=parser.error)
+@dataclass(frozen=True, kw_only=True)
+class _Synonyms:
+    """Synonyms in place of strings."""
+
+    thesaurus: Annotated[
+        str | None,
+        Help("the thesaurus that is installed for a language, or a MyThes file (.dat), the folder "
+             "of WordNet's files, a TSV of synonyms; without a value, what is installed for each "
+             f"language of --lang; --top frequent words (default {FREQUENT})", "LANG|FILE",
+             empty=_INSTALLED),
+    ] = None  # fmt: skip
 
 
-class _Joined(argparse.Action):
-    """Joins by commas what an option is given several times."""
+@dataclass(frozen=True, kw_only=True)
+class Tune(Training):
+    """Tune a masked language model on raw strings, without labels, by Mirror-BERT.
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any
+    Writes an ordinary Hugging Face folder plus mirror.json; one for each language of --lang en,fr.
+
+    Examples:
+        mirror-rt tune --words en --out tuned
+        mirror-rt tune bert-base-uncased --data lines.txt --out tuned
+        mirror-rt tune --thesaurus en --out tuned
+        mirror-rt tune --words en --out tuned --checkpoint-every 20
+        mirror-rt tune --words en --out tuned --resume
+        mirror-rt tune --words en --out tuned --loss-batch 2000
+        mirror-rt tune --recipe simcse --data lines.txt --out tuned
+        mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
+        mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
+        mirror-rt tune --lang en,fr,ru --out TUNED
+        mirror-rt tune --lang en,fr,ru --engine ray --worker-cpus 4 --out /shared/TUNED
+        mirror-rt tune --thesaurus --lang en,fr,ru --out TUNED
+        mirror-rt tune --lang en,fr,ru --joint --dictionary en-fr.tsv --out tuned
+        mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
+        torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
+    """
+
+    recipe: Annotated[
+        str | None,
+        Help(f"{', '.join(recipe_names())}, which docs/guides/tuning.md and docs/guides/systems.md "
+             "describe; or a TOML file (default: word for words and phrases, sentence for "
+             "sentences)", "NAME|FILE.toml"),
+    ] = None  # fmt: skip
+    model: Annotated[
+        str | None,
+        Help(f"base model: {MODEL}; with --words or --lang: that of each language, see 'mirror-rt "
+             "recipes')", "MODEL", word=True),
+    ] = None  # fmt: skip
+    strings: Annotated[StringOptions, Group("strings")]
+    synonyms: Annotated[
+        _Synonyms,
+        Group(
+            "synonyms",
+            "Instead of strings: words that list each other in a thesaurus, so that words of one\n"
+            "meaning come together. At most two pairs of a word are taken, and only of frequent "
+            "words.",
+        ),
+    ]
+    languages: Annotated[
+        LanguageOptions,
+        Group(
+            "many languages",
+            "With --lang alone, each language is tuned on its most frequent words, or on TAG.txt "
+            "in\nthe folder --words. A folder as --data has multisimlex/TAG.tsv, "
+            "sts/stsb-TAG-test.tsv or\nTAG.tsv to score before and after. --resume keeps what is "
+            "finished.",
+        ),
+    ]
+    config: Annotated[Given[TuneConfig], RUN]
+    # --pooling is an option of the run.
+    changes: Annotated[
+        Given[Recipe], Group("overrides of the recipe", leave_out=("pooling",), overrides=True)
+    ]
+
+    def run(self) -> None:
+        """Run the command, in the way that its options ask for."""
+        languages, data = self.languages, self.strings.data
+        file = self.synonyms.thesaurus or (data is not None and not data.is_dir())
+        if languages.joint:
+            self._tune_joint()
+        elif languages.dictionary or languages.installed:
+            raise ConfigError("--dictionary and --installed go with --joint")
+        elif self.strings.lang and not file:
+            name = self._recipe_for(None if self.recipe else first_strings(self))
+            run_languages(self, name, self._config(name), self.changes.values())
+        else:
+            self._tune_one()
+
+    def _tune_one(self) -> None:
+        self._check_one_language()
+        data = None if self.recipe else self._strings()
+        config = self._config(self._recipe_for(data))
+        self._tune(data or self._strings(), config, self.model)
+
+    def _tune_joint(self) -> None:
+        self._check_no_engine()
+        config = self._config(
+            self.recipe or self._say("joint", "for one encoder of many languages")
+        )
+        joint = joint_run(self, seed=config.seed)
+        self._tune(joint.data, config, self.model or JOINT_BASE, joint)
+
+    def _config(self, recipe: str) -> TuneConfig:
+        changed = load_recipe(recipe).replace(**self.changes.values())
+        return self.config.make(recipe=changed, show_progress_bar=not self.quiet)
+
+    def _tune(
+        self,
+        data: TrainingData,
+        config: TuneConfig,
+        model: str | None,
+        joint: JointRun | None = None,
     ) -> None:
-        before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+        from mirror_train.training.tune import tune
 
+        config = with_base(config, model, data.language)
+        if model is None and data.language is not None and is_first_process():
+            print(f"base model {config.model}, for {data.language} (--model names another)")
+        report = tune(data, config, on_base=partial(_look_at, data, config, joint))
+        if not is_first_process():
+            return
+        if joint is not None:
+            joint.print_result(config, as_json=self.languages.json)
+        if not self.languages.json:
+            print_result(report)
 
-def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `training_data` reads."""
-    group = parser.add_argument_group("strings")
-    group.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE",
-        help="UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV; or what "
-        "--data-format says",
-    )
-    group.add_argument("--words", metavar="LANG", help="the most frequent words of a language")
-    group.add_argument("--top", type=int, help=f"with --words: how many (default {_TOP})")
-    group.add_argument(
-        "--data-format",
-        choices=get_args(DataFormat),
-        help="form of --data (default auto: text or pairs, by name and content). triplets: a table "
-        "with columns anchor, positive, negative; nli: SNLI or MultiNLI, JSONL or TSV, made into "
-        "triplets; synonyms: concept id TAB name",
-    )
-    group.add_argument(
-        "--lang",
-        action=_Joined,
-        metavar="TAG[,TAG]",
-        help="with a file as --data or --thesaurus: its language; otherwise tune for each of "
-        "these languages, into OUT/TAG (see below)",
-    )
+    def _recipe_for(self, data: TrainingData | None) -> str:
+        """Return the recipe that is named, or else the one for the strings."""
+        if self.recipe is not None:
+            return self.recipe
+        if self.synonyms.thesaurus is not None:
+            return self._say("synonyms", "for the synonyms of a thesaurus")
+        if data is None:
+            return self._say("word", "for words")
+        return self._say(*default_recipe(data, self.strings.data_format))
 
+    def _say(self, recipe: str, reason: str) -> str:
+        if is_first_process() and not self.languages.json:
+            print(f"recipe {recipe}, {reason} (--recipe names another)")
+        return recipe
 
-def _add_thesaurus_option(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "synonyms",
-        "Instead of strings: words that list each other in a thesaurus, so that words of one\n"
-        "meaning come together. At most two pairs of a word are taken, and only of frequent words.",
-    )
-    group.add_argument(
-        "--thesaurus",
-        nargs="?",
-        const=_INSTALLED,
-        metavar="LANG|FILE",
-        help="the thesaurus that is installed for a language, or a MyThes file (.dat), the folder "
-        "of WordNet's files, a TSV of synonyms; without a value, what is installed for each "
-        f"language of --lang; --top frequent words (default {FREQUENT})",
-    )
+    def _check_no_engine(self) -> None:
+        if self.languages.engine:
+            raise ConfigError("--engine goes with --lang alone: its languages are the tasks")
 
+    def _check_one_language(self) -> None:
+        self._check_no_engine()
+        thesaurus, lang = self.synonyms.thesaurus, self.strings.language
+        given = [self.strings.data, self.strings.words, thesaurus]
+        if len(given) - given.count(None) != 1:
+            raise UsageError(
+                "pass one of --data FILE, --words LANG and --thesaurus LANG, or --lang TAG,... "
+                "alone"
+            )
+        if thesaurus == _INSTALLED:
+            raise ConfigError(
+                "--thesaurus names no language: pass --thesaurus LANG, or --lang TAG,..."
+            )
+        if lang is not None and "," in lang:
+            raise ConfigError(
+                f"--lang {lang}: the file {self.strings.data or thesaurus} has one language "
+                "(--thesaurus without a value takes what is installed for each)"
+            )
+        if self.languages.json or self.languages.recipes is not None:
+            raise ConfigError("--json and --recipes go with --lang alone")
 
-def _add_language_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "many languages",
-        "With --lang alone, each language is tuned on its most frequent words, or on TAG.txt in\n"
-        "the folder --words. A folder as --data has multisimlex/TAG.tsv, sts/stsb-TAG-test.tsv or\n"
-        "TAG.tsv to score before and after. --resume keeps what is finished.",
-    )
-    add_recipes_option(group)
-    add_options(group, ClusterOptions)
-    group.add_argument("--json", action="store_true", help="the table at the end as JSON")
-    group.add_argument(
-        "--joint", action="store_true", help="one encoder for all of these languages, into OUT"
-    )
-    group.add_argument(
-        "--dictionary",
-        action="append",
-        type=Path,
-        metavar="FILE",
-        help="with --joint: word TAB translation on each line, further pairs; several may be given",
-    )
-    group.add_argument(
-        "--installed",
-        action="store_true",
-        help="with --joint: FreeDict's dictionaries that the system has as further pairs, and its "
-        "thesauri to measure with",
-    )
-    group.add_argument(
-        "--pairs",
-        type=int,
-        metavar="N",
-        help="with --joint: pairs of an epoch (default: as many as there are)",
-    )
-    group.add_argument(
-        "--share-temperature",
-        type=float,
-        default=SHARE_TEMPERATURE,
-        metavar="T",
-        help="with --joint: a language or dictionary of n pairs has a share of n^(1/T) of each "
-        "epoch (default %(default)s; 1 keeps the sizes)",
-    )
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
-    from mirror_train.training.tune import tune
-
-    cluster = build(ClusterOptions, from_arguments(arguments))
-    changes = given_values(Recipe, from_arguments(arguments), leave_out=_NO_OVERRIDES)
-    file = arguments.thesaurus or (arguments.data is not None and not arguments.data.is_dir())
-    many = arguments.lang is not None and not file
-    data, joint = None, None
-    if arguments.joint:
-        joint, many = joint_run(arguments), False
-        data, arguments.model = joint.data, arguments.model or JOINT_BASE
-    elif arguments.dictionary or arguments.installed:
-        raise ConfigError("--dictionary and --installed go with --joint")
-    elif not many:
-        _check_one_language(arguments)
-    if cluster.engine and not many:
-        raise ConfigError("--engine goes with --lang alone: its languages are the tasks")
-    if arguments.recipe is None:
-        data = data or (first_strings(arguments) if many else _strings(arguments))
-        arguments.recipe = _chosen_recipe(data, arguments)
-    recipe = load_recipe(arguments.recipe).replace(**changes)
-    config = given_config(arguments, TuneConfig, recipe=recipe)
-    if many:
-        run_languages(arguments, config, changes, cluster)
-        return
-    data = data or _strings(arguments)
-    config = with_base(config, arguments.model, data.language)
-    if arguments.model is None and data.language is not None and is_first_process():
-        print(f"base model {config.model}, for {data.language} (--model names another)")
-    report = tune(data, config, on_base=partial(_look_at, data, config, joint))
-    if not is_first_process():
-        return
-    if joint is not None:
-        joint.print_result(config, as_json=arguments.json)
-    if not arguments.json:
-        print_result(report)
+    def _strings(self) -> TrainingData:
+        strings, thesaurus = self.strings, self.synonyms.thesaurus
+        if thesaurus is None:
+            return strings.read()
+        if strings.data_format:
+            raise ConfigError("--data-format goes with --data, not with --thesaurus")
+        top = FREQUENT if strings.top is None else strings.top
+        data = load_thesaurus(thesaurus, language=strings.language, top=top)
+        if is_first_process():
+            licence = (data.origin or {})["license"]
+            print(f"{data.source}: {len(data)} pairs of synonyms (licence: {licence})")
+        return data
 
 
 def _look_at(
@@ -231,69 +229,18 @@ def _look_at(
         joint.measure_base(base, config)
 
 
-def _chosen_recipe(data: TrainingData | None, arguments: argparse.Namespace) -> str:
-    """Return the recipe for the strings, and say which it is and why."""
-    name, reason = ("word", "for words")
-    if arguments.joint:
-        name, reason = ("joint", "for one encoder of many languages")
-    elif arguments.thesaurus is not None:
-        name, reason = ("synonyms", "for the synonyms of a thesaurus")
-    elif data is not None:
-        name, reason = default_recipe(data, arguments.data_format)
-    if is_first_process() and not arguments.json:
-        print(f"recipe {name}, {reason} (--recipe names another)")
-    return name
-
-
-def _check_one_language(arguments: argparse.Namespace) -> None:
-    given = [arguments.data, arguments.words, arguments.thesaurus]
-    if len(given) - given.count(None) != 1:
-        arguments.wrong_usage(
-            "pass one of --data FILE, --words LANG and --thesaurus LANG, or --lang TAG,... alone"
-        )
-    if arguments.thesaurus == _INSTALLED:
-        raise ConfigError("--thesaurus names no language: pass --thesaurus LANG, or --lang TAG,...")
-    if arguments.lang is not None and "," in arguments.lang:
-        file = arguments.data or arguments.thesaurus
-        raise ConfigError(
-            f"--lang {arguments.lang}: the file {file} has one language (--thesaurus without a "
-            "value takes what is installed for each)"
-        )
-    if arguments.json or arguments.recipes is not None:
-        raise ConfigError("--json and --recipes go with --lang alone")
-
-
-def training_data(arguments: argparse.Namespace) -> TrainingData:
-    """Read the strings that the options name, and print how many there are."""
-    if (arguments.data is None) == (arguments.words is None):
-        arguments.wrong_usage("pass one of --data FILE and --words LANG")
-    if arguments.words is not None:
-        if arguments.data_format or arguments.lang:
-            raise ConfigError("--data-format and --lang go with --data, not with --words LANG")
-        return word_list(arguments.words, top=_TOP if arguments.top is None else arguments.top)
-    if arguments.top is not None:
-        raise ConfigError("--top goes with --words, not with --data")
-    data = load_training_data(
-        arguments.data,
-        data_format=arguments.data_format or "auto",
-        language=arguments.lang,
-    )
-    if is_first_process():
-        print(
-            f"{arguments.data}: {len(data)} strings ({data.blank} blank and {data.duplicates} "
-            "repeated lines dropped)"
-        )
-    return data
-
-
-def _strings(arguments: argparse.Namespace) -> TrainingData:
-    if arguments.thesaurus is None:
-        return training_data(arguments)
-    if arguments.data_format:
-        raise ConfigError("--data-format goes with --data, not with --thesaurus")
-    top = FREQUENT if arguments.top is None else arguments.top
-    data = load_thesaurus(arguments.thesaurus, language=arguments.lang, top=top)
-    if is_first_process():
-        licence = (data.origin or {})["license"]
-        print(f"{data.source}: {len(data)} pairs of synonyms (licence: {licence})")
-    return data
+def default_recipe(data: TrainingData, data_format: str | None) -> tuple[str, str]:
+    """Return the name of the recipe for strings to tune on, and the reason for it."""
+    if data_format == "synonyms":
+        return "mirror-ms", "for concepts with several names"
+    if data.hard_negatives is not None:
+        return "simcse-nli", "for strings with negatives of their own"
+    sample = data.first[:_SAMPLE]
+    scripts = letters_by_script(sample)
+    if 2 * sum(scripts[one] for one in UNSPACED) > scripts.total():
+        size = median(len(text) / _LETTERS for text in sample)
+    else:
+        size = median(len(text.split()) for text in sample)
+    if size > _MOST_WORDS:
+        return "sentence", f"for sentences: half of the strings have {size:g} words or more"
+    return "word", f"for words and phrases: half of the strings have {size:g} or fewer words"

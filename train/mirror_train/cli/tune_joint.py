@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import read_lexicon
-from mirror_train.cli.training_options import given_config
-from mirror_train.cli.tune_languages import find_strings, language_tags
+from mirror_train.cli.training_options import TOP, StringOptions
+from mirror_train.cli.tune_languages import LanguageOptions, find_strings, language_tags
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.freedict import installed_dictionaries, read_freedict
 from mirror_train.data.installed_thesauri import find_thesaurus
@@ -24,17 +23,16 @@ from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
-from mirror_train.training.run_config import RunConfig
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import EmbeddingModel
+    from mirror_train.cli.tune import Tune
     from mirror_train.languages.joint import Entries
     from mirror_train.languages.retrieval import HeldOut
     from mirror_train.model.pretrained import Pretrained
     from mirror_train.training.run_config import TuneConfig
 
-# A model of the table that knows all of its languages, and the share of the sources by default.
-JOINT_BASE, SHARE_TEMPERATURE = "multilingual-e5-small", 2.0
+JOINT_BASE = "multilingual-e5-small"  # knows all languages of the table
 
 logger = logging.getLogger("mirror_train")
 
@@ -76,54 +74,44 @@ class JointRun:
         return [one.reciprocal_rank(model) for one in self.held]
 
 
-def joint_run(arguments: argparse.Namespace) -> JointRun:
-    """Read and join the strings of the languages, and the entries of the dictionaries.
-
-    Raises:
-        ConfigError: fewer than two languages are named, one is unknown or has no strings, or
-            options do not go together.
-        DataError: a file cannot be used.
-    """
+def joint_run(call: Tune, *, seed: int) -> JointRun:
+    """Read and join the strings of the languages, and the entries of the dictionaries."""
     from mirror_train.languages.joint import joint_data
     from mirror_train.languages.retrieval import hold_out
 
-    if arguments.lang is None or arguments.data is not None:
+    strings, languages = call.strings, call.languages
+    if strings.language is None or strings.data is not None:
         raise ConfigError("--joint goes with --lang TAG,TAG, without --data")
-    tags = language_tags(arguments.lang, load_languages(arguments.recipes))
+    tags = language_tags(strings.language, load_languages(languages.recipes))
     if len(tags) < 2:
         raise ConfigError("--joint needs two languages: --lang en,fr for example")
-    if arguments.words is not None and arguments.top is not None:
+    if strings.words is not None and strings.top is not None:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
-    sources: dict[str, TrainingData | Entries] = {tag: _words(arguments, tag) for tag in tags}
-    held, seed = [], given_config(arguments, RunConfig).seed
-    for name, entries in _dictionaries(arguments, tags).items():
+    sources: dict[str, TrainingData | Entries] = {tag: _words(strings, tag) for tag in tags}
+    held = []
+    for name, entries in _dictionaries(languages, tags).items():
         sources[name], out = hold_out(name, entries, seed=seed)
         held.append(out)
-    for name, entries in (_thesauri(tags) if arguments.installed else {}).items():
+    for name, entries in (_thesauri(tags) if languages.installed else {}).items():
         held.append(hold_out(name, entries, seed=seed)[1])
     data = joint_data(
-        sources,
-        temperature=arguments.share_temperature,
-        seed=seed,
-        pairs=arguments.pairs,
+        sources, temperature=languages.share_temperature, seed=seed, pairs=languages.pairs
     )
-    if is_first_process() and not arguments.json:
+    if is_first_process() and not languages.json:
         print(f"{len(data)} pairs: {data.source}")
     return JointRun(data, held)
 
 
-def _words(arguments: argparse.Namespace, tag: str) -> TrainingData:
-    if arguments.words is None:
-        return word_list(tag, top=10_000 if arguments.top is None else arguments.top)
-    return load_training_data(find_strings(Path(arguments.words), tag), language=tag)
+def _words(strings: StringOptions, tag: str) -> TrainingData:
+    if strings.words is None:
+        return word_list(tag, top=TOP if strings.top is None else strings.top)
+    return load_training_data(find_strings(Path(strings.words), tag), language=tag)
 
 
-def _dictionaries(arguments: argparse.Namespace, tags: list[str]) -> dict[str, Entries]:
+def _dictionaries(languages: LanguageOptions, tags: list[str]) -> dict[str, Entries]:
     """Return the entries of the dictionaries given, and with --installed of those installed."""
-    found: dict[str, Entries] = {
-        path.name: read_lexicon(path) for path in arguments.dictionary or []
-    }
-    if not arguments.installed:
+    found: dict[str, Entries] = {path.name: read_lexicon(path) for path in languages.dictionary}
+    if not languages.installed:
         return found
     readers = {}
     for name, path in installed_dictionaries(tags).items():

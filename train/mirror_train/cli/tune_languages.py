@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mirror_rt.adapters.ray_cluster import ClusterOptions
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.common import format_table
+from mirror_rt.cli.parsing.options import Help
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
+from mirror_train.cli.recipes import RecipesFile
+from mirror_train.cli.training_options import TOP
 from mirror_train.compute.launch import check_one_process
 from mirror_train.data.installed_thesauri import find_thesaurus
 from mirror_train.data.strings import (
@@ -29,6 +32,7 @@ from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, lo
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
+    from mirror_train.cli.tune import Tune
     from mirror_train.languages.language_job import LanguageJob, LanguageResult
 
 _REVISION = "--revision goes with --model: languages have base models of their own"
@@ -40,75 +44,93 @@ _PAIRS = {
 }
 
 
-def run_languages(
-    arguments: argparse.Namespace,
-    template: TuneConfig,
-    changes: dict[str, Any],
-    cluster: ClusterOptions,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LanguageOptions(ClusterOptions):
+    """How several languages are tuned: each by itself, or all as one encoder."""
+
+    recipes: RecipesFile = None
+    json: Annotated[bool, Help("the table at the end as JSON")] = False
+    joint: Annotated[bool, Help("one encoder for all of these languages, into OUT")] = False
+    dictionary: Annotated[
+        tuple[Path, ...],
+        Help("with --joint: word TAB translation on each line, further pairs"),
+    ] = ()
+    installed: Annotated[
+        bool,
+        Help("with --joint: FreeDict's dictionaries that the system has as further pairs, and its "
+             "thesauri to measure with"),
+    ] = False  # fmt: skip
+    pairs: Annotated[
+        int | None, Help("with --joint: pairs of an epoch (default: as many as there are)")
+    ] = None
+    share_temperature: Annotated[
+        float,
+        Help("with --joint: a language or dictionary of n pairs has a share of n^(1/T) of each "
+             "epoch; 1 keeps the sizes", "T"),
+    ] = 2.0  # fmt: skip
+
+
+def run_languages(call: Tune, recipe: str, template: TuneConfig, changes: dict[str, Any]) -> None:
     """Tune for the languages of the command line.
 
     They share the settings of `template`, whose recipe gives the level; `changes` are the fields of
-    the recipe that the command line sets.
-
-    Raises:
-        ConfigError: a language is unknown or has no strings, or options do not go together; raised
-            before any work.
-        ModelError: tuning failed for some languages; the others are written.
+    the recipe that the command line sets. Nothing is done where an option cannot be used; where
+    tuning fails for some languages, the others are written before the ModelError.
     """
     from mirror_train.languages.tune_languages import tune_languages
 
-    _check_options(arguments)
-    jobs = _jobs(arguments, template, changes)
-    results = tune_languages(jobs, cluster=cluster, on_result=_tell)
-    if arguments.json:
+    _check_options(call, template)
+    jobs = _jobs(call, recipe, template, changes)
+    results = tune_languages(jobs, cluster=call.languages, on_result=_tell)
+    if call.languages.json:
         print(json.dumps([dataclasses.asdict(result) for result in results], indent=2))
     else:
         print(_table(results))
     if failed := [result.language for result in results if result.status == "failed"]:
         raise ModelError(f"{len(failed)} of {len(results)} languages failed: {', '.join(failed)}")
-    if not arguments.json:
-        print(f"next: mirror-rt export --all {arguments.out} --out PACK")
+    if not call.languages.json:
+        print(f"next: mirror-rt export --all {call.out} --out PACK")
 
 
-def first_strings(arguments: argparse.Namespace) -> TrainingData | None:
+def first_strings(call: Tune) -> TrainingData | None:
     """Return the strings of the first language; None for frequent words."""
-    if arguments.words is None:
+    strings = call.strings
+    if strings.words is None:
         return None
-    tag = language_tags(arguments.lang, load_languages(arguments.recipes))[0]
-    path = _find(Path(arguments.words), ("{}.txt",), tag)
+    tag = language_tags(str(strings.language), load_languages(call.languages.recipes))[0]
+    path = _find(Path(strings.words), ("{}.txt",), tag)
     return None if path is None else load_training_data(path)
 
 
-def _check_options(arguments: argparse.Namespace) -> None:
-    if arguments.data_format:
+def _check_options(call: Tune, template: TuneConfig) -> None:
+    strings = call.strings
+    if strings.data_format:
         raise ConfigError("--data-format goes with a file as --data, not with --lang alone")
-    if arguments.revision and not arguments.model:
+    if template.revision and not call.model:
         raise ConfigError(_REVISION)
-    if arguments.thesaurus is not None and arguments.words is not None:
+    if call.synonyms.thesaurus is not None and strings.words is not None:
         raise ConfigError("--thesaurus takes the place of --words: pass one of them")
-    if arguments.top is not None and arguments.words is not None:
+    if strings.top is not None and strings.words is not None:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
-    for option, folder in (("--words", arguments.words), ("--data", arguments.data)):
+    for option, folder in (("--words", strings.words), ("--data", strings.data)):
         if folder is not None and not Path(folder).is_dir():
             raise ConfigError(f"{option} {folder}: with --lang TAG alone, a folder is expected")
     check_one_process("--lang TAG,...")
 
 
 def _jobs(
-    arguments: argparse.Namespace, template: TuneConfig, changes: dict[str, Any]
+    call: Tune, recipe: str, template: TuneConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
-    table = load_languages(arguments.recipes)
-    tags = language_tags(arguments.lang, table)
-    rows = [table.recipe(tag, template.recipe.level, base=arguments.model) for tag in tags]
-    if arguments.recipe != template.recipe.level:  # --recipe overrides the table
+    table, data = load_languages(call.languages.recipes), call.strings.data
+    tags = language_tags(str(call.strings.language), table)
+    rows = [table.recipe(tag, template.recipe.level, base=call.model) for tag in tags]
+    if recipe != template.recipe.level:  # --recipe overrides the table
         changed: dict[str, Any] = {"recipe": template.recipe, "level_pooling": None}
         rows = [dataclasses.replace(row, **changed) for row in rows]
-    words = None if arguments.words is None else Path(arguments.words)
-    jobs = [_job(row, template, changes, words, arguments, table) for row in rows]
-    if arguments.data is not None and not any(job.pairs for job in jobs):
+    jobs = [_job(row, template, changes, call, table) for row in rows]
+    if data is not None and not any(job.pairs for job in jobs):
         files = " or ".join(_PAIRS[template.recipe.level]).format(*["TAG"] * 2)
-        raise ConfigError(f"--data {arguments.data} has no scored pairs: expected {files}")
+        raise ConfigError(f"--data {data} has no scored pairs: expected {files}")
     return jobs
 
 
@@ -116,8 +138,7 @@ def _job(
     row: LanguageRecipe,
     template: TuneConfig,
     changes: dict[str, Any],
-    words: Path | None,
-    arguments: argparse.Namespace,
+    call: Tune,
     table: LanguageTable,
 ) -> LanguageJob:
     from mirror_train.languages.language_job import LanguageJob
@@ -127,12 +148,13 @@ def _job(
         recipe=row.recipe.replace(**changes),
         out=template.out / row.language,
     )
-    synonyms = arguments.thesaurus is not None
+    given, synonyms = call.strings, call.synonyms.thesaurus is not None
+    words = None if given.words is None else Path(given.words)
     strings = find_thesaurus(row.language) if synonyms else _strings(row, words)
     pairs = None
-    if arguments.data is not None:
-        pairs = _find(arguments.data, _PAIRS[row.recipe.level], row.language)
-    top = (FREQUENT if synonyms else 10_000) if arguments.top is None else arguments.top
+    if given.data is not None:
+        pairs = _find(given.data, _PAIRS[row.recipe.level], row.language)
+    top = (FREQUENT if synonyms else TOP) if given.top is None else given.top
     return LanguageJob(row.language, config, strings, top, pairs, table, synonyms)
 
 

@@ -23,11 +23,13 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name != "cpu" and name.partition(":")[0] != "cuda":
-        raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+        raise ConfigError(field="device", expected="auto, cpu, cuda or cuda:N", value=name)
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from error
+        raise ConfigError(
+            field="device", expected="auto, cpu, cuda or cuda:N", value=name
+        ) from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count() > 0:
         raise ConfigError(f"device {name!r}: there are {torch.cuda.device_count()} CUDA devices")
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -53,7 +55,7 @@ def resolve_precision(name: str, device: torch.device) -> Precision:
 
     if name not in get_args(Precision):
         raise ConfigError(
-            f"precision must be one of {', '.join(get_args(Precision))}, got {name!r}"
+            field="precision", expected=f"one of {', '.join(get_args(Precision))}", value=name
         )
     if name != "auto":
         return name  # type: ignore[return-value]

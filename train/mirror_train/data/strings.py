@@ -63,7 +63,7 @@ def word_list(language: str, *, top: int = 10_000) -> TrainingData:
         MissingDependencyError: wordfreq is not installed.
     """
     if top < 1:
-        raise ConfigError(f"top must be at least 1, got {top}")
+        raise ConfigError(field="top", expected="at least 1", value=top)
     wordfreq = require("wordfreq", extra="demo", purpose="--words")
     words = wordfreq.top_n_list(_listed(wordfreq, language), top)
     return TrainingData(

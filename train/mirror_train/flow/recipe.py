@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_train.compute.precision import Precision
 from mirror_train.recipes.recipe import (
     NotNegative,
@@ -76,10 +76,13 @@ class CfRecipe:
         check_rules(self)
         if self.joint and weight == 0:
             raise ConfigError(
-                "joint needs the regulariser: without it nothing would train the encoder"
+                Setting("joint"),
+                " needs the regulariser: without it nothing would train the encoder",
             )
         if weight and self.flow.batch_size < 2:
-            raise ConfigError("batch_size must be at least 2: InfoNCE needs negatives, got 1")
+            raise ConfigError(
+                field="batch_size", expected="at least 2: InfoNCE needs negatives", value=1
+            )
         if self.mirror.pooling == "mean-with-padding" or self.mirror.whitening:
             raise ConfigError(
                 "a flow follows neither the pooling mean-with-padding nor a whitening layer"
@@ -127,7 +130,9 @@ class CfConfig(RunConfig):
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
         if self.resume and self.recipe.joint:
-            raise ConfigError("resume continues the first step, which joint leaves out")
+            raise ConfigError(
+                Setting("resume"), " continues the first step, which joint leaves out"
+            )
 
     @property
     def mirror_out(self) -> Path:

@@ -67,8 +67,11 @@ def _in_turn(jobs: Sequence[LanguageJob]) -> _Run:
 
 def _in_cluster(jobs: Sequence[LanguageJob], cluster: ClusterOptions) -> _Run:
     if cluster.worker_gpus > 1:
-        raise ConfigError(f"worker_gpus must be 0 or 1, got {cluster.worker_gpus}: a language is "
-                          "tuned on one card")  # fmt: skip
+        raise ConfigError(
+            field="worker_gpus",
+            expected="0 or 1, for a language is tuned on one card",
+            value=cluster.worker_gpus,
+        )
     named = {job.language: job for job in jobs}
     tasks = [_with_absolute_paths(job) for job in jobs]
     try:

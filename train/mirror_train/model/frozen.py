@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 
 
 def freeze_layers(model: nn.Module, count: int) -> None:
@@ -21,8 +21,9 @@ def freeze_layers(model: nn.Module, count: int) -> None:
     layers = next((one for one in lists if len(one) == number > count), None)
     if layers is None:
         raise ConfigError(
-            f"frozen_layers is {count}, and {type(model).__name__} has {number} layers, of which "
-            "one at least has to be trained"
+            Setting("frozen_layers"),
+            f" is {count}, and {type(model).__name__} has {number} layers, of which "
+            "one at least has to be trained",
         )
     model.requires_grad_(False)
     layers[count:].requires_grad_(True)

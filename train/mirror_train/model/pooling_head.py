@@ -64,7 +64,7 @@ class Head(nn.Module):
         """
         full = self.dimension(hidden_size)
         if not 1 <= dimension <= full:
-            raise ConfigError(f"truncate_dim must be in 1 .. {full}, got {dimension}")
+            raise ConfigError(field="truncate_dim", expected=f"in 1 .. {full}", value=dimension)
         return Head(self.poolings, self.layers, normalize=self.normalize, truncate_dim=dimension)
 
     def dimension(self, hidden_size: int) -> int:

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from mirror_rt.errors import ConfigError, MirrorError, ModelError
+from mirror_rt.errors import ConfigError, MirrorError, ModelError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import InnerPath, build
 from mirror_rt.tokens.tokenization import TextTokenizer
@@ -112,8 +112,8 @@ class Pretrained:
         """Raise ConfigError for a `max_length` of more tokens than the model has positions for."""
         if max_length > self.max_length:
             raise ConfigError(
-                f"max_length {max_length} is more than the {self.max_length} positions of "
-                f"{self.name}"
+                Setting("max_length"),
+                f" {max_length} is more than the {self.max_length} positions of {self.name}",
             )
 
     def text_tokenizer(self, max_length: int, *, copy: bool = True) -> TextTokenizer:
@@ -187,8 +187,9 @@ def _check_folder(folder: Path, trust_remote_code: bool) -> None:
         raise ModelError(f"{config} names no model_type")
     if code and kind not in CONFIG_MAPPING and not trust_remote_code:
         raise ModelError(
-            f"{folder} ({kind}) comes with code of its own: read it, and pass --trust-remote-code "
-            "(trust_remote_code=True) to run it"
+            f"{folder} ({kind}) comes with code of its own: read it, and pass ",
+            Setting("trust_remote_code", True),
+            " to run it",
         )
     _check_weight_files(folder)
     names = (

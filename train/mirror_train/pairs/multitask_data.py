@@ -83,7 +83,7 @@ def load_multitask_data(
     if unknown := [name for name in (*tasks, *given) if name not in TASKS]:
         raise ConfigError(f"no task {unknown[0]!r}: there are {', '.join(TASKS)}")
     if top is not None and top < _FEWEST:
-        raise ConfigError(f"top must be at least {_FEWEST}, got {top}")
+        raise ConfigError(field="top", expected=f"at least {_FEWEST}", value=top)
     found = {}
     for name in TASKS:
         if name in tasks:

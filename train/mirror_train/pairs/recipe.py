@@ -76,7 +76,9 @@ class BurtRecipe:
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.objectives if name not in OBJECTIVES]:
-            raise ConfigError(f"objectives must be of {', '.join(OBJECTIVES)}, got {unknown[0]!r}")
+            raise ConfigError(
+                field="objectives", expected=f"of {', '.join(OBJECTIVES)}", value=unknown[0]
+            )
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"an objective is given twice: {', '.join(self.objectives)}")
         check_rules(self)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from mirror_rt.bundle.manifest import Pooling
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.masking import SpanMask
 from mirror_rt.schema import Rule
 
@@ -41,25 +41,21 @@ class Recipe:
         temperature: tau of the InfoNCE losses; 1 where the loss is `multi_similarity`.
         span_length: characters masked in one copy of each string (k); 0 for none. With the
             span_mask `tokens`, the most tokens that are.
-        span_mask: how: characters (see `mirror_rt.masking.mask_span`), or `tokens` (see
-            `mirror_train.data.token_masking`).
+        span_mask: how: characters, or `tokens`.
         dropout: rate of every dropout of the model, 0 .. 1.
-        pooling: the pooling for base models that declare none; `auto` for that of the papers (see
-            `mirror_train.training.tune.tuned_pooling`).
-        loss: InfoNCE variant (see `mirror_train.infonce`), `first_view` (see
-            `mirror_train.loss.first_view`), or `multi_similarity` on hard triplets (see
-            `mirror_train.loss.multi_similarity`).
+        pooling: the pooling for base models that declare none; `auto` for that of the papers.
+        loss: InfoNCE variant, `first_view`, or `multi_similarity` on hard triplets.
         max_length: the most tokens of a training string, special tokens included.
         epochs: number of passes over the strings.
         batch_size: number of strings in a batch; InfoNCE sees twice as many rows.
         learning_rate: rate of AdamW, constant.
         weight_decay: weight decay of AdamW.
-        drophead: rate at which whole attention heads are dropped (see `model/drophead.py`),
-            0 .. 1; beside `dropout`, which is set to 0 to replace it.
+        drophead: rate at which whole attention heads are dropped, 0 .. 1; beside `dropout`, which
+            is set to 0 to replace it.
         same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
             the views then differ by masking alone).
         whitening: power of a whitening layer that is fitted to the base model's vectors of the
-            strings (see `mirror_train.training.whitening`), 0 .. 1; 0 for none.
+            strings, 0 .. 1; 0 for none.
         frozen_layers: number of the model's first layers that are not trained, nor then are its
             embeddings; 0 to train all.
         span_probability: with the span_mask `tokens`, of the geometric distribution that the
@@ -105,15 +101,17 @@ class Recipe:
         if self.loss == "multi_similarity":
             if self.temperature != 1:
                 raise ConfigError(
-                    "temperature must be 1 with the loss multi_similarity, whose scales are "
-                    f"ms_alpha and ms_beta; got {self.temperature}"
+                    field="temperature",
+                    expected="1 with the loss multi_similarity, which has scales of its own",
+                    value=self.temperature,
                 )
             return
         for field in dataclasses.fields(self):
             own = field.name.startswith(("ms_", "triplet_"))
             if own and getattr(self, field.name) != field.default:
                 raise ConfigError(
-                    f"{field.name} goes with the loss multi_similarity, not with {self.loss}"
+                    Setting(field.name),
+                    f" goes with the loss multi_similarity, not with {self.loss}",
                 )
 
     @property
@@ -182,7 +180,7 @@ def check_rules(values: object) -> None:
         value = getattr(values, name)
         for rule in getattr(hint, "__metadata__", ()):
             if value is not None and not rule.holds(value):
-                raise ConfigError(f"{name} must be {rule.expected}, got {value}")
+                raise ConfigError(field=name, expected=rule.expected, value=value)
 
 
 def checked(name: str, value: Any, expected: Any) -> Any:
@@ -190,17 +188,17 @@ def checked(name: str, value: Any, expected: Any) -> Any:
     choices = get_args(expected)
     if choices:
         if value not in choices:
-            raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+            raise ConfigError(field=name, expected=f"one of {', '.join(choices)}", value=value)
         return value
     if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
-            raise ConfigError(f"{name} must be a finite number, got {value}")
+            raise ConfigError(field=name, expected="a finite number", value=value)
         return float(value)
     if expected is bool and isinstance(value, bool):
         return value
     if expected is int and isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise ConfigError(f"{name} must be {expected.__name__}, got {value!r}")
+    raise ConfigError(field=name, expected=expected.__name__, value=value)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

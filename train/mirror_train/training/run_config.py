@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Manifest, Pooling
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.recipes.recipe import Recipe, check_rules, least
@@ -28,7 +28,7 @@ class RunConfig:
         overwrite: replace an existing `out`, and forget what an earlier run has left.
         offline: never ask the network.
         trust_remote_code: run code that comes with the base model.
-        show_progress_bar: None for a bar where standard error is a terminal.
+        show_progress_bar: by default a bar where standard error is a terminal.
     """
 
     out: Path
@@ -44,7 +44,9 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_rules(self)
         if getattr(self, "resume", False) and self.overwrite:
-            raise ConfigError("resume continues a run, overwrite starts it again: choose one")
+            raise ConfigError(
+                Setting("resume"), " continues a run, overwrite starts it again: choose one"
+            )
 
     def run_options(self) -> dict[str, Any]:
         """Return the fields of `RunConfig`, to make the settings of another run from."""
@@ -68,9 +70,8 @@ class TuneConfig(RunConfig):
             goes first.
         precision: auto, fp32, bf16 or fp16.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
-            That many pairs then go through the encoder at a time, and gradients are cached (see
-            `gradient_caching.py`): memory follows the batch size, the loss `loss_batch`. None
-            for the batch size.
+            That many pairs then go through the encoder at a time, and gradients are cached: memory
+            follows the batch size, the loss `loss_batch`. By default the batch size.
         checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
         resume: continue after the last checkpoint, if there is one.
     """
@@ -86,9 +87,10 @@ class TuneConfig(RunConfig):
         RunConfig.__post_init__(self)
         if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
             raise ConfigError(
-                f"loss_batch must be at least batch_size, {self.recipe.batch_size}, got "
-                f"{self.loss_batch}: it counts the pairs that are contrasted with one another, "
-                "batch_size those that go through the encoder at a time"
+                Setting("loss_batch"),
+                f" must be at least the batch size, {self.recipe.batch_size}, got "
+                f"{self.loss_batch}: it counts the pairs that are contrasted with one another, the "
+                "batch size those that go through the encoder at a time",
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Pooling
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.io.atomic import check_free
 from mirror_train.compute.precision import Precision, resolve_precision
 from mirror_train.compute.processes import Processes, joined_processes
@@ -169,7 +169,9 @@ def _check_hard_negatives(data: TrainingData, recipe: Recipe) -> None:
             "choose ntxent, decoupled or one_way"
         )
     if recipe.same_dropout:
-        raise ConfigError("same_dropout compares a string and its copy: give no hard negatives")
+        raise ConfigError(
+            Setting("same_dropout"), " compares a string and its copy: give no hard negatives"
+        )
 
 
 def _check_space(base: Pretrained, config: TuneConfig, checkpoint: Checkpoint | None) -> None:

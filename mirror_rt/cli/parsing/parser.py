@@ -1,0 +1,73 @@
+"""Parse the words of a command; say what is wrong with them in three lines, with a suggestion."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn
+
+from mirror_rt.errors import ConfigError
+
+
+class UsageError(ConfigError):
+    """The options of a command do not go together; an example shows which do."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors take three lines: what is wrong, what to write, where to read on.
+
+    Attributes:
+        example: a line that works, shown where there is nothing to suggest.
+        needed: what must be given: its name in a namespace, in an error and in the first line of
+            the help.
+    """
+
+    example = ""
+    needed: tuple[tuple[str, str, str], ...] = ()
+
+    def parse_known_args(  # type: ignore[override]  # argparse declares overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse the words; refuse those that mean nothing, and ask for what is missing."""
+        words = list(sys.argv[1:] if args is None else args)
+        if self._subparsers is None:
+            self._refuse_unknown_options(words)
+        namespace, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(
+                f"cannot tell what {unknown[0]!r} is for: models stand right behind the command, "
+                "or behind --model"
+            )
+        if missing := [
+            say for name, say, _ in self.needed if getattr(namespace, name, None) is None
+        ]:
+            self.error(f"{self.prog.removeprefix('mirror-rt ')} needs {', '.join(missing)}")
+        return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2; a second line of the message is the suggestion."""
+        said, _, hint = message.removeprefix("argument ").partition("\n")
+        said = said.replace(": must be", " must be", 1)
+        sys.exit(usage_error(said, hint or f"for example: {self.example}", self.prog))
+
+    def _refuse_unknown_options(self, words: Sequence[str]) -> None:
+        """Refuse them before what is missing because of a wrong letter is asked for."""
+        known = self._option_string_actions
+        for flag in (word.partition("=")[0] for word in words):
+            if flag.startswith("--") and not any(one.startswith(flag) for one in known):
+                self.error(f"there is no option {flag}\n{suggestion(flag, known)}")
+
+
+def suggestion(word: str, known: Collection[str]) -> str:
+    """Return "did you mean ...?" for the known word that is most like this one; "" if none is."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def usage_error(said: str, hint: str, command: str) -> int:
+    """Print what is wrong, what to write instead, and the help to read; return exit status 2."""
+    lines = [f"mirror-rt: error: {said}", hint, f"all options: {command} --help"]
+    print("\n".join(filter(None, lines)), file=sys.stderr)
+    return 2
