@@ -12,17 +12,17 @@ import numpy as np
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import RUNS_IN_FLIGHT, on_card
-from mirror_rt.inference.graph_files import check_graph
+from mirror_rt.inference.graph_files import BUNDLE_OUTPUTS, TOKEN_OUTPUTS
 from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
-from mirror_rt.inference.replicas import Runner
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.tokens.padding import PaddedBatch
 
 # The name of the graph's output, by whether its vectors have unit length.
-_OUTPUT = {True: "sentence_embedding", False: "pooled_embedding"}
+_OUTPUT = dict(zip((True, False), BUNDLE_OUTPUTS, strict=True))
 
 logger = logging.getLogger("mirror_rt")
 
@@ -31,23 +31,21 @@ class BundleModel(PooledModel):
     """The model of a bundle, opened on its devices; errors are those of `open_variant`."""
 
     def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
-        self.runner, self.variant = open_variant(folder, manifest, options, self.check_graph)
+        self.runner, self.variant = open_variant(folder, manifest, options)
         on_cpu = not on_card(self.runner.providers[0])
         super().__init__(
             manifest.dimension,
             run_cost=CPU_RUN_COST if on_cpu else GPU_RUN_COST,
             parallel_runs=len(self.runner.devices) * (1 if on_cpu else RUNS_IN_FLIGHT),
         )
+        # The graph's outputs with the vectors of texts as pooled, and with those of tokens.
+        self._text_output, self._token_output = _OUTPUT[False], TOKEN_OUTPUTS[0]
         self._folder, self._manifest, self._options = folder, manifest, options
         # If an operator has several threads, a second run can compute while the first one waits
         # for its slowest thread or for its result to be returned.
         self._pays_to_overlap = on_cpu and options.resolved_threads > 1
-        self._exact: Runner | None = None  # opened when a row is not finite
+        self._exact: LoadedGraph | None = None  # opened when a row is not finite
         self._opening_exact = threading.Lock()
-
-    def check_graph(self, session: GraphSession, dimension: int) -> None:
-        """Raise BundleError if the graph is not that of a pooled encoder of that dimension."""
-        check_graph(session, dimension)
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run a padded batch: float32 [rows, D].
@@ -77,12 +75,7 @@ class BundleModel(PooledModel):
                     self.runner.graph,
                 )
                 self._exact = open_exact(
-                    self._folder,
-                    self._manifest,
-                    exact,
-                    self.runner,
-                    self._options,
-                    self.check_graph,
+                    self._folder, self._manifest, exact, self.runner, self._options
                 )
         return self._exact.run(batch, _OUTPUT[normalize])
 
@@ -90,16 +83,6 @@ class BundleModel(PooledModel):
     def has_token_vectors(self) -> bool:
         """Whether the graph also gives a vector for each token."""
         return self._token_output in self.runner.outputs
-
-    @property
-    def _text_output(self) -> str:
-        """The name of the graph's output with the vectors of texts as pooled."""
-        return _OUTPUT[False]
-
-    @property
-    def _token_output(self) -> str:
-        """The name of the graph's output with the vectors of tokens."""
-        return "last_hidden_state"
 
     def check_token_vectors(self) -> None:
         """Raise ConfigError if the graph gives no token vectors."""

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError, MirrorError, Setting
-from mirror_rt.inference.replicas import Runner
+from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.session import GraphSession, import_onnxruntime, onnxruntime_errors
 from mirror_rt.tokens.joining import graph_inputs
 from mirror_rt.tokens.padding import PaddedBatch
@@ -168,7 +168,7 @@ class CapturedShapes:
         return np.array(capture.outputs[output].numpy()[:rows])
 
 
-class WithCudaGraphs(Runner):
+class WithCudaGraphs(LoadedGraph):
     """A session for all batches but those that fit a captured shape."""
 
     def __init__(self, session: GraphSession, captured: CapturedShapes) -> None:

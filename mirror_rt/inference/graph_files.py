@@ -10,6 +10,12 @@ from mirror_rt.errors import BundleError
 from mirror_rt.tokens.joining import JoinedTokens
 from mirror_rt.tokens.padding import PaddedBatch
 
+# The graph of a bundle gives all of its outputs. Plain ONNX files give one of theirs at least, and
+# the first of them is used: vectors of tokens, then of texts as all modules give them.
+BUNDLE_OUTPUTS = ("sentence_embedding", "pooled_embedding")
+TOKEN_OUTPUTS = ("last_hidden_state", "token_embeddings")
+PLAIN_OUTPUTS = (*TOKEN_OUTPUTS, "sentence_embedding")
+
 if TYPE_CHECKING:
     from mirror_rt.inference.openvino.runner import OpenVinoRunner
     from mirror_rt.inference.session import GraphSession
@@ -34,17 +40,21 @@ def loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
     return mapped if same else path
 
 
-def check_graph(session: GraphSession | OpenVinoRunner, dimension: int) -> None:
-    """Raise BundleError if a graph is not that of an encoder with vectors of this length."""
-    unknown = set(session.inputs) - {*PaddedBatch._fields, *JoinedTokens._fields}
-    missing = {"sentence_embedding", "pooled_embedding"} - session.widths.keys()
-    if unknown or missing:
+def check_graph(graph: GraphSession | OpenVinoRunner, manifest: Manifest) -> None:
+    """Raise BundleError if a graph does not take and give what its manifest's format promises."""
+    plain = manifest.format != "mirror_rt bundle"
+    takes = PaddedBatch._fields + (() if plain else JoinedTokens._fields)
+    unusable = {*graph.inputs} - {*takes} or {*graph.inputs.values()} - {"tensor(int64)", "i64"}
+    if unusable or "input_ids" not in graph.inputs:
+        taken = ", ".join(f"{name} {kind}" for name, kind in graph.inputs.items())
+        raise BundleError(f"{graph.graph} takes {taken}; expected int64 {', '.join(takes)}")
+    gives = PLAIN_OUTPUTS if plain else BUNDLE_OUTPUTS
+    given = [name for name in gives if name in graph.outputs]
+    if not given or (len(given) < len(gives) and not plain):
+        expected = f"{'one of' if plain else 'the pooled'} {', '.join(gives)}"
+        raise BundleError(f"{graph.graph} gives {', '.join(graph.outputs)}; expected {expected}")
+    if not plain and (width := graph.widths["pooled_embedding"]) not in (None, manifest.dimension):
         raise BundleError(
-            f"{session.graph} is not a pooled encoder graph: "
-            f"unknown inputs {sorted(unknown)}, missing outputs {sorted(missing)}"
-        )
-    if (width := session.widths["pooled_embedding"]) not in (None, dimension):
-        raise BundleError(
-            f"{session.graph} gives {width} dimensions, the dimension in its manifest is "
-            f"{dimension}"
+            f"{graph.graph} gives {width} dimensions, the dimension in its manifest is "
+            f"{manifest.dimension}"
         )

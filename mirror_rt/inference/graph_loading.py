@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from mirror_rt.bundle.manifest import Manifest, Variant
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.attention_kernels import ANY_SHAPE_KERNELS
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
-from mirror_rt.inference.graph_files import loadable
+from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.loaded_graph import LoadedGraph, Replicas
 from mirror_rt.inference.providers import (
     CPU,
     CUDA,
@@ -24,10 +25,7 @@ from mirror_rt.inference.providers import (
     not_started,
     why_not,
 )
-from mirror_rt.inference.replicas import Replicas, Runner
 from mirror_rt.inference.session import GraphSession, NotStarted, import_onnxruntime
-
-GraphCheck = Callable[[GraphSession, int], None]
 
 logger = logging.getLogger("mirror_rt")
 
@@ -37,11 +35,9 @@ _BEST = {CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32")}
 
 
 def open_variant(
-    folder: Path, manifest: Manifest, options: LoadOptions, check: GraphCheck
-) -> tuple[Runner, Variant]:
+    folder: Path, manifest: Manifest, options: LoadOptions
+) -> tuple[LoadedGraph, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices.
-
-    `check` raises BundleError for a graph of other inputs, outputs or dimension.
 
     Raises:
         BundleIntegrityError: a file is missing or was changed.
@@ -70,7 +66,7 @@ def open_variant(
             chosen = _choose(folder, manifest, options.variant, best)
             if best == CPU and (attempt > 0 or _names_card(asked)):  # in the place of a card
                 options = replace(options, devices=None, cuda_graphs=False, provider_options={})
-            opener = _Opener(folder, manifest, providers, options, check)
+            opener = _Opener(folder, manifest, providers, options)
             try:
                 runner = opener.open(chosen)
             except NotStarted as error:
@@ -106,10 +102,9 @@ def open_exact(
     folder: Path,
     manifest: Manifest,
     exact: Variant,
-    runner: Runner,
+    runner: LoadedGraph,
     options: LoadOptions,
-    check: GraphCheck,
-) -> Runner:
+) -> LoadedGraph:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
     if runner.providers[0] == OPENVINO:
         from mirror_rt.inference.openvino.runner import open_openvino
@@ -117,7 +112,7 @@ def open_exact(
         return open_openvino(folder, manifest, replace(options, variant="fp32"))[0]
     first = [number for number in runner.devices[:1] if number is not None] or None
     options = replace(options, devices=first, cuda_graphs=False)
-    return _Opener(folder, manifest, runner.providers, options, check).open(exact)
+    return _Opener(folder, manifest, runner.providers, options).open(exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +123,8 @@ class _Opener:
     manifest: Manifest
     providers: Sequence[str]
     options: LoadOptions
-    check: GraphCheck
 
-    def open(self, variant: Variant) -> Runner:
+    def open(self, variant: Variant) -> LoadedGraph:
         """Open a variant on every device.
 
         Raises:
@@ -142,7 +136,7 @@ class _Opener:
         captured = self._to_capture(variant) if self.options.cuda_graphs else None
         used = [variant] if captured is None else [variant, captured]
         files = self.manifest.files_for(used) if self.options.verify else {}
-        runners: list[Runner] = []
+        runners: list[LoadedGraph] = []
         try:
             with self.manifest.verifying(self.folder, files):
                 for device in numbers:
@@ -153,13 +147,15 @@ class _Opener:
             raise
         return runners[0] if len(runners) == 1 else Replicas(runners)
 
-    def _open_on(self, device: int | None, variant: Variant, captured: Variant | None) -> Runner:
+    def _open_on(
+        self, device: int | None, variant: Variant, captured: Variant | None
+    ) -> LoadedGraph:
         session = self._session(variant, device)
         best = self.providers[0]
         if best not in session.providers:
             session.close()
             raise NotStarted("onnxruntime goes on without it, and gives no reason")
-        self.check(session, self.manifest.dimension)
+        check_graph(session, self.manifest)
         if captured is None or device is None:
             return session
         from mirror_rt.inference.cuda_graphs import (  # threads, which few need

@@ -12,15 +12,11 @@ from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
+from mirror_rt.inference.graph_files import PLAIN_OUTPUTS, TOKEN_OUTPUTS
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.pooled_model import Vectors
-from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.vectors.normalization import normalize_rows
-
-# Outputs in the order of preference: vectors of tokens, then of texts as all modules give them.
-_TOKENS = ("last_hidden_state", "token_embeddings")
-_POOLED = "sentence_embedding"
 
 
 class PlainModel(BundleModel):
@@ -40,25 +36,10 @@ class PlainModel(BundleModel):
         if options.cuda_graphs:
             raise ConfigError(Setting("cuda_graphs", True), f" needs a bundle; {to_export(folder)}")
         self._modes = manifest.pooling.split("+")
-        self._output = ""  # set once the graph is open
         super().__init__(folder, manifest, options)
-
-    def check_graph(self, session: GraphSession, dimension: int) -> None:
-        """Raise BundleError if the graph cannot be run as an encoder of that dimension."""
-        nodes = {node.name: node.type for node in session.session().get_inputs()}
-        known = set(PaddedBatch._fields)
-        if not ({"input_ids"} <= nodes.keys() <= known) or set(nodes.values()) != {"tensor(int64)"}:
-            said = ", ".join(f"{name} {kind}" for name, kind in nodes.items())
-            raise BundleError(
-                f"{session.graph} takes {said}; expected int64 {', '.join(PaddedBatch._fields)}"
-            )
-        found = [name for name in (*_TOKENS, _POOLED) if name in session.outputs]
-        if not found:
-            raise BundleError(
-                f"{session.graph} gives {', '.join(session.outputs)}; expected one of "
-                f"{', '.join((*_TOKENS, _POOLED))}"
-            )
-        self._output = found[0]
+        self._text_output = next(name for name in PLAIN_OUTPUTS if name in self.runner.outputs)
+        if self._text_output in TOKEN_OUTPUTS:
+            self._token_output = self._text_output
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run a padded batch: float32 [rows, D]; pool and normalise what the graph does not.
@@ -67,7 +48,7 @@ class PlainModel(BundleModel):
             BundleError: onnxruntime fails on the batch, or gives vectors of another length.
             ClosedError: the model is closed.
         """
-        found = np.asarray(self.runner.run(batch, self._output), dtype=np.float32)
+        found = np.asarray(self.runner.run(batch, self._text_output), dtype=np.float32)
         if found.ndim == 3:
             found = pool(found, batch.attention_mask, self._modes)
         if found.shape[-1] != self.dimension:
@@ -80,14 +61,6 @@ class PlainModel(BundleModel):
     def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:
         """Return None: nothing tells which of the graphs computes the same in fp32."""
         return None
-
-    @property
-    def _text_output(self) -> str:
-        return self._output
-
-    @property
-    def _token_output(self) -> str:
-        return self._output if self._output in _TOKENS else _TOKENS[0]
 
 
 def pool(tokens: Vectors, mask: npt.NDArray[np.int64], modes: Sequence[str]) -> Vectors:

@@ -18,8 +18,8 @@ from mirror_rt.inference.devices import device_name, memory_of
 from mirror_rt.inference.forks import forget_after_fork, leak
 from mirror_rt.inference.io_binding import BindingPool, shrinking
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.providers import CPU
-from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.joining import graph_inputs
 from mirror_rt.tokens.padding import PaddedBatch
 
@@ -41,7 +41,7 @@ class NotStarted(Exception):  # noqa: N818  # whether it is an error is decided 
     """Raised where a provider does not start; the message is onnxruntime's."""
 
 
-class GraphSession(Runner):
+class GraphSession(LoadedGraph):
     """A graph in onnxruntime; safe to use from several threads, and in forked processes.
 
     Args:
@@ -77,7 +77,7 @@ class GraphSession(Runner):
         self._sleeping: ort.InferenceSession | None = None
         self._identity = _identity(graph)
         self._session: ort.InferenceSession | None = self._open(config)
-        self.inputs = [node.name for node in self._session.get_inputs()]
+        self.inputs = {node.name: node.type for node in self._session.get_inputs()}
         self.outputs = [node.name for node in self._session.get_outputs()]
         # The length of each output's vectors; None where the graph leaves it open.
         self.widths = {node.name: _width(node.shape) for node in self._session.get_outputs()}

@@ -5,7 +5,7 @@ A padding-free graph takes this as inputs, so that it need not wait for the card
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +54,7 @@ def join_tokens(attention_mask: Int64, *, keep_padding: bool = False) -> JoinedT
 
 
 def graph_inputs(
-    batch: PaddedBatch, names: Sequence[str], *, keep_padding: bool = False
+    batch: PaddedBatch, names: Collection[str], *, keep_padding: bool = False
 ) -> dict[str, Int64]:
     """Return the arrays that a graph with inputs of these names takes for a batch."""
     given = batch._asdict()

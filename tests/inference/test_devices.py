@@ -11,8 +11,8 @@ import pytest
 from damage import add_variant, spoil_token
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, ProviderError, Scheduler
 from mirror_rt.inference.devices import with_options
+from mirror_rt.inference.loaded_graph import Replicas
 from mirror_rt.inference.providers import CPU, CUDA
-from mirror_rt.inference.replicas import Replicas
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.tokens.windows import parallel_map
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mirror_rt import _core
 from mirror_rt.bundle.manifest import Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ClosedError, ConfigError, Setting
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.native.architecture import (
     Arguments,
     Embeddings,
@@ -30,7 +30,6 @@ from mirror_rt.inference.native.onnx_graph import (
 )
 from mirror_rt.inference.native.sizes import check_sizes
 from mirror_rt.inference.providers import NATIVE
-from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.padding import PaddedBatch
 
 _PRECISIONS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8"}
@@ -42,7 +41,7 @@ _KEPT_BYTES = 1 << 27
 _HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
 
 
-class NativeRunner:
+class NativeRunner(LoadedGraph):
     """An encoder in the native engine; safe to use from several threads, and in forked processes.
 
     Args:
@@ -69,11 +68,6 @@ class NativeRunner:
             raise BundleError(f"{error}; {_HINT}") from error
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:
             raise BundleError(f"{path}: {error}; {_HINT}") from error
-
-    @property
-    def replicas(self) -> Sequence[Runner]:
-        """The runner itself, as a list of one."""
-        return [self]
 
     @property
     def dimension(self) -> int:
@@ -120,7 +114,9 @@ class NativeRunner:
         return self._encoder
 
 
-def open_native(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple[Runner, Variant]:
+def open_native(
+    folder: Path, manifest: Manifest, options: LoadOptions
+) -> tuple[LoadedGraph, Variant]:
     """Open the fp32 graph of a bundle in the native engine.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,9 +23,9 @@ from mirror_rt.errors import (
 from mirror_rt.inference.forks import forget_after_fork, leak
 from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.openvino.compiling import choose_precision, compile_graph, import_openvino
 from mirror_rt.inference.providers import OPENVINO
-from mirror_rt.inference.replicas import Runner
 from mirror_rt.tokens.padding import PaddedBatch
 
 logger = logging.getLogger("mirror_rt")
@@ -39,7 +38,7 @@ _KEEP_REQUESTS = 2
 _KEEP_TOKENS = 4096
 
 
-class OpenVinoRunner:
+class OpenVinoRunner(LoadedGraph):
     """A graph in OpenVINO; safe to use from several threads, and in forked processes.
 
     Args:
@@ -66,16 +65,11 @@ class OpenVinoRunner:
         # The compiled model, and its requests that wait for a run; None in a forked process until
         # the first run.
         self._model: tuple[Any, list[Any]] | None = (compiled, [])
-        self.inputs = [port.any_name for port in compiled.inputs]
+        self.inputs = {port.any_name: port.element_type.get_type_name() for port in compiled.inputs}
         self.outputs = [port.any_name for port in compiled.outputs]
         # The length of each output's vectors; None where the graph leaves it open.
         self.widths = {port.any_name: _width(port.partial_shape) for port in compiled.outputs}
         forget_after_fork(self)
-
-    @property
-    def replicas(self) -> Sequence[Runner]:
-        """The runner itself, as a list of one."""
-        return [self]
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D], or [rows, length, D] for the vectors of its tokens.
@@ -155,7 +149,9 @@ def resolve_openvino(options: LoadOptions) -> LoadOptions:
         return replace(options, providers="cpu", provider_options={})
 
 
-def open_openvino(folder: Path, manifest: Manifest, options: LoadOptions) -> tuple[Runner, Variant]:
+def open_openvino(
+    folder: Path, manifest: Manifest, options: LoadOptions
+) -> tuple[LoadedGraph, Variant]:
     """Open the fp32 graph of a bundle in OpenVINO, with the options of `resolve_openvino`.
 
     Raises:
@@ -179,7 +175,7 @@ def open_openvino(folder: Path, manifest: Manifest, options: LoadOptions) -> tup
         path = loadable(folder, manifest, exact.file)
         runner = OpenVinoRunner(path, precision, _version(folder, manifest, exact), options)
     try:
-        check_graph(runner, manifest.dimension)
+        check_graph(runner, manifest)
     except BundleError:
         runner.close()
         raise

@@ -1,0 +1,81 @@
+"""A graph that is ready to run batches, whatever runs it, and the same graph on several cards."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.tokens.padding import PaddedBatch
+
+
+class LoadedGraph(ABC):
+    """A graph that is ready to run: token ids in, one of its outputs out.
+
+    Attributes:
+        graph: file of the graph.
+        providers: execution providers, the preferred one first.
+        outputs: names of the graph's outputs.
+        devices: numbers of the cards that it runs on; [None] for the CPU.
+    """
+
+    graph: Path
+    providers: list[str]
+    outputs: list[str]
+    devices: list[int | None]
+
+    @property
+    def replicas(self) -> Sequence[LoadedGraph]:
+        """The graphs that run, one for each device."""
+        return [self]
+
+    @abstractmethod
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D], or [rows, length, H] for an output of token vectors.
+
+        It is safe to call from several threads. BundleError says that the graph fails on the batch,
+        and where; ClosedError that it is closed.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the memory once no run is in flight; every later run raises ClosedError."""
+
+
+class Replicas(LoadedGraph):
+    """The same graph on several devices; a run goes to the one with the fewest runs in flight."""
+
+    def __init__(self, graphs: Sequence[LoadedGraph]) -> None:
+        first = graphs[0]
+        self.graph, self.providers, self.outputs = first.graph, first.providers, first.outputs
+        self.devices = [device for graph in graphs for device in graph.devices]
+        self._graphs = list(graphs)
+        self._lock = threading.Lock()
+        self._running = [0] * len(self._graphs)
+        self._runs = [0] * len(self._graphs)
+
+    @property
+    def replicas(self) -> Sequence[LoadedGraph]:
+        """The graphs that run, one for each device."""
+        return self._graphs
+
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D]."""
+        with self._lock:
+            least = min(range(len(self._graphs)), key=lambda i: (self._running[i], self._runs[i]))
+            self._running[least] += 1
+            self._runs[least] += 1
+        try:
+            return self._graphs[least].run(batch, output)
+        finally:
+            with self._lock:
+                self._running[least] -= 1
+
+    def close(self) -> None:
+        """Close every graph."""
+        for graph in self._graphs:
+            graph.close()
