@@ -68,6 +68,18 @@ def make_base(source: Path, target: Path) -> None:
     making.rename(target)
 
 
+def round_weights(folder: Path) -> None:
+    """Round the weights of a model to float16, still in float32, so that they pack into half."""
+    path = folder / "model.safetensors"
+    weights = {
+        name: tensor.half().to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in load_file(path).items()
+    }
+    rounded = path.with_suffix(".rounded")  # the tensors may be views of the file
+    save_file(weights, rounded, metadata={"format": "pt"})
+    rounded.replace(path)
+
+
 def _change(path: Path, *names: str) -> None:
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {name: 2 * values[name] for name in names}, indent=1))

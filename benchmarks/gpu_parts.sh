@@ -3,14 +3,15 @@
 #
 #   bash benchmarks/gpu_parts.sh [FOLDER]        (default build/gpu-parts)
 #
-# Leaves FOLDER/1, FOLDER/2, ...: boxes of at most MEGABYTES (56) to carry over, the most needed
+# Leaves FOLDER/1, FOLDER/2, ...: boxes of at most MEGABYTES (58) to carry over, the most needed
 # first. In them, for Python TARGET (3.12) on x86-64 Linux:
 #   product  the wheel of this clone, should it not compile there (where a Python TARGET and nvcc
 #            run here; CUDAARCHS, such as 90, builds it for some cards alone)
 #   tools    what builds and tests it, and public kernels of the same loss to compare it with
 #   gpu      onnxruntime-gpu, packed anew without its TensorRT provider, which makes it half as
 #            large; its CUDA libraries are those of torch there
-#   models   all-MiniLM-L6-v2, and it and a model of base size as optimum's O4 graphs
+#   models   all-MiniLM-L6-v2, its weights rounded to float16, which take half the room, and a model
+#            of base size as optimum's O4 graph
 #   rival    what runs those: sentence-transformers with optimum, in versions of their own
 # It works in build/gpu-collect, which needs 4 GB, and goes on there if it was interrupted. PYTHON
 # (default: the clone's .venv, else python3) has this project with `train` installed.
@@ -74,7 +75,7 @@ if [[ ! -f "$source/gpu/$ort.tar.xz" ]]; then
   "$python" -m zipfile -e "$work"/unpacked/*.whl "$work/unpacked/site"
   mkdir -p "$source/gpu"
   echo "== packing $ort"
-  XZ_OPT=-T0 tar --create --xz --exclude 'libonnxruntime_providers_tensorrt.so' \
+  XZ_OPT='--x86 --lzma2=preset=6,dict=384MiB' tar --create --xz --sort=name --exclude 'libonnxruntime_providers_tensorrt.so' \
     --directory "$work/unpacked/site" --file "$work/unpacked/making" .
   mv "$work/unpacked/making" "$source/gpu/$ort.tar.xz"
   rm -rf "$work/unpacked"
@@ -94,26 +95,26 @@ fi
 if [[ ! -d "$made/minilm" ]]; then
   folder="$("$python" -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())')"
   cp -r "$folder" "$made/minilm.making"
+  PYTHONPATH=benchmarks "$python" -c '
+import sys; from pathlib import Path; from gpu_model import round_weights
+round_weights(Path(sys.argv[1]))' "$made/minilm.making"
   mv "$made/minilm.making" "$made/minilm"
 fi
 [[ -d "$made/base" ]] || PYTHONPATH=benchmarks "$rival/bin/python" -c '
 import sys; from pathlib import Path; from gpu_model import make_base
 make_base(Path(sys.argv[1], "minilm"), Path(sys.argv[1], "base"))' "$made"
-for name in minilm base; do
-  [[ -d "$made/$name-o4" ]] || {
-    echo "== the O4 graph of $name"
-    HF_HUB_OFFLINE=1 "$rival/bin/python" -W ignore -c '
+if [[ ! -d "$made/base-o4" ]]; then
+  echo "== the O4 graph"
+  HF_HUB_OFFLINE=1 "$rival/bin/python" -W ignore -c '
 import sys; from sentence_transformers import SentenceTransformer, export_optimized_onnx_model
 source, target = sys.argv[1:]
 model = SentenceTransformer(source, device="cpu", backend="onnx",
                             model_kwargs={"provider": "CPUExecutionProvider"})
 model.save_pretrained(target)
-export_optimized_onnx_model(model, "O4", target)' "$made/$name" "$made/$name-o4.making"
-    mv "$made/$name-o4.making" "$made/$name-o4"
-  }
-done
+export_optimized_onnx_model(model, "O4", target)' "$made/base" "$made/base-o4.making"
+  mv "$made/base-o4.making" "$made/base-o4"
+fi
 pack minilm
-pack minilm-o4 model.onnx
 pack base-o4 model.onnx
 
 if ! builder="$(interpreter "$target")" || ! command -v nvcc > /dev/null; then
@@ -134,5 +135,5 @@ else
 fi
 
 rm -rf "$parts"
-"$python" benchmarks/gpu_parts.py cut "$source" "$parts" --megabytes "${MEGABYTES:-56}"
+"$python" benchmarks/gpu_parts.py cut "$source" "$parts" --megabytes "${MEGABYTES:-58}"
 du -sh "$parts"/*

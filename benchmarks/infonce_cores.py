@@ -1,4 +1,4 @@
 """Name the cores of the CUDA kernels, and the environment variable that chooses one."""
 
-CORES = ("mma", "wgmma", "tma")
+CORES = ("mma", "tma")
 VARIABLE = "MIRROR_RT_CUDA_CORE"

@@ -4,8 +4,8 @@
 
 The extension is replaced by functions that do nothing, and tensors are on the CPU: what is measured
 is Python, autograd, allocations and calls, but neither launches nor the look-ups of device and
-stream. Whole passes, single steps, and a function of autograd that does nothing alternate; the
-medians are printed in microseconds.
+stream. Passes, and a function of autograd that does nothing, alternate; the medians are printed in
+microseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 
 from mirror_train import infonce
-from mirror_train.loss import steps
+from mirror_train.loss import autograd
 from mirror_train.loss.cuda_kernel import CudaKernel
 
 _TEMPERATURE = 0.04
@@ -35,8 +35,8 @@ class Batch:
     forward_bytes = backward_bytes = 1 << 20
     forward = backward = staticmethod(nothing)
 
-    def __init__(self, *arguments):
-        pass
+    def __init__(self, n, *arguments):
+        self.losses = 2 * n
 
 
 class Nothing(torch.autograd.Function):
@@ -52,19 +52,6 @@ class Nothing(torch.autograd.Function):
         return tuple(torch.empty_like(z) for z in ctx.saved_tensors)
 
 
-def stub():
-    steps_of_it = ("normalize", "logsumexp", "objective", "contract", "finish")
-    types = ("Rows", "Negatives", "Pairs")
-    return SimpleNamespace(
-        TILE=128,
-        ROWS_PER_BLOCK=8,
-        COLUMN_PARTS=2,
-        Batch=Batch,
-        Dtype=SimpleNamespace(bfloat16=2),
-        **dict.fromkeys((*steps_of_it, *types), nothing),
-    )
-
-
 def microseconds(kernel, views, seconds):
     """Yield (forward, forward and backward) of one call after another for so many seconds.
 
@@ -75,7 +62,7 @@ def microseconds(kernel, views, seconds):
         return kernel
 
     end = time.perf_counter() + seconds
-    with mock.patch.object(steps, "kernel_named", chosen):
+    with mock.patch.object(autograd, "kernel_named", chosen):
         while time.perf_counter() < end:
             for view in views:
                 view.grad = None  # else the gradients are added up
@@ -100,8 +87,8 @@ def main():
     torch.set_num_threads(1)
     shape = (2, arguments.rows // 2, arguments.dim)
     views = [z.clone().requires_grad_() for z in torch.randn(shape, dtype=torch.bfloat16)]
-    kernels = {"passes": CudaKernel(stub()), "steps": CudaKernel(stub()), "torch alone": None}
-    kernels["steps"].passes = None
+    stub = SimpleNamespace(Batch=Batch, Dtype=SimpleNamespace(bfloat16=2))
+    kernels = {"passes": CudaKernel(stub), "torch alone": None}
     times = {name: [] for name in kernels}
     rounds = 10
     for _ in range(rounds):

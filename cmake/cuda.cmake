@@ -79,20 +79,20 @@ function(mirror_rt_set_up_cuda target)
     "$<$<COMPILE_LANGUAGE:CXX>:${host_flags}>" "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 endfunction()
 
-# The wgmma core needs sm_90a, code for which runs on compute capability 9.0 and nothing else: so
+# The tma core needs sm_90a, code for which runs on compute capability 9.0 and nothing else: so
 # it is a file of its own. CMake older than 3.24 does not know the name, hence the plain option.
 # `all`, `all-major` and `native` may mean 9.0, too; where they do not, the file is not used.
-function(mirror_rt_add_wgmma)
+function(mirror_rt_add_tma)
   if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "90|all|native"
      OR CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
     return()
   endif()
-  add_library(mirror_rt_wgmma OBJECT csrc/infonce/gpu/wgmma.cu)
-  mirror_rt_set_up_cuda(mirror_rt_wgmma)
-  set_target_properties(mirror_rt_wgmma PROPERTIES CUDA_ARCHITECTURES OFF)
-  target_compile_options(mirror_rt_wgmma PRIVATE --generate-code=arch=compute_90a,code=sm_90a)
-  target_sources(_cuda PRIVATE $<TARGET_OBJECTS:mirror_rt_wgmma>)
-  target_compile_definitions(_cuda PRIVATE MIRROR_TRAIN_WGMMA)
+  add_library(mirror_rt_tma OBJECT csrc/infonce/gpu/tma.cu)
+  mirror_rt_set_up_cuda(mirror_rt_tma)
+  set_target_properties(mirror_rt_tma PROPERTIES CUDA_ARCHITECTURES OFF)
+  target_compile_options(mirror_rt_tma PRIVATE --generate-code=arch=compute_90a,code=sm_90a)
+  target_sources(_cuda PRIVATE $<TARGET_OBJECTS:mirror_rt_tma>)
+  target_compile_definitions(_cuda PRIVATE MIRROR_TRAIN_TMA)
 endfunction()
 
 function(mirror_rt_add_cuda_module)
@@ -100,7 +100,7 @@ function(mirror_rt_add_cuda_module)
   pybind11_add_module(_cuda NO_EXTRAS
     csrc/bindings/cuda.cpp csrc/infonce/gpu/batch.cpp csrc/infonce/gpu/loss.cu)
   mirror_rt_set_up_cuda(_cuda)
-  mirror_rt_add_wgmma()
+  mirror_rt_add_tma()
   install(TARGETS _cuda LIBRARY DESTINATION mirror_train)
 endfunction()
 

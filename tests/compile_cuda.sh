@@ -35,7 +35,7 @@ done
 compile() {
   local source="$1"
   shift
-  nvcc -std=c++17 -O3 --threads 0 "$@" -Werror all-warnings -Xptxas -v -DMIRROR_TRAIN_WGMMA \
+  nvcc -std=c++17 -O3 --threads 0 "$@" -Werror all-warnings -Xptxas -v -DMIRROR_TRAIN_TMA \
     -Xcompiler=-fPIC,-Wall,-Wextra,-Werror,-fvisibility=hidden \
     -Icsrc -c "csrc/infonce/gpu/$source.cu" -o "$out/$source.o" 2> "$out/$source.log" || {
     cat "$out/$source.log" >&2
@@ -43,7 +43,7 @@ compile() {
   }
 }
 compile loss "${targets[@]}"
-compile wgmma -gencode arch=compute_90a,code=sm_90a
+compile tma -gencode arch=compute_90a,code=sm_90a
 
 # As system headers: their warnings are not ours.
 read -r -a includes < <("$python" -m pybind11 --includes | sed 's/-I/-isystem /g')
@@ -52,11 +52,11 @@ suffix="$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SU
   "${includes[@]}" -Icsrc -c csrc/bindings/cuda.cpp -o "$out/bindings_cuda.o"
 "${CXX:-c++}" -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -Wpedantic -Werror \
   -Icsrc -c csrc/infonce/gpu/batch.cpp -o "$out/batch.o"
-nvcc -shared -cudart static "$out"/{loss,wgmma,batch,bindings_cuda}.o \
+nvcc -shared -cudart static "$out"/{loss,tma,batch,bindings_cuda}.o \
   -o "$out/_cuda$suffix"
 
 # ptxas names the kernel, then its spills, then its registers, once an architecture.
-cat "$out"/{loss,wgmma}.log | c++filt | awk -v limit="$spill_limit" '
+cat "$out"/{loss,tma}.log | c++filt | awk -v limit="$spill_limit" '
   /Compiling entry function/ {
     split($0, quoted, "\047")
     name = quoted[2]
@@ -75,11 +75,11 @@ cat "$out"/{loss,wgmma}.log | c++filt | awk -v limit="$spill_limit" '
 ' > "$out/figures.txt"
 
 # ptxas says so in a line of information.
-if grep -h "Potential Performance Loss" "$out"/{loss,wgmma}.log; then exit 1; fi
+if grep -h "Potential Performance Loss" "$out"/{loss,tma}.log; then exit 1; fi
 
 for folder in "$PWD"/build/cuda-tools/nvidia/*/bin; do PATH="$PATH:$folder"; done
 if command -v cuobjdump > /dev/null && command -v nvdisasm > /dev/null; then
-  "$python" tests/support/cuda_disassembly.py "$out"/{loss,wgmma}.o >> "$out/figures.txt"
+  "$python" tests/support/cuda_disassembly.py "$out"/{loss,tma}.o >> "$out/figures.txt"
   echo "$(wc -l < "$out/figures.txt") lines of figures of the kernels: $out/figures.txt"
 else
   echo "the disassembly was not read: cuobjdump and nvdisasm are missing"

@@ -180,7 +180,7 @@ def test_goals_are_judged_by_the_figures():
         "speed": {"results": [size]},
         "rivals": {"results": [size]},
         "tests-mma": {"passed": 3, "failed": ["tests/test_x.py::test_y"], "skipped": {}},
-        "tests-wgmma": {"passed": 3, "failed": [], "skipped": {"no second card": 1}},
+        "tests-tma": {"passed": 3, "failed": [], "skipped": {"no second card": 1}},
         "encode-base": {"rounds": rounds, "left_out": {}, "agreement": {"mirror-rt fp16-cuda": 1}},
     }
     found = {text: measured for text, _, measured in goals({"steps": {}}, results)}
@@ -188,7 +188,7 @@ def test_goals_are_judged_by_the_figures():
     assert found["forward + backward, 65,536 rows, D = 768, in matrix products"][1] is False
     assert found["time of mirror_rt / PyTorch, 65,536 rows, D = 768"] == ("2.00", False)
     assert found["tests of the kernels, core mma"] == ("3 passed, 1 failed, 0 skipped", False)
-    assert found["tests of the kernels, core wgmma"] == ("3 passed, 0 failed, 1 skipped", True)
+    assert found["tests of the kernels, core tma"] == ("3 passed, 0 failed, 1 skipped", True)
     rate = "base: texts/s: mirror-rt fp16-cuda / sentence-transformers ONNX O4"
     assert found[rate] == ("3.00", True)
     assert found["`mirror-rt doctor`"] is None

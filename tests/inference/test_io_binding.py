@@ -33,6 +33,18 @@ def together(count, function, *arguments):
         thread.join()
 
 
+@pytest.mark.parametrize("size", [1, 1 << 14, 100_000, 3 << 20, 6_400_000, (1 << 25) + 1])
+def test_little_is_copied_in_vain(bundle, size):
+    """A large batch is not copied as the next power of two, and its buffers are kept."""
+    session = Encoder.load(bundle).pipeline.model.runner.session()
+    buffers = binding_module._Buffers(session, ("cpu", 0))
+    host, device = buffers._of_size(size)
+    assert size <= host.nbytes <= max(1 << 14, size * 9 // 8)
+    assert buffers._of_size(size)[1] is device
+    buffers._of_size(200_000)
+    assert buffers.capacity <= 1 << 25
+
+
 @pytest.mark.parametrize("normalize", [True, False])
 def test_bound_runs_give_what_runs_give(bundle, cards, normalize):
     encoder = Encoder.load(bundle)
@@ -52,11 +64,13 @@ def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch
     pool = encoder.pipeline.model.runner._bound
     encoder.encode(TEXTS[:4])  # one run
     (buffers,) = pool._free
-    address = buffers._device.data_ptr()
+    ((_, device),) = buffers._kept.values()
+    address = device.data_ptr()
     found = encoder.encode(TEXTS[:4])
     np.testing.assert_allclose(found, expected[:4], atol=1e-6)
     assert pool._free == [buffers]
-    assert buffers._device.data_ptr() == address
+    ((_, device),) = buffers._kept.values()
+    assert device.data_ptr() == address
 
     together(12, encoder.encode, TEXTS)
     assert 1 <= len(pool._free) <= 2

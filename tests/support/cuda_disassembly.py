@@ -30,9 +30,7 @@ _ELEMENTS = 64
 # Exchanges for the sums of the rows and columns of so many scores of a thread.
 _EXCHANGES = 30
 # The most instructions of a stage for a warp, of rows in one part and in two.
-STAGE_LIMITS = {
-    "wgmma": (100, 180), "mma": (130, 210), "mma 64 x 64": (200, 0), "tma": (90, 160)
-}  # fmt: skip
+STAGE_LIMITS = {"mma": (130, 210), "mma 64 x 64": (200, 0), "tma": (90, 160)}
 _PRODUCTS = 4  # those of a stage of the tma core
 _NEEDED = {
     "tma": {
@@ -73,12 +71,12 @@ class Kernel:
             return "tma"
         if "MmaCoreILi2E" in self.parameters:
             return "mma 64 x 64"
-        return "wgmma" if "WgmmaCore" in self.parameters else "mma"
+        return "mma"
 
     @property
     def shares(self) -> int:
         """How many times _ELEMENTS scores a thread has."""
-        two_tiles = self.core == "tma" and self.parts == 1 and "Li1E" not in self.parameters
+        two_tiles = self.core == "tma" and self.parts == 1
         return 2 if two_tiles or self.core == "mma 64 x 64" else 1
 
     @property
@@ -185,7 +183,7 @@ def faults(kernel: Kernel) -> Iterator[str]:
     expected = 2 if kernel.name == "accumulate_tiles" else 1
     if len(loops) != expected:
         yield f"{len(loops)} main loops, not {expected}"
-    if kernel.core in ("wgmma", "tma") and not all(count(loop, "HGMMA") for loop in loops):
+    if kernel.core == "tma" and not all(count(loop, "HGMMA") for loop in loops):
         yield "a main loop without HGMMA"
     for opcode, what in _NEEDED.get(kernel.core, {}).items():
         if not count(kernel.code, opcode):

@@ -7,12 +7,6 @@ that fails raises a RuntimeError that names it.
 
 from enum import Enum
 
-TILE: int
-ROWS_PER_BLOCK: int
-COLUMN_PARTS: int
-
-_Blocks = list[tuple[int, int]]  # (address, rows)
-
 class Dtype(Enum):
     """The dtype of the embeddings."""
 
@@ -20,45 +14,30 @@ class Dtype(Enum):
     float16 = 1
     bfloat16 = 2
 
-class Rows:
-    """Unit rows, fp16 [count rounded up to TILE, parts * stride], and their norms, fp32 [count].
-
-    `split` says that an element has two parts, as of float32 embeddings, and not one.
-    """
-
-    def __init__(
-        self, unit: int, norms: int, count: int, dim: int, stride: int, split: bool
-    ) -> None: ...
-
-class Negatives:
-    """See `mirror_train.loss.kernel.Negatives`; ranks are int32, equal exactly where ids are."""
-
-    def __init__(
-        self, n_rows: int, n_columns: int, period: int, row_ranks: int, column_ranks: int
-    ) -> None: ...
-
-class Pairs:
-    """See `mirror_train.loss.kernel.Pairs`."""
-
-    def __init__(self, count: int, shift: int, mutual: bool) -> None: ...
-
 class Batch:
-    """A batch in one process: each pass, with all its steps, is one call.
+    """A batch of `n` pairs and `n_hard` hard negatives: each pass, with all its steps, is one call.
 
-    A pass makes the device current. The workspace has `forward_bytes` or `backward_bytes`; `ranks`
-    are int32, of all rows that have a loss.
+    `all_n` and `all_hard` are those of all processes, or 0 in one process, as are the addresses of
+    their embeddings and log weights. `panel_tiles` and `logsumexp_tiles` limit the tiles of weights
+    and of a side of logsumexp that are computed at once; 0 for what suits a GPU. A pass makes the
+    device current. The workspace has `forward_bytes` or `backward_bytes`, uninitialised; ranks are
+    int32, of all rows and columns that belong to strings, or 0.
     """
 
     def __init__(
         self,
         n: int,
         n_hard: int,
+        all_n: int,
+        all_hard: int,
         dim: int,
         dtype: Dtype,
         one_way: bool,
-        logsumexp_wave: tuple[int, int],
-        panel_wave: tuple[int, int],
+        panel_tiles: int,
+        logsumexp_tiles: int,
     ) -> None: ...
+    @property
+    def losses(self) -> int: ...
     @property
     def forward_bytes(self) -> int: ...
     @property
@@ -69,7 +48,11 @@ class Batch:
         z1: int,
         z2: int,
         hard: int,
-        ranks: int,
+        all1: int,
+        all2: int,
+        all_hard: int,
+        row_ranks: int,
+        column_ranks: int,
         scale: float,
         decoupled: bool,
         workspace: int,
@@ -85,10 +68,15 @@ class Batch:
         z1: int,
         z2: int,
         hard: int,
-        ranks: int,
+        all1: int,
+        all2: int,
+        all_hard: int,
+        row_ranks: int,
+        column_ranks: int,
         scale: float,
         weights: int,
         log_weights: int,
+        all_log_weights: int,
         grad_output: int,
         workspace: int,
         grad1: int,
@@ -98,73 +86,8 @@ class Batch:
         /,
     ) -> None: ...
 
-def set_device(device: int) -> None:
-    """Make a device current for this thread, unless it is."""
+def tma_obstacle(device: int) -> str:
+    """Return why a device, which becomes current, cannot take the core tma; empty if it can."""
 
-def sm90_obstacle() -> str:
-    """Return why the current device cannot take the cores wgmma and tma; empty if it can."""
-
-def trust_core(device: int, core: str) -> None:
-    """Make "wgmma" or "tma" the default core on a device; tma comes before wgmma."""
-
-def normalize(blocks: _Blocks, dtype: Dtype, rows: Rows, stream: int) -> None:
-    """Write `rows` from at most three blocks."""
-
-def logsumexp(
-    rows: Rows,
-    columns: Rows,
-    negatives: Negatives,
-    scale: float,
-    wave: tuple[int, int],
-    row_partials: int,
-    column_partials: int,
-    state: int,
-    n: int,
-    stream: int,
-) -> None:
-    """Write n; `wave` is how many tiles of rows and columns the workspaces hold."""
-
-def objective(
-    rows: Rows,
-    partners: Rows,
-    pairs: Pairs,
-    n: int,
-    scale: float,
-    decoupled: bool,
-    factor: float,
-    loss: int,
-    weights: int,
-    log_weights: int,
-    work: int,
-    stream: int,
-) -> None:
-    """Write the loss, weights and log weights."""
-
-def contract(
-    rows: Rows,
-    columns: Rows,
-    negatives: Negatives,
-    row_log_weights: int,
-    column_log_weights: int,
-    scale: float,
-    wave: tuple[int, int],
-    panel: int,
-    row_sums: int,
-    column_sums: int,
-    stream: int,
-) -> None:
-    """Write the weighted sums; `wave` is how many tiles of rows and columns the panel holds."""
-
-def finish(
-    sums: int,
-    rows: Rows,
-    partners: Rows,
-    pairs: Pairs,
-    weights: int,
-    factor: float,
-    grad_output: int,
-    gradients: _Blocks,
-    dtype: Dtype,
-    stream: int,
-) -> None:
-    """Write the gradients of the blocks of `rows`."""
+def trust_tma(device: int) -> None:
+    """Make tma the default core on a device."""

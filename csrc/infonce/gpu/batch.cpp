@@ -1,13 +1,59 @@
 #include "infonce/gpu/batch.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace mirror_train {
 
 namespace {
 
+// Side of a square panel of fp16 weights, 254 MB: so large that the sums are rarely read and
+// written again. The sums of such a wave are 176 tiles by (dimensions / 128); with the 2 blocks
+// that each of the H200's 132 multiprocessors holds, these are 4 whole rounds at 768 dimensions and
+// 2 at 384.
+constexpr int kPanelSide = 88;
+// Tiles in each direction of a wave of logsumexp: enough to keep every GPU busy, while the partial
+// results take at most 2 * 128 * 128 * 128 * 8 bytes = 32 MB.
+constexpr int kLogsumexpSide = 128;
+
 std::int64_t padded(std::int64_t count) { return (count + kTile - 1) / kTile * kTile; }
 
-std::int64_t tiles(const WaveSize& wave) {
-  return std::int64_t{wave.row_tiles} * wave.column_tiles;
+int tiles(std::int64_t count) { return static_cast<int>(padded(count) / kTile); }
+
+std::int64_t area(const WaveSize& wave) { return std::int64_t{wave.row_tiles} * wave.column_tiles; }
+
+/// Splits `count` into the fewest even parts of at most `most`; returns the size of a part.
+int even_part(int count, int most) {
+  const int parts = (count + std::max(1, most) - 1) / std::max(1, most);
+  return (count + parts - 1) / parts;
+}
+
+/// Returns how many tiles of rows and of columns a wave of at most `most` tiles has.
+///
+/// Waves are as square as can be, because then the least is read and written between them. Those of
+/// a symmetric problem are squares of the full size, as far as it goes: that size fills the GPU.
+/// The others are of about equal size.
+WaveSize wave_of(int rows, int columns, int most, bool symmetric) {
+  const int side = std::max(1, static_cast<int>(std::sqrt(static_cast<double>(most))));
+  if (symmetric) return {std::min(columns, side), std::min(columns, side)};
+  if (rows <= columns) {
+    const int height = even_part(rows, side);
+    return {height, even_part(columns, most / height)};
+  }
+  const int width = even_part(columns, side);
+  return {even_part(rows, most / width), width};
+}
+
+Blocks all_blocks(const BatchBlocks& z, const BatchSize& size, Dtype dtype) {
+  return {{z.z1, z.z2, z.hard}, {size.n, size.n, size.n_hard}, dtype};
+}
+
+/// Returns the blocks of view 1, and those that its rows are contrasted with in one_way.
+Blocks first_blocks(const BatchBlocks& z, const BatchSize& size, Dtype dtype) {
+  return {{z.z1}, {size.n}, dtype};
+}
+Blocks other_blocks(const BatchBlocks& z, const BatchSize& size, Dtype dtype) {
+  return {{z.z2, z.hard}, {size.n, size.n_hard}, dtype};
 }
 
 }  // namespace
@@ -33,13 +79,16 @@ class Batch::Workspace {
   std::uintptr_t next_;
 };
 
-/// In a symmetric problem both are the same.
+/// This process's rows, those with their positives, and the columns: in one process and both ways
+/// all are the same. `anchors` are the rows of view 1 of all processes, for the gradient of
+/// one_way.
 struct Batch::Sides {
-  Rows rows, columns;
+  Rows rows, partners, columns, anchors;
 };
 
 struct Batch::Forward {
   Sides sides;
+  WaveSize wave;
   MaxAndSum *row_partials, *column_partials, *state;
   float* n;
   double* work;
@@ -48,8 +97,30 @@ struct Batch::Forward {
 struct Batch::Backward {
   Sides sides;
   std::uint16_t* panel;
-  float *row_sums, *column_sums;
+  float *row_sums, *partner_sums;  // the second only for one_way
 };
+
+Batch::Batch(BatchSize own, BatchSize all, std::int64_t dim, Dtype dtype, bool one_way,
+             int panel_tiles, int logsumexp_tiles)
+    : own_(own), all_(all), dim_(dim), dtype_(dtype), one_way_(one_way) {
+  const int parts = dtype == Dtype::kFloat32 ? 2 : 1;
+  panel_tiles_ = panel_tiles > 0 ? panel_tiles : kPanelSide * kPanelSide / parts;
+  logsumexp_tiles_ = logsumexp_tiles > 0 ? logsumexp_tiles : kLogsumexpSide;
+}
+
+std::int64_t Batch::string_columns() const {
+  const std::int64_t n = alone() ? own_.n : all_.n;
+  return one_way_ ? n : 2 * n;
+}
+
+Negatives Batch::negatives(const BatchInputs& in) const {
+  return {losses(), string_columns(), own_.n, in.row_ranks, in.column_ranks};
+}
+
+WaveSize Batch::panel_wave(const Rows& rows, const Rows& columns) const {
+  const int row_tiles = symmetric() ? tiles(losses()) : rows.tiles();
+  return wave_of(row_tiles, columns.tiles(), panel_tiles_, symmetric());
+}
 
 Rows Batch::take_rows(Workspace& workspace, std::int64_t count) const {
   const bool split = dtype_ == Dtype::kFloat32;
@@ -59,16 +130,22 @@ Rows Batch::take_rows(Workspace& workspace, std::int64_t count) const {
 }
 
 Batch::Sides Batch::take_sides(Workspace& workspace) const {
-  if (one_way_) return {take_rows(workspace, n_), take_rows(workspace, n_ + n_hard_)};
-  const Rows rows = take_rows(workspace, 2 * n_ + n_hard_);
-  return {rows, rows};
+  const Rows rows = take_rows(workspace, losses() + (one_way_ ? 0 : own_.n_hard));
+  const Rows partners = one_way_ ? take_rows(workspace, own_.n + own_.n_hard) : rows;
+  if (alone()) return {rows, partners, partners, rows};
+  const Rows columns = take_rows(workspace, string_columns() + all_.n_hard);
+  return {rows, partners, columns, one_way_ ? take_rows(workspace, all_.n) : columns};
 }
 
 Batch::Forward Batch::take_forward(Workspace& workspace) const {
-  const std::int64_t partials = tiles(logsumexp_wave_) * kTile;
-  return {take_sides(workspace),
+  const Sides sides = take_sides(workspace);
+  const int most = logsumexp_tiles_ * logsumexp_tiles_;
+  const WaveSize wave = wave_of(tiles(losses()), sides.columns.tiles(), most, symmetric());
+  const std::int64_t partials = area(wave) * kTile;
+  return {sides,
+          wave,
           workspace.take<MaxAndSum>(partials),
-          workspace.take<MaxAndSum>(one_way_ ? 0 : kColumnParts * partials),
+          workspace.take<MaxAndSum>(symmetric() ? kColumnParts * partials : 0),
           workspace.take<MaxAndSum>(losses()),
           workspace.take<float>(losses()),
           workspace.take<double>((losses() + kRowsPerBlock - 1) / kRowsPerBlock)};
@@ -77,9 +154,11 @@ Batch::Forward Batch::take_forward(Workspace& workspace) const {
 Batch::Backward Batch::take_backward(Workspace& workspace) const {
   const Sides sides = take_sides(workspace);
   const std::int64_t parts = sides.rows.split ? 2 : 1, stride = sides.rows.stride;
-  return {sides, workspace.take<std::uint16_t>(parts * tiles(panel_wave_) * kTile * kTile),
+  const std::int64_t panel = std::max(area(panel_wave(sides.rows, sides.columns)),
+                                      area(panel_wave(sides.partners, sides.anchors)));
+  return {sides, workspace.take<std::uint16_t>(parts * panel * kTile * kTile),
           workspace.take<float>(padded(sides.rows.count) * stride),
-          one_way_ ? workspace.take<float>(padded(sides.columns.count) * stride) : nullptr};
+          one_way_ ? workspace.take<float>(padded(sides.partners.count) * stride) : nullptr};
 }
 
 std::int64_t Batch::forward_bytes() const {
@@ -94,53 +173,70 @@ std::int64_t Batch::backward_bytes() const {
   return workspace.end();
 }
 
-Negatives Batch::negatives(const std::int32_t* ranks) const {
-  return {losses(), losses(), n_, ranks, ranks};
+void Batch::normalize_sides(const Sides& sides, const BatchInputs& in, void* stream) const {
+  const auto write = [&](const Rows& rows, const Blocks& blocks) {
+    normalize(blocks, rows, stream);
+  };
+  if (one_way_) {
+    write(sides.rows, first_blocks(in.own, own_, dtype_));
+    write(sides.partners, other_blocks(in.own, own_, dtype_));
+    if (alone()) return;
+    write(sides.columns, other_blocks(in.all, all_, dtype_));
+    write(sides.anchors, first_blocks(in.all, all_, dtype_));
+  } else {
+    write(sides.rows, all_blocks(in.own, own_, dtype_));
+    if (!alone()) write(sides.columns, all_blocks(in.all, all_, dtype_));
+  }
 }
 
-Blocks Batch::blocks_of_rows(const BatchBlocks& z) const {
-  if (one_way_) return {{z.z1}, {n_}, dtype_};
-  return {{z.z1, z.z2, z.hard}, {n_, n_, n_hard_}, dtype_};
-}
-
-Blocks Batch::blocks_of_columns(const BatchBlocks& z) const {
-  return {{z.z2, z.hard}, {n_, n_hard_}, dtype_};
-}
-
-void Batch::normalize_sides(const Sides& sides, const BatchBlocks& z, void* stream) const {
-  normalize(blocks_of_rows(z), sides.rows, stream);
-  if (one_way_) normalize(blocks_of_columns(z), sides.columns, stream);
-}
-
-void Batch::forward(int device, const BatchBlocks& z, const std::int32_t* ranks, double scale,
-                    bool decoupled, void* workspace, float* loss, float* weights,
-                    float* log_weights, void* stream) const {
+void Batch::forward(int device, const BatchInputs& in, bool decoupled, void* workspace, float* loss,
+                    float* weights, float* log_weights, void* stream) const {
   set_device(device);
   Workspace parts(workspace);
   const Forward f = take_forward(parts);
-  normalize_sides(f.sides, z, stream);
-  logsumexp(f.sides.rows, f.sides.columns, negatives(ranks), scale, logsumexp_wave_, f.row_partials,
+  normalize_sides(f.sides, in, stream);
+  logsumexp(f.sides.rows, f.sides.columns, negatives(in), in.scale, f.wave, f.row_partials,
             f.column_partials, f.state, f.n, stream);
-  objective(f.sides.rows, f.sides.columns, pairs(), f.n, scale, decoupled, 1.0 / losses(), loss,
+  const double count = static_cast<double>(string_columns());  // of the rows of all processes
+  objective(f.sides.rows, f.sides.partners, pairs(), f.n, in.scale, decoupled, 1.0 / count, loss,
             weights, log_weights, f.work, stream);
 }
 
-void Batch::backward(int device, const BatchBlocks& z, const std::int32_t* ranks, double scale,
-                     const float* weights, const float* log_weights, const float* grad_output,
-                     void* workspace, const BatchBlocks& gradients, void* stream) const {
+void Batch::backward(int device, const BatchInputs& in, const float* weights,
+                     const float* log_weights, const float* all_log_weights,
+                     const float* grad_output, void* workspace, const BatchBlocks& gradients,
+                     void* stream) const {
   set_device(device);
   Workspace parts(workspace);
   const Backward b = take_backward(parts);
-  const Rows &rows = b.sides.rows, &columns = b.sides.columns;
-  normalize_sides(b.sides, z, stream);
-  contract(rows, columns, negatives(ranks), log_weights, one_way_ ? nullptr : log_weights, scale,
-           panel_wave_, b.panel, b.row_sums, b.column_sums, stream);
-  const double factor = scale / losses();
-  finish(b.row_sums, rows, columns, pairs(), weights, factor, grad_output,
-         blocks_of_rows(gradients), stream);
-  if (!one_way_) return;
-  finish(b.column_sums, columns, rows, pairs(), weights, factor, grad_output,
-         blocks_of_columns(gradients), stream);
+  const auto& [rows, partners, columns, anchors] = b.sides;
+  normalize_sides(b.sides, in, stream);
+  const auto add = [&](const Rows& left, const Rows& right, const float* of_left,
+                       const float* of_right, float* left_sums, float* right_sums) {
+    contract(left, right, negatives(in), of_left, of_right, in.scale, panel_wave(left, right),
+             b.panel, left_sums, right_sums, stream);
+  };
+  if (!one_way_) {
+    add(rows, columns, log_weights, alone() ? log_weights : all_log_weights, b.row_sums, nullptr);
+  } else if (alone()) {
+    add(rows, columns, log_weights, nullptr, b.row_sums, b.partner_sums);
+  } else {
+    add(rows, columns, log_weights, nullptr, b.row_sums, nullptr);
+    add(partners, anchors, nullptr, all_log_weights, b.partner_sums, nullptr);
+  }
+  // Where several processes average their gradients, each returns so many times its share: that is
+  // the factor of one process.
+  const double factor = in.scale / static_cast<double>(losses());
+  const auto write = [&](const float* sums, const Rows& own, const Rows& others,
+                         const Blocks& out) {
+    finish(sums, own, others, pairs(), weights, factor, grad_output, out, stream);
+  };
+  if (one_way_) {
+    write(b.row_sums, rows, partners, first_blocks(gradients, own_, dtype_));
+    write(b.partner_sums, partners, rows, other_blocks(gradients, own_, dtype_));
+  } else {
+    write(b.row_sums, rows, rows, all_blocks(gradients, own_, dtype_));
+  }
 }
 
 }  // namespace mirror_train

@@ -57,9 +57,8 @@ TileKernels tile_kernels(bool bounded) {
                  : kernels_of<Core, kSplit, OnlineSum, AnyWeight>();
 }
 
-/// The kernels of WgmmaCore, and those fed by the tensor memory accelerator, in a file of their own
-/// because only code for sm_90a may contain their instructions.
-TileKernels wgmma_kernels(bool split, bool bounded);
+/// The kernels fed by the tensor memory accelerator, in a file of their own because only code for
+/// sm_90a may contain their instructions.
 TileKernels tma_kernels(bool split, bool bounded);
 
 }  // namespace mirror_train

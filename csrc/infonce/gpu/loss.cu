@@ -47,10 +47,10 @@
 // 0, W_ij is below 2^-53. For a lower tau the sums are relative to a maximum found on the way, and
 // W_ij takes two.
 //
-// Files in infonce/gpu: pipeline.cuh holds the main loop; mma.cuh and wgmma.cuh the two ways to
-// multiply in it; tma.cuh the main loop of compute capability 9.0; tiles.cuh the waves, masks and
-// scores; logsumexp.cuh, merge.cuh and contract.cuh what is done with a tile; kernels.cuh and
-// tma_kernels.cuh the launches; rows.cuh the steps linear in M.
+// Files in infonce/gpu: pipeline.cuh and mma.cuh hold the main loop for all cards, tma.cuh that of
+// compute capability 9.0; tiles.cuh the waves, masks and scores; logsumexp.cuh, merge.cuh and
+// contract.cuh what is done with a tile; kernels.cuh and tma_kernels.cuh the launches; rows.cuh the
+// steps linear in M; batch.cpp the passes.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -65,8 +65,7 @@
 
 namespace mirror_train {
 
-#ifndef MIRROR_TRAIN_WGMMA
-TileKernels wgmma_kernels(bool, bool) { return {}; }
+#ifndef MIRROR_TRAIN_TMA
 TileKernels tma_kernels(bool, bool) { return {}; }
 #endif
 
@@ -92,50 +91,32 @@ void for_each_wave(int row_tiles, int column_tiles, WaveSize size, bool symmetri
   }
 }
 
-/// The cores, each slower than the next.
-enum Core { kMma, kWgmma, kTma, kCores };
-constexpr const char* kCoreNames[kCores] = {"mma", "wgmma", "tma"};
-
-/// Returns the core of this name.
-Core core_named(const std::string& name, const char* what) {
-  const auto* found = std::find(kCoreNames, kCoreNames + kCores, name);
-  if (found == kCoreNames + kCores) {
-    throw std::runtime_error(std::string(what) + " must be mma, wgmma or tma, got " + name);
-  }
-  return static_cast<Core>(found - kCoreNames);
-}
-
-/// For each core, one bit for each device on which it is trusted.
-std::atomic<std::uint64_t> trusted[kCores];
+/// The devices on which the tma core is trusted, one bit for each.
+std::atomic<std::uint64_t> trusted;
 
 std::uint64_t device_bit(int device) { return device < 64 ? std::uint64_t{1} << device : 0; }
 
-/// Returns the fastest core that is trusted on the current device; mma is everywhere.
-Core default_core() {
-  const std::uint64_t masks[kCores] = {0, trusted[kWgmma], trusted[kTma]};
-  if ((masks[kWgmma] | masks[kTma]) == 0) return kMma;
-  const std::uint64_t bit = device_bit(current_device());
-  if ((masks[kTma] & bit) != 0) return kTma;
-  return (masks[kWgmma] & bit) != 0 ? kWgmma : kMma;
-}
-
-/// Chooses the kernels for the current device. On sm_90 wgmma reaches the full rate of the tensor
-/// cores, which mma.sync does not.
-TileKernels choose_kernels(bool split, bool bounded) {
+/// Returns whether the tma core shall be taken on the current device. mma runs everywhere.
+bool takes_tma() {
   constexpr const char* kVariable = "MIRROR_RT_CUDA_CORE";
   const char* named = std::getenv(kVariable);
-  const bool by_name = named != nullptr && *named != '\0';
-  const Core core = by_name ? core_named(named, kVariable) : default_core();
-  if (core == kMma) {
-    if (split) return tile_kernels<MmaCore<4>, true>(bounded);
-    return compute_capability() < 80 ? tile_kernels<MmaCore<4>, false>(bounded)
-                                     : tile_kernels<MmaCore<2>, false>(bounded);
-  }
-  const std::string obstacle = sm90_obstacle();
-  if (!obstacle.empty()) {
-    throw std::runtime_error(std::string(kVariable) + "=" + kCoreNames[core] + ": " + obstacle);
-  }
-  return core == kWgmma ? wgmma_kernels(split, bounded) : tma_kernels(split, bounded);
+  const std::string core = named == nullptr ? "" : named;
+  if (core.empty()) return trusted != 0 && (trusted & device_bit(current_device())) != 0;
+  if (core == "mma") return false;
+  if (core != "tma")
+    throw std::runtime_error(std::string(kVariable) + " must be mma or tma, got " + core);
+  const std::string obstacle = tma_obstacle(current_device());
+  if (!obstacle.empty()) throw std::runtime_error(std::string(kVariable) + "=tma: " + obstacle);
+  return true;
+}
+
+/// Chooses the kernels for the current device. On sm_90 the tma core reaches the full rate of the
+/// tensor cores, which mma.sync does not.
+TileKernels choose_kernels(bool split, bool bounded) {
+  if (takes_tma()) return tma_kernels(split, bounded);
+  if (split) return tile_kernels<MmaCore<4>, true>(bounded);
+  return compute_capability() < 80 ? tile_kernels<MmaCore<4>, false>(bounded)
+                                   : tile_kernels<MmaCore<2>, false>(bounded);
 }
 
 /// Returns whether exp(score) needs no maximum subtracted: see "Exponentials" above.
@@ -159,17 +140,16 @@ Scores make_scores(const Rows& rows, const Rows& columns, const Negatives& negat
 
 void set_device(int device) { choose_device(device); }
 
-std::string sm90_obstacle() {
-#ifdef MIRROR_TRAIN_WGMMA
+std::string tma_obstacle(int device) {
+  set_device(device);
+#ifdef MIRROR_TRAIN_TMA
   return compute_capability() == 90 ? "" : "needs a GPU of compute capability 9.0";
 #else
   return "built without code for sm_90";
 #endif
 }
 
-void trust_core(int device, const std::string& core) {
-  trusted[core_named(core, "core")] |= device_bit(device);
-}
+void trust_tma(int device) { trusted |= device_bit(device); }
 
 void normalize(const Blocks& blocks, const Rows& rows, void* stream) {
   launch("normalize_rows", normalize_rows, row_blocks(std::int64_t{rows.tiles()} * kTile),

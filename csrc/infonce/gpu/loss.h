@@ -2,7 +2,8 @@
 // memory, and `stream` is the handle of a CUDA stream. Nothing here allocates, waits for the
 // device, or depends on Python.
 //
-// The five steps are those of mirror_train.loss.kernel, which defines every symbol used here.
+// The five steps are those that mirror_train.loss.kernel describes, with the symbols used here;
+// Batch (infonce/gpu/batch.h) makes passes of them.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,9 @@ struct Rows {
   int tiles() const { return static_cast<int>((count + kTile - 1) / kTile); }
 };
 
-/// Which columns are negatives of which rows; see mirror_train.loss.kernel.Negatives.
+/// Which columns are negatives of which rows: the first n_rows rows and n_columns columns belong to
+/// a string; those after them are hard negatives. A column is a negative of a row unless both
+/// belong to one string or group. Without ranks, row or column i belongs to string i % period.
 struct Negatives {
   std::int64_t n_rows, n_columns, period;
   const std::int32_t* row_ranks;     ///< [n_rows], not negative and equal where ids are; or null
@@ -69,13 +72,12 @@ constexpr int kRowsPerBlock = 8;
 /// does not see which device the caller's copy of the runtime has chosen.
 void set_device(int device);
 
-/// Returns why the current device cannot take the cores wgmma and tma; empty if it can.
-std::string sm90_obstacle();
+/// Returns why a device, which becomes current, cannot take the tma core; empty if it can.
+std::string tma_obstacle(int device);
 
-/// Makes a core, "wgmma" or "tma", the default on `device`, where it has proved to agree with the
-/// mma core; tma comes before wgmma. The environment variable MIRROR_RT_CUDA_CORE overrides the
-/// default.
-void trust_core(int device, const std::string& core);
+/// Makes the tma core the default on `device`, where it has proved to agree with the mma core. The
+/// environment variable MIRROR_RT_CUDA_CORE overrides the default.
+void trust_tma(int device);
 
 /// Normalizes the rows of `blocks` into `rows`.
 void normalize(const Blocks& blocks, const Rows& rows, void* stream);

@@ -87,15 +87,9 @@ struct MmaCore {
   using Accumulator = MmaAccumulator<kAcross>;
   using Ring = RingOf<kThreads, MmaLayout<Major::kDepth>::kDepth, 3, MmaLayout>;
 
-  /// Makes the copies that this thread has waited for visible to the tensor cores; here they are.
-  static __device__ void publish_copies() {}
-
-  /// `meanwhile` starts copies, which go on behind the products.
-  template <Major kLeft, Major kRight, typename Meanwhile>
-  static __device__ void multiply_stage(Accumulator& sum, const typename Ring::Stage& stage,
-                                        const Meanwhile& meanwhile) {
+  template <Major kLeft, Major kRight>
+  static __device__ void multiply_stage(Accumulator& sum, const typename Ring::Stage& stage) {
     constexpr int kDown = Accumulator::kRows / 2, kSide = Accumulator::kColumns / 2;
-    meanwhile();
     const int row = Accumulator::warp_down() * Accumulator::kWarpRows;
     const int column = Accumulator::warp_across() * Accumulator::kWarpColumns;
 #pragma unroll

@@ -1,6 +1,5 @@
-// The only main loop: it computes a 128 x 128 tile of a matrix product, whose operands come from
-// global memory through a ring of stages in shared memory. A core multiplies each stage: MmaCore
-// (infonce/gpu/mma.cuh) or WgmmaCore (infonce/gpu/wgmma.cuh).
+// The main loop of MmaCore (infonce/gpu/mma.cuh): it computes a 128 x 128 tile of a matrix product,
+// whose operands come from global memory through a ring of stages in shared memory.
 #pragma once
 
 #include "infonce/gpu/common.cuh"
@@ -156,18 +155,17 @@ class Steps {
 };
 
 /// Adds the product of one stage to `sum`; the product of split operands is multiplied by `scale`.
-/// Calls `meanwhile` once, which must touch neither.
-template <typename Core, Major kLeft, Major kRight, bool kSplit, typename Meanwhile>
+template <typename Core, Major kLeft, Major kRight, bool kSplit>
 __device__ void add_stage(typename Core::Accumulator& sum, const typename Core::Ring::Stage& stage,
-                          float scale, const Meanwhile& meanwhile) {
+                          float scale) {
   using Accumulator = typename Core::Accumulator;
   if constexpr (!kSplit) {
-    Core::template multiply_stage<kLeft, kRight>(sum, stage, meanwhile);
+    Core::template multiply_stage<kLeft, kRight>(sum, stage);
   } else {
     // The tensor cores truncate their sums, so only short sums are left to them; adding these up
     // outside keeps the precision of fp32.
     Accumulator part;
-    Core::template multiply_stage<kLeft, kRight>(part, stage, meanwhile);
+    Core::template multiply_stage<kLeft, kRight>(part, stage);
 #pragma unroll
     for (int r = 0; r < Accumulator::kRows; ++r) {
 #pragma unroll
@@ -193,10 +191,9 @@ __device__ void multiply(typename Core::Accumulator& sum, const Operand& left, c
   int slot = 0;
   for (int step = 0; step < steps.count(); ++step) {
     wait_copies<Ring::kStages - 2>();
-    Core::publish_copies();
-    __syncthreads();  // this step has arrived, and no thread still reads the stage loaded next
-    add_stage<Core, kLeft, kRight, kSplit>(sum, ring.stages[slot], steps.scale(step),
-                                           [&] { steps.start(ring); });
+    __syncthreads();    // this step has arrived, and no thread still reads the stage loaded next
+    steps.start(ring);  // goes on behind the products
+    add_stage<Core, kLeft, kRight, kSplit>(sum, ring.stages[slot], steps.scale(step));
     steps.finish();
     slot = slot + 1 < Ring::kStages ? slot + 1 : 0;
   }

@@ -3,12 +3,12 @@
 //
 // A block goes through many tiles. The producer runs ahead into the next tile as far as the ring
 // has room, and the warpgroups wait for the ring alone, never for each other. So while one works on
-// what follows the products of a tile, the other has the tensor cores to itself.
+// what follows the products of a tile, the other has the tensor cores to itself. A barrier sets
+// them apart at the start, lest they always multiply at the same time, and then never.
 #pragma once
 
 #include "infonce/gpu/ptx_sm90.cuh"
 #include "infonce/gpu/tiles.cuh"
-#include "infonce/gpu/wgmma.cuh"
 
 namespace mirror_train {
 
@@ -30,20 +30,67 @@ struct WarpgroupTeam {
   static __device__ int number() { return static_cast<int>(threadIdx.x) / kWarpgroup; }
   static __device__ int rank() { return static_cast<int>(threadIdx.x) % kWarpgroup; }
   static __device__ int first_row() { return number() * kRows; }
-  static __device__ void sync() { sync_warpgroup(number()); }
+  // Barrier 0 is that of __syncthreads.
+  static __device__ void sync() { sync_barrier(1 + number(), kWarpgroup); }
 };
 
-/// The ring of stages for a tile of 128 rows and kHalves times 128 columns. An operand is a series
-/// of boxes in the layout of WgmmaLayout: of lines one after another (Major::kDepth), or of parts
-/// of lines (Major::kTile).
-template <int kHalves>
+/// A thread's part of a product of the block's rows and kWidth columns. The two warpgroups hold 64
+/// rows each, a warp 16, as fragments of 16 x 8. Of each fragment a thread holds two neighbours in
+/// one row, and two neighbours eight rows below.
+template <int kWidth = kTile>
+struct WgmmaAccumulator {
+  static constexpr int kRows = 2;              // number of rows of which a thread has elements
+  static constexpr int kColumns = kWidth / 4;  // number of columns of which it has elements
+  static constexpr int kWarpsDown = 8;
+  static constexpr int kWarpsAcross = 1;
+
+  float fragments[kWidth / 2];  // the first product writes them
+
+  __device__ float& at(int r, int c) { return fragments[c / 2 * 4 + r * 2 + c % 2]; }
+  __device__ float at(int r, int c) const { return fragments[c / 2 * 4 + r * 2 + c % 2]; }
+
+  static __device__ int warp_down() { return warp_of_thread(); }
+  static __device__ int warp_across() { return 0; }
+
+  /// Return the row in the tile of at(r, *), and the column of at(*, c).
+  static __device__ int row(int r) { return warp_down() * 16 + r * 8 + lane_of_thread() / 4; }
+  static __device__ int column(int c) { return c / 2 * 8 + lane_of_thread() % 4 * 2 + c % 2; }
+};
+
+/// The layouts with 128-byte swizzle: atoms of 8 lines of 128 bytes, with chunk c of line l at
+/// c ^ l. A box is 8 atoms.
+/// Major::kDepth: a line is 64 elements deep, and the lines of all boxes follow one another.
+/// Major::kTile:  a line is 64 of the tile's elements at one depth, and a box is 64 deep.
+template <Major kMajor>
+struct WgmmaLayout {
+  static constexpr int kAtomBytes = 1024;
+
+  /// Describes the operand from element `first` of the tile on, a multiple of 64, at depth 0.
+  static __device__ std::uint64_t descriptor(const std::uint16_t* tile, int first) {
+    // The distance of atoms side by side, which Major::kDepth does not have, and the distance of
+    // consecutive atoms.
+    return wgmma_descriptor(tile + first / kBoxSide * kBoxElements,
+                            kBoxElements * sizeof(std::uint16_t), kAtomBytes);
+  }
+
+  /// Returns what to add to a descriptor for the operand from `depth` on, a multiple of 16: its
+  /// start is in units of 16 bytes.
+  static constexpr __device__ std::uint64_t deeper(int depth) {
+    const int start = kMajor == Major::kDepth ? depth : depth * kBoxSide;
+    return start * sizeof(std::uint16_t) / 16;
+  }
+};
+
+/// The ring of stages for a tile of 128 rows and kWidth columns. An operand is a series of boxes in
+/// a WgmmaLayout.
+template <int kWidth>
 struct TmaRing {
-  static constexpr int kDepth = WgmmaLayout<Major::kDepth>::kDepth;
-  static constexpr int kStages = kHalves == 2 ? 4 : 6;  // 192 KB
+  static constexpr int kDepth = kBoxSide;
+  static constexpr int kStages = kWidth == 256 ? 4 : kWidth == 192 ? 5 : 6;  // 192 or 200 KB
 
   struct Stage {
-    std::uint16_t left[2 * kBoxElements];
-    std::uint16_t right[2 * kHalves * kBoxElements];
+    std::uint16_t left[kTile / kBoxSide * kBoxElements];
+    std::uint16_t right[kWidth / kBoxSide * kBoxElements];
   };
   Stage stages[kStages];
   Barrier full[kStages];   // counts the producer, and the bytes of a stage
@@ -51,8 +98,8 @@ struct TmaRing {
 };
 
 /// Prepares a ring; all threads of the block call it.
-template <int kHalves>
-__device__ void init_ring(TmaRing<kHalves>& ring) {
+template <int kWidth>
+__device__ void init_ring(TmaRing<kWidth>& ring) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < ring.kStages; ++i) {
       init_barrier(ring.full[i], 1);
@@ -67,6 +114,7 @@ __device__ void init_ring(TmaRing<kHalves>& ring) {
 struct Place {
   int slot = 0;
   unsigned parity = 0;
+  bool apart = false;  // of a consumer: whether the other one is already some stages away
 
   template <typename Ring>
   __device__ void advance(const Ring&) {
@@ -100,54 +148,84 @@ __device__ void copy_operand(std::uint16_t* to, const TmaOperand& operand, bool 
 
 /// Loads the operands of a product `stages` stages deep. Split operands take three passes, in the
 /// order of Steps.
-template <Major kLeft, Major kRight, bool kSplit, int kHalves>
+template <Major kLeft, Major kRight, bool kSplit, int kWidth>
 __device__ void produce(const TmaOperand& left, const TmaOperand& right, int stages,
-                        TmaRing<kHalves>& ring, Place& place) {
+                        TmaRing<kWidth>& ring, Place& place) {
   for (int pass = 0; pass < (kSplit ? 3 : 1); ++pass) {
     for (int i = 0; i < stages; ++i) {
       auto& stage = ring.stages[place.slot];
       Barrier& full = ring.full[place.slot];
       wait_barrier(ring.empty[place.slot], place.parity ^ 1);
       expect_bytes(full, sizeof stage);
-      copy_operand<kLeft, 2>(stage.left, left, kSplit && pass == 0, i * ring.kDepth, full);
-      copy_operand<kRight, 2 * kHalves>(stage.right, right, kSplit && pass == 1, i * ring.kDepth,
-                                        full);
+      copy_operand<kLeft, kTile / kBoxSide>(stage.left, left, kSplit && pass == 0, i * ring.kDepth,
+                                            full);
+      copy_operand<kRight, kWidth / kBoxSide>(stage.right, right, kSplit && pass == 1,
+                                              i * ring.kDepth, full);
       place.advance(ring);
     }
   }
 }
 
-/// A thread's part of a tile: of each 128 columns that of a WgmmaCore.
-template <int kHalves>
+/// A thread's part of a tile: a WgmmaAccumulator for each 128 columns, or one for 192.
+template <int kWidth>
 struct TmaAccumulator {
-  WgmmaAccumulator halves[kHalves];
+  static constexpr int kPartWidth = kWidth == 192 ? 192 : kTile;
+  static constexpr int kParts = kWidth / kPartWidth;
+  WgmmaAccumulator<kPartWidth> parts[kParts];
+  bool written = false;  // whether there is something to add to
 
   __device__ void pin() {
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) pin_registers(halves[h].fragments);
+    for (int h = 0; h < kParts; ++h) pin_registers(parts[h].fragments);
   }
 };
 
 /// Starts to add the product of a stage to `sum`.
-template <Major kLeft, Major kRight, int kHalves>
-__device__ void start_products(TmaAccumulator<kHalves>& sum,
-                               const typename TmaRing<kHalves>::Stage& stage) {
+template <Major kLeft, Major kRight, int kWidth>
+__device__ void start_products(TmaAccumulator<kWidth>& sum,
+                               const typename TmaRing<kWidth>::Stage& stage) {
   const std::uint64_t left = WgmmaLayout<kLeft>::descriptor(stage.left, WarpgroupTeam::first_row());
   const std::uint64_t right = WgmmaLayout<kRight>::descriptor(stage.right, 0);
   constexpr bool kLeftTransposed = kLeft == Major::kTile, kRightTransposed = kRight == Major::kTile;
   wgmma_fence();
 #pragma unroll
-  for (int depth = 0; depth < TmaRing<kHalves>::kDepth; depth += 16) {
+  for (int depth = 0; depth < TmaRing<kWidth>::kDepth; depth += 16) {
     const std::uint64_t a = left + WgmmaLayout<kLeft>::deeper(depth);
     const std::uint64_t b = right + WgmmaLayout<kRight>::deeper(depth);
-    if constexpr (kHalves == 2) {
-      wgmma_wide<kLeftTransposed, kRightTransposed>(sum.halves[0].fragments,
-                                                    sum.halves[1].fragments, a, b);
+    const int add = depth > 0 || sum.written;
+    if constexpr (kWidth == 256) {
+      wgmma<kLeftTransposed, kRightTransposed>(sum.parts[0].fragments, sum.parts[1].fragments, a, b,
+                                               add);
     } else {
-      wgmma<kLeftTransposed, kRightTransposed>(sum.halves[0].fragments, a, b);
+      wgmma<kLeftTransposed, kRightTransposed>(sum.parts[0].fragments, a, b, add);
     }
   }
+  sum.written = true;
   wgmma_commit();
+}
+
+// The number of the barrier that sets the consumers apart, and how many stages they are apart: the
+// ring has room for that and for copies under way.
+constexpr int kApart = 1 + kConsumers, kStagesApart = 2;
+
+/// Calls stage(i) for each stage of a product. In the first product of a block this sets the
+/// consumers apart: the second begins when the first has started kStagesApart stages, or all. What
+/// follows the products is as long in both, so that the distance lasts.
+template <typename Stage>
+__device__ void for_each_stage(Place& place, int stages, const Stage& stage) {
+  constexpr int kThreads = kConsumers * kWarpgroup;
+  if (!place.apart && WarpgroupTeam::number() == 1) {
+    sync_barrier(kApart, kThreads);
+    place.apart = true;
+  }
+  int end = place.apart || stages < kStagesApart ? stages : kStagesApart;
+  for (int i = 0;;) {
+    for (; i < end; ++i) stage(i);
+    if (!place.apart) arrive_at_barrier(kApart, kThreads);
+    place.apart = true;
+    if (end == stages) return;
+    end = stages;
+  }
 }
 
 /// Lets the producer fill a stage again, as far as this warp is concerned.
@@ -157,31 +235,37 @@ __device__ void release(Ring& ring, int slot) {
 }
 
 /// Adds a product `stages` stages deep to `sum`, while the products of the next stage go on.
-template <Major kLeft, Major kRight, int kHalves>
-__device__ void consume_whole(TmaAccumulator<kHalves>& sum, int stages, TmaRing<kHalves>& ring,
+template <Major kLeft, Major kRight, int kWidth>
+__device__ void consume_whole(TmaAccumulator<kWidth>& sum, int stages, TmaRing<kWidth>& ring,
                               Place& place) {
   sum.pin();
   int previous = 0;
-  for (int i = 0; i < stages; ++i) {
+  for_each_stage(place, stages, [&](int i) {
     wait_barrier(ring.full[place.slot], place.parity);
     start_products<kLeft, kRight>(sum, ring.stages[place.slot]);
     wgmma_wait<1>();  // the products of the stage before are done
     if (i > 0) release(ring, previous);
     previous = place.slot;
     place.advance(ring);
-  }
+  });
   wgmma_wait<0>();
   sum.pin();
   release(ring, previous);
 }
 
 /// Does the same with split operands. As in add_stage, only the sums of a stage are left to the
-/// tensor cores.
-template <Major kLeft, Major kRight, int kHalves>
-__device__ void consume_split(TmaAccumulator<kHalves>& sum, int stages, float low_scale,
-                              TmaRing<kHalves>& ring, Place& place) {
-  for (int i = 0; i < 3 * stages; ++i) {
-    TmaAccumulator<kHalves> part;
+/// tensor cores, and each stage is waited for.
+template <Major kLeft, Major kRight, int kWidth>
+__device__ void consume_split(TmaAccumulator<kWidth>& sum, int stages, float low_scale,
+                              TmaRing<kWidth>& ring, Place& place) {
+  constexpr int kSums = kWidth / 2;
+#pragma unroll
+  for (int j = 0; j < kSums; ++j) {
+    if (!sum.written) sum.parts[0].fragments[j] = 0;
+  }
+  sum.written = true;
+  for_each_stage(place, 3 * stages, [&](int i) {
+    TmaAccumulator<kWidth> part;
     wait_barrier(ring.full[place.slot], place.parity);
     part.pin();
     start_products<kLeft, kRight>(part, ring.stages[place.slot]);
@@ -191,22 +275,19 @@ __device__ void consume_split(TmaAccumulator<kHalves>& sum, int stages, float lo
     place.advance(ring);
     const float scale = i < stages ? low_scale : 1.0f;
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-#pragma unroll
-      for (int j = 0; j < 64; ++j) {
-        float& value = sum.halves[h].fragments[j];
-        value = fmaf(part.halves[h].fragments[j], scale, value);
-      }
+    for (int j = 0; j < kSums; ++j) {
+      float& value = sum.parts[0].fragments[j];
+      value = fmaf(part.parts[0].fragments[j], scale, value);
     }
-  }
+  });
 }
 
 /// Adds a product `stages` stages deep to `sum`; the consumers call it, and `produce` feeds it. The
 /// low parts of the left operand have the scale `low_scale`, and those of the right that of the
 /// high ones.
-template <Major kLeft, Major kRight, bool kSplit, int kHalves>
-__device__ void consume(TmaAccumulator<kHalves>& sum, int stages, float low_scale,
-                        TmaRing<kHalves>& ring, Place& place) {
+template <Major kLeft, Major kRight, bool kSplit, int kWidth>
+__device__ void consume(TmaAccumulator<kWidth>& sum, int stages, float low_scale,
+                        TmaRing<kWidth>& ring, Place& place) {
   if constexpr (kSplit) {
     consume_split<kLeft, kRight>(sum, stages, low_scale, ring, place);
   } else {
@@ -224,9 +305,6 @@ __device__ void split_roles(const Produce& produce, const Consume& consume) {
     return;
   }
   take_registers<kConsumerRegisters>();
-  // One behind the other by about two stages, lest they always multiply at the same time, and then
-  // never. What follows the products is as long in both, so that the distance lasts.
-  if (WarpgroupTeam::number() == 1) sleep_briefly(600);
   consume();
 }
 

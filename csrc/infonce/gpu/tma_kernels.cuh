@@ -1,6 +1,6 @@
 // The kernels on tiles with the operands of infonce/gpu/tma.cuh. They do what the kernels of the
 // other cores do, with the same functions on each 128 x 128 tile; but a block stays, and goes
-// through many groups of kHalves tiles side by side.
+// through many groups of one or two tiles side by side.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 namespace mirror_train {
 
 /// The tile's 256 columns leave no registers for the second sums that split operands need.
-__host__ __device__ constexpr int halves_of_scores(bool split) { return split ? 1 : 2; }
+__host__ __device__ constexpr int width_of_scores(bool split) { return split ? kTile : 2 * kTile; }
 
 template <typename Params>
 struct TmaParams {
@@ -21,25 +21,25 @@ struct TmaParams {
   int count;  // groups of tiles in all
 };
 
-/// Calls body(first tile) with every group of kHalves tiles that this block computes.
-template <int kHalves, typename Body>
+/// Calls body(first tile) with every group of tiles, kWidth wide, that this block computes.
+template <int kWidth, typename Body>
 __device__ void for_each_group(const Wave& wave, int count, const Body& body) {
   for (int index = static_cast<int>(blockIdx.x); index < count;
        index += static_cast<int>(gridDim.x)) {
-    const Tile tile = tile_of<kHalves>(wave, index);
-    const Tile last = make_tile(wave, tile.row_slot, tile.column_slot + kHalves - 1);
+    const Tile tile = tile_of<kWidth / kTile>(wave, index);
+    const Tile last = make_tile(wave, tile.row_slot, tile.column_slot + kWidth / kTile - 1);
     if (!tile.skipped || !last.skipped) body(tile);
   }
 }
 
-/// Calls body(accumulator, tile, half) with each tile of a group, except skipped ones.
-template <int kHalves, typename Body>
-__device__ void for_each_half(TmaAccumulator<kHalves>& values, const Wave& wave, const Tile& group,
+/// Calls body(accumulator, tile, number) with each tile of a group, except skipped ones.
+template <int kWidth, typename Body>
+__device__ void for_each_tile(TmaAccumulator<kWidth>& values, const Wave& wave, const Tile& group,
                               const Body& body) {
 #pragma unroll
-  for (int h = 0; h < kHalves; ++h) {
+  for (int h = 0; h < kWidth / kTile; ++h) {
     const Tile tile = make_tile(wave, group.row_slot, group.column_slot + h);
-    if (!tile.skipped) body(values.halves[h], tile, h);
+    if (!tile.skipped) body(values.parts[h], tile, h);
   }
 }
 
@@ -50,13 +50,12 @@ __device__ inline TmaOperand unit_operand(const TensorMap& map, const Rows& rows
 }
 
 __device__ inline int stages_of(std::int64_t depth) {
-  constexpr int kDepth = TmaRing<1>::kDepth;
-  return static_cast<int>((depth + kDepth - 1) / kDepth);
+  return static_cast<int>((depth + kBoxSide - 1) / kBoxSide);
 }
 
 /// Loads what compute_group multiplies.
-template <bool kSplit, int kHalves, typename Params>
-__device__ void load_group(const TmaParams<Params>& t, const Tile& tile, TmaRing<kHalves>& ring,
+template <bool kSplit, int kWidth, typename Params>
+__device__ void load_group(const TmaParams<Params>& t, const Tile& tile, TmaRing<kWidth>& ring,
                            Place& place) {
   const Scores& s = t.p.scores;
   produce<Major::kDepth, Major::kDepth, kSplit>(unit_operand(t.rows, s.rows, tile.row, 0),
@@ -65,55 +64,55 @@ __device__ void load_group(const TmaParams<Params>& t, const Tile& tile, TmaRing
 }
 
 /// Computes the cosines of a group of tiles, times kUnitScale^2.
-template <bool kSplit, int kHalves>
-__device__ void compute_group(TmaAccumulator<kHalves>& values, const Scores& s,
-                              TmaRing<kHalves>& ring, Place& place) {
+template <bool kSplit, int kWidth>
+__device__ void compute_group(TmaAccumulator<kWidth>& values, const Scores& s,
+                              TmaRing<kWidth>& ring, Place& place) {
   consume<Major::kDepth, Major::kDepth, kSplit>(values, stages_of(s.rows.dim), 1.0f, ring, place);
 }
 
-template <int kHalves, typename Sum>
+template <int kWidth, typename Sum>
 struct TmaLogsumexpStorage {
-  TmaRing<kHalves> ring;
-  LogsumexpShared<WgmmaAccumulator, typename Sum::Partial> partials;
+  TmaRing<kWidth> ring;
+  LogsumexpShared<WgmmaAccumulator<>, typename Sum::Partial> partials;
 };
 
 template <bool kSplit, typename Sum>
 __global__ __launch_bounds__(kTmaThreads, 1) void tma_logsumexp_tiles(
     const __grid_constant__ TmaParams<LogsumexpParams> t) {
-  constexpr int kHalves = halves_of_scores(kSplit);
-  auto& shared = shared_memory<TmaLogsumexpStorage<kHalves, Sum>>();
+  constexpr int kWidth = width_of_scores(kSplit);
+  auto& shared = shared_memory<TmaLogsumexpStorage<kWidth, Sum>>();
   const LogsumexpParams& p = t.p;
   init_ring(shared.ring);
   Place place;
   const auto load = [&](const Tile& group) { load_group<kSplit>(t, group, shared.ring, place); };
   const auto compute = [&](const Tile& group) {
-    TmaAccumulator<kHalves> scores;
+    TmaAccumulator<kWidth> scores;
     compute_group<kSplit>(scores, p.scores, shared.ring, place);
-    for_each_half(scores, p.wave, group, [&](WgmmaAccumulator& half, const Tile& tile, int) {
+    for_each_tile(scores, p.wave, group, [&](WgmmaAccumulator<>& half, const Tile& tile, int) {
       mask(half, p.scores, tile);
       Sum::template reduce<kSplit>(half, p.scores, p.wave.symmetric, shared.partials);
       WarpgroupTeam::sync();
-      write_partials<Sum, WarpgroupTeam, WgmmaAccumulator>(shared.partials, p, tile);
+      write_partials<Sum, WarpgroupTeam, WgmmaAccumulator<>>(shared.partials, p, tile);
       WarpgroupTeam::sync();
     });
   };
-  split_roles([&] { for_each_group<kHalves>(p.wave, t.count, load); },
-              [&] { for_each_group<kHalves>(p.wave, t.count, compute); });
+  split_roles([&] { for_each_group<kWidth>(p.wave, t.count, load); },
+              [&] { for_each_group<kWidth>(p.wave, t.count, compute); });
 }
 
-template <int kHalves>
+template <int kWidth>
 struct TmaWeightsStorage {
-  TmaRing<kHalves> ring;
+  TmaRing<kWidth> ring;
   alignas(16) std::uint16_t weights[kTile * kTile];
   float row_lines[kTile];
-  float column_lines[kConsumers][kHalves][kTile];
+  float column_lines[kConsumers][kWidth];
 };
 
 template <bool kSplit, typename Weight>
 __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
     const __grid_constant__ TmaParams<ContractParams> t) {
-  constexpr int kHalves = halves_of_scores(kSplit);
-  auto& shared = shared_memory<TmaWeightsStorage<kHalves>>();
+  constexpr int kWidth = width_of_scores(kSplit);
+  auto& shared = shared_memory<TmaWeightsStorage<kWidth>>();
   const ContractParams& p = t.p;
   init_ring(shared.ring);
   Place place;
@@ -124,30 +123,30 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
     const int row = WarpgroupTeam::first_row() + i % WarpgroupTeam::kRows;
     // Loaded behind the products.
     const float own_row = row_line<Weight>(p, group.row + row);
-    float own_columns[kHalves];
+    float own_columns[kWidth / kTile];
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
+    for (int h = 0; h < kWidth / kTile; ++h) {
       own_columns[h] = column_line<Weight>(p, group.column + h * kTile + i);
     }
-    TmaAccumulator<kHalves> values;
+    TmaAccumulator<kWidth> values;
     compute_group<kSplit>(values, p.scores, shared.ring, place);
     shared.row_lines[row] = own_row;  // two threads write the same
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) column_lines[h][i] = own_columns[h];
+    for (int h = 0; h < kWidth / kTile; ++h) column_lines[h * kTile + i] = own_columns[h];
     WarpgroupTeam::sync();
-    for_each_half(values, p.wave, group, [&](WgmmaAccumulator& half, const Tile& tile, int h) {
+    for_each_tile(values, p.wave, group, [&](WgmmaAccumulator<>& half, const Tile& tile, int h) {
       mask(half, p.scores, tile);
-      store_weights<WarpgroupTeam, Weight, kSplit>(half, p, tile, shared.row_lines, column_lines[h],
-                                                   shared.weights);
+      store_weights<WarpgroupTeam, Weight, kSplit>(half, p, tile, shared.row_lines,
+                                                   column_lines + h * kTile, shared.weights);
     });
   };
-  split_roles([&] { for_each_group<kHalves>(p.wave, t.count, load); },
-              [&] { for_each_group<kHalves>(p.wave, t.count, compute); });
+  split_roles([&] { for_each_group<kWidth>(p.wave, t.count, load); },
+              [&] { for_each_group<kWidth>(p.wave, t.count, compute); });
 }
 
 /// Calls body(Major of the weights, weights, unit rows, stages) with the products that make up
-/// group `index` of output tiles: kHalves tiles of dimensions of one tile of rows.
-template <int kHalves, typename Body>
+/// an output: the dimensions from `dimension` on of one tile of rows.
+template <typename Body>
 __device__ void for_each_product(const TmaParams<ContractParams>& t, const Share& share,
                                  int dimension, const Body& body) {
   const ContractParams& p = t.p;
@@ -166,46 +165,47 @@ __device__ void for_each_product(const TmaParams<ContractParams>& t, const Share
        t.rows, p.scores.rows, p.wave.row_tile);
 }
 
-/// Calls body(share, dimension) with every group of output tiles that this block computes.
-template <int kHalves, typename Body>
+/// Calls body(share, dimension) with every output, kWidth dimensions wide, that this block
+/// computes.
+template <int kWidth, typename Body>
 __device__ void for_each_output(const TmaParams<ContractParams>& t, const Body& body) {
-  const int across = (static_cast<int>(t.p.scores.rows.stride) / kTile + kHalves - 1) / kHalves;
+  const int across = static_cast<int>(t.p.scores.rows.stride) / kWidth;
   for (int index = static_cast<int>(blockIdx.x); index < t.count;
        index += static_cast<int>(gridDim.x)) {
-    body(share_of(t.p.wave, index / across), index % across * kHalves * kTile);
+    body(share_of(t.p.wave, index / across), index % across * kWidth);
   }
 }
 
-template <int kHalves, bool kSplit>
+template <int kWidth, bool kSplit>
 __global__ __launch_bounds__(kTmaThreads, 1) void tma_accumulate_tiles(
     const __grid_constant__ TmaParams<ContractParams> t) {
-  auto& ring = shared_memory<TmaRing<kHalves>>();
+  auto& ring = shared_memory<TmaRing<kWidth>>();
   const ContractParams& p = t.p;
   init_ring(ring);
   Place place;
   const auto load = [&](const Share& share, int dimension) {
-    for_each_product<kHalves>(
+    for_each_product(
         t, share, dimension,
         [&](auto major, const TmaOperand& weights, const TmaOperand& rows, int stages) {
           produce<decltype(major)::value, Major::kTile, kSplit>(weights, rows, stages, ring, place);
         });
   };
   const auto compute = [&](const Share& share, int dimension) {
-    TmaAccumulator<kHalves> sums;
-    for_each_product<kHalves>(t, share, dimension,
-                              [&](auto major, const TmaOperand&, const TmaOperand&, int stages) {
-                                consume<decltype(major)::value, Major::kTile, kSplit>(
-                                    sums, stages, 1 / kLowWeightScale, ring, place);
-                              });
+    TmaAccumulator<kWidth> sums;
+    for_each_product(t, share, dimension,
+                     [&](auto major, const TmaOperand&, const TmaOperand&, int stages) {
+                       consume<decltype(major)::value, Major::kTile, kSplit>(
+                           sums, stages, 1 / kLowWeightScale, ring, place);
+                     });
     const std::int64_t stride = p.scores.rows.stride;
     float* out = (share.of_columns ? p.column_sums : p.row_sums) + share.tile * kTile * stride;
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      store_sums(sums.halves[h], out + dimension + h * kTile, stride, share.first);
+    for (int h = 0; h < sums.kParts; ++h) {
+      store_sums(sums.parts[h], out + dimension + h * sums.kPartWidth, stride, share.first);
     }
   };
-  split_roles([&] { for_each_output<kHalves>(t, load); },
-              [&] { for_each_output<kHalves>(t, compute); });
+  split_roles([&] { for_each_output<kWidth>(t, load); },
+              [&] { for_each_output<kWidth>(t, compute); });
 }
 
 inline TensorMap map_of_rows(const Rows& rows) {
@@ -230,39 +230,42 @@ TmaParams<Params> tma_params(const Params& p, int count) {
 
 template <bool kSplit, typename Sum>
 void launch_tma_logsumexp(const LogsumexpParams& p, void* stream) {
-  constexpr int kHalves = halves_of_scores(kSplit);
-  using Storage = TmaLogsumexpStorage<kHalves, Sum>;
+  constexpr int kWidth = width_of_scores(kSplit);
+  using Storage = TmaLogsumexpStorage<kWidth, Sum>;
   static_assert(sizeof(Storage) <= kMostSharedBytes);
   launch_tma("logsumexp_tiles", tma_logsumexp_tiles<kSplit, Sum>, sizeof(Storage),
-             tma_params(p, groups_of<kHalves>(p.wave)), stream);
+             tma_params(p, groups_of<kWidth / kTile>(p.wave)), stream);
 }
 
 template <bool kSplit, typename Weight>
 void launch_tma_weights(const ContractParams& p, void* stream) {
-  constexpr int kHalves = halves_of_scores(kSplit);
-  using Storage = TmaWeightsStorage<kHalves>;
+  constexpr int kWidth = width_of_scores(kSplit);
+  using Storage = TmaWeightsStorage<kWidth>;
   static_assert(sizeof(Storage) <= kMostSharedBytes);
   launch_tma("weights_tiles", tma_weights_tiles<kSplit, Weight>, sizeof(Storage),
-             tma_params(p, groups_of<kHalves>(p.wave)), stream);
+             tma_params(p, groups_of<kWidth / kTile>(p.wave)), stream);
 }
 
-template <int kHalves, bool kSplit>
-void launch_tma_sums(const ContractParams& p, int tiles, void* stream) {
-  auto t = tma_params(p, tiles / kHalves * outputs_of(p));
+template <int kWidth, bool kSplit>
+void launch_tma_sums(const ContractParams& p, void* stream) {
+  auto t = tma_params(p, static_cast<int>(p.scores.rows.stride / kWidth) * outputs_of(p));
   const std::int64_t lines = p.panel_low / p.panel_pitch * (kSplit ? 2 : 1);
   t.panel = make_tensor_map(p.panel, lines, p.panel_pitch);
-  launch_tma("accumulate_tiles", tma_accumulate_tiles<kHalves, kSplit>, sizeof(TmaRing<kHalves>), t,
+  static_assert(sizeof(TmaRing<kWidth>) <= kMostSharedBytes);
+  launch_tma("accumulate_tiles", tma_accumulate_tiles<kWidth, kSplit>, sizeof(TmaRing<kWidth>), t,
              stream);
 }
 
-/// Groups of two tiles are computed where the dimensions are a multiple of both.
+/// The wider the outputs, the less is read of shared memory and the L2 cache for a product.
 template <bool kSplit>
 void launch_tma_accumulate(const ContractParams& p, void* stream) {
-  const int tiles = static_cast<int>(p.scores.rows.stride / kTile);
-  if (kSplit || tiles % 2 != 0) {
-    launch_tma_sums<1, kSplit>(p, tiles, stream);
+  const std::int64_t stride = p.scores.rows.stride;
+  if (kSplit || (stride % 256 != 0 && stride % 192 != 0)) {
+    launch_tma_sums<128, kSplit>(p, stream);
+  } else if (stride % 256 == 0) {
+    launch_tma_sums<256, false>(p, stream);
   } else {
-    launch_tma_sums<2, false>(p, tiles, stream);
+    launch_tma_sums<192, false>(p, stream);
   }
 }
 

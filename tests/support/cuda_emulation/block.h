@@ -35,11 +35,13 @@ struct PendingCopy {
   const char* from;
 };
 
-/// A wgmma under way. d has the columns 0 .. 127, and d_high those after, or is null.
+/// A wgmma under way. Where d_high is not null, d has the columns 0 .. 127 and d_high those after.
 struct PendingProduct {
   float *d, *d_high;
+  int columns;
   std::uint64_t left, right;
   bool left_transposed, right_transposed;
+  bool adds;                         // or overwrites d
   std::vector<float> operands = {};  // as they were at the start, in the group's first thread
 };
 
@@ -51,6 +53,12 @@ struct BarrierState {
   int count, missing;
   std::int64_t bytes = 0;
   unsigned parity = 0;
+  std::vector<int> waiting = {};
+};
+
+/// A barrier of the block with a number: how many threads have arrived, and which of them wait.
+struct NamedBarrier {
+  int arrived = 0;
   std::vector<int> waiting = {};
 };
 
@@ -69,20 +77,23 @@ class Block {
     threads_ = threads;
     size_ = shared_bytes;
     shared_ = new_memory(shared_bytes);
-    fenced_ = new_memory(shared_bytes);
+    seen_ = new_memory(shared_bytes);
     at_barrier_ = 0;
     meetings_.assign(threads, Meeting());
     copies_.assign(threads, {{}});
-    unfenced_.assign(threads, {});
     products_.assign(threads, {{}});
     barriers_.clear();
     later_.clear();
-    at_named_barrier_.clear();
+    named_barriers_.clear();
+    for (int& count : stages_begun_) count = 0;
     backwards_ = std::getenv("MIRROR_CUDA_EMULATION_BACKWARDS") != nullptr;
     fibers_.run(
         threads, kWarp, backwards_, [&](int) { kernel(); },
         [](int i) { threadIdx.x = static_cast<unsigned>(i); }, [&] { return work_by_itself(); });
     if (!later_.empty()) throw std::runtime_error("nobody waits for a copy or product under way");
+    for (const auto& [number, barrier] : named_barriers_) {
+      if (barrier.arrived != 0) throw std::runtime_error("a barrier is left incomplete");
+    }
   }
 
   char* shared() { return shared_.get(); }
@@ -112,15 +123,27 @@ class Block {
     }
   }
 
-  /// Waits for `count` threads at the barrier of this number.
-  void named_barrier(int number, int count) {
-    auto& waiting = at_named_barrier_[number];
-    if (static_cast<int>(waiting.size()) + 1 < count) {
-      waiting.push_back(fibers_.current());
+  /// Arrives at the barrier of this number, of `count` threads, and may wait for all of them.
+  void named_barrier(int number, int count, bool waits) {
+    NamedBarrier& barrier = named_barriers_[number];
+    if (++barrier.arrived < count) {
+      if (!waits) return;
+      barrier.waiting.push_back(fibers_.current());
       fibers_.wait();
       return;
     }
-    wake_all(waiting);
+    barrier.arrived = 0;
+    wake_all(barrier.waiting);
+  }
+
+  /// Notes that a warpgroup has begun a stage of products. When the second begins, the first must
+  /// have begun so many as MIRROR_CUDA_EMULATION_APART says, by default one.
+  void begin_stage() {
+    const int warpgroup = fibers_.current() / kWarpgroup;
+    if (warpgroup == 1 && stages_begun_[1] == 0 && stages_begun_[0] < least_apart()) {
+      throw std::runtime_error("the warpgroups are not apart");
+    }
+    ++stages_begun_[warpgroup];
   }
 
   /// Waits for all threads of the warp or warpgroup; the last to come does `work` on the arguments
@@ -193,42 +216,28 @@ class Block {
     }
   }
 
-  /// Starts a copy to shared memory, past the caches that a fence is for: `copy(to)` is called with
-  /// both views of the memory. Its bytes count on an mbarrier.
+  /// Starts a copy to shared memory by the accelerator: `copy(to)` is called with both views of the
+  /// memory. Its bytes count on an mbarrier.
   template <typename Copy>
   void copy_later(void* to, int bytes, const void* barrier, const Copy& copy) {
     const std::ptrdiff_t offset = checked(to, 1) - shared();
     checked(shared() + offset + bytes - 1, 1);
     if (offset % 1024 != 0) throw std::runtime_error("a box is not aligned to 1024 bytes");
-    for (char* memory : {shared(), fenced_.get()}) std::memset(memory + offset, 0xff, bytes);
+    for (char* memory : {shared(), seen_.get()}) std::memset(memory + offset, 0xff, bytes);
     later_.push_back([=] {
-      for (char* memory : {shared(), fenced_.get()}) copy(memory + offset);
+      for (char* memory : {shared(), seen_.get()}) copy(memory + offset);
       BarrierState& state = state_of(barrier);
       state.bytes -= bytes;
       settle(state);
     });
   }
 
-  /// Delivers a copy of the current thread.
-  void deliver(const PendingCopy& copy) {
-    std::memcpy(copy.to, copy.from, 16);
-    unfenced_[fibers_.current()].push_back(copy.to - shared());
-  }
-
-  /// Shows wgmma what was delivered to the current thread.
-  void fence() {
-    auto& offsets = unfenced_[fibers_.current()];
-    for (const std::ptrdiff_t offset : offsets) {
-      std::memcpy(fenced_.get() + offset, shared() + offset, 16);
-    }
-    offsets.clear();
-  }
-
-  /// Shared memory as wgmma sees it.
-  float fenced_half(std::size_t offset) const {
+  /// Shared memory as wgmma sees it: with what the tensor memory accelerator copied, but not what a
+  /// thread wrote, which would take a fence.
+  float seen_half(std::size_t offset) const {
     if (offset + 2 > size_) throw std::runtime_error("wgmma: shared memory out of bounds");
     std::uint16_t bits;
-    std::memcpy(&bits, fenced_.get() + offset, 2);
+    std::memcpy(&bits, seen_.get() + offset, 2);
     return float_of_half(bits);
   }
 
@@ -248,6 +257,11 @@ class Block {
     Memory memory(static_cast<char*>(std::aligned_alloc(1024, (bytes + 2047) / 1024 * 1024)));
     std::memset(memory.get(), 0xff, bytes);
     return memory;
+  }
+
+  static int least_apart() {
+    const char* least = std::getenv("MIRROR_CUDA_EMULATION_APART");
+    return least == nullptr ? 1 : std::atoi(least);
   }
 
   BarrierState& state_of(const void* barrier) {
@@ -285,12 +299,12 @@ class Block {
   std::size_t size_ = 0;
   int at_barrier_ = 0;
   bool backwards_ = false;
-  Memory shared_, fenced_;
+  Memory shared_, seen_;
   std::vector<Meeting> meetings_;  // of a warp or warpgroup at the place of its first thread
-  std::vector<std::vector<std::ptrdiff_t>> unfenced_;
   std::vector<Products> products_;
-  std::map<const char*, BarrierState> barriers_;      // by address
-  std::map<int, std::vector<int>> at_named_barrier_;  // threads that wait, by number
+  std::map<const char*, BarrierState> barriers_;  // by address
+  std::map<int, NamedBarrier> named_barriers_;    // by number
+  int stages_begun_[2] = {};                      // by the warpgroups that multiply
   std::deque<std::function<void()>> later_;
   std::vector<std::vector<std::vector<PendingCopy>>> copies_;
   Fibers fibers_;

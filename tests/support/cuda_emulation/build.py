@@ -12,7 +12,7 @@ from paths import ROOT
 
 _HOST = [ROOT / "csrc" / "bindings" / "cuda.cpp", ROOT / "csrc" / "infonce" / "gpu" / "batch.cpp"]
 _KERNELS = ROOT / "csrc" / "infonce" / "gpu" / "loss.cu"
-_WGMMA = ROOT / "csrc" / "infonce" / "gpu" / "wgmma.cu"
+_TMA = ROOT / "csrc" / "infonce" / "gpu" / "tma.cu"
 _FLAGS = [
     "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-DMIRROR_CUDA_EMULATION",
     "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas",  # '#pragma unroll' is for nvcc
@@ -57,8 +57,8 @@ def _compile(compiler: str, folder: Path, out: Path, architecture: int) -> None:
     flags = [f"-D__CUDA_ARCH__={architecture}"]
     jobs = [(_KERNELS, kernels, flags)]
     if architecture == 900:
-        flags.append("-DMIRROR_TRAIN_WGMMA")
-        jobs.append((_WGMMA, out.with_name("wgmma.o"), flags))
+        flags.append("-DMIRROR_TRAIN_TMA")
+        jobs.append((_TMA, out.with_name("tma.o"), flags))
     objects = [target for _, target, _ in [*host, *jobs]]
     # The bindings are slow to compile, but the same for all architectures.
     jobs = [job for job in host if not job[1].exists()] + jobs

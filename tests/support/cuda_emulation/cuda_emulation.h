@@ -94,7 +94,7 @@ template <int kPending>
 void wait_copies() {
   auto& groups = emulation::block().copies();
   while (static_cast<int>(groups.size()) - 1 > kPending) {
-    for (const auto& copy : groups.front()) emulation::block().deliver(copy);
+    for (const auto& copy : groups.front()) std::memcpy(copy.to, copy.from, 16);
     groups.erase(groups.begin());
   }
 }

@@ -22,8 +22,6 @@ inline bool has_fault(const char* name) {
 
 namespace mirror_train {
 
-inline void fence_async_proxy() { emulation::block().fence(); }
-
 inline std::uint64_t wgmma_descriptor(const void* start, unsigned beside, unsigned after) {
   const char* checked = emulation::block().checked(start, 16);
   const auto address = static_cast<std::uint64_t>(checked - emulation::block().shared());
@@ -31,20 +29,26 @@ inline std::uint64_t wgmma_descriptor(const void* start, unsigned beside, unsign
          std::uint64_t{1} << 62;
 }
 
-inline void pin_registers(float (&)[64]) {}
+template <int kCount>
+void pin_registers(float (&)[kCount]) {}
 
 inline void wgmma_fence() {}
 
-inline void wgmma_commit() { emulation::block().products().emplace_back(); }
+inline void wgmma_commit() {
+  if (threadIdx.x % emulation::kWarpgroup == 0) emulation::block().begin_stage();
+  emulation::block().products().emplace_back();
+}
 
-template <bool kLeftTransposed, bool kRightTransposed>
-void wgmma(float (&d)[64], std::uint64_t left, std::uint64_t right) {
-  emulation::start_product({d, nullptr, left, right, kLeftTransposed, kRightTransposed});
+template <bool kLeftTransposed, bool kRightTransposed, int kCount>
+void wgmma(float (&d)[kCount], std::uint64_t left, std::uint64_t right, int add) {
+  emulation::start_product(
+      {d, nullptr, 2 * kCount, left, right, kLeftTransposed, kRightTransposed, add != 0});
 }
 
 template <bool kLeftTransposed, bool kRightTransposed>
-void wgmma_wide(float (&low)[64], float (&high)[64], std::uint64_t left, std::uint64_t right) {
-  emulation::start_product({low, high, left, right, kLeftTransposed, kRightTransposed});
+void wgmma(float (&low)[64], float (&high)[64], std::uint64_t left, std::uint64_t right, int add) {
+  emulation::start_product(
+      {low, high, 256, left, right, kLeftTransposed, kRightTransposed, add != 0});
 }
 
 template <int kPending>
@@ -114,8 +118,20 @@ void give_registers() {}
 template <int kCount>
 void take_registers() {}
 
-inline void sleep_briefly(unsigned) {}
+// The barrier that sets the consumers apart; those before it belong to one warpgroup each.
+constexpr int kApartBarrier = 3;
 
-inline void sync_warpgroup(int number) { emulation::block().named_barrier(number + 1, 128); }
+inline void sync_barrier(int number, int threads) {
+  if (number == kApartBarrier && emulation::has_fault("not apart")) return;
+  emulation::block().named_barrier(number, threads, /*waits=*/true);
+}
+
+inline void arrive_at_barrier(int number, int threads) {
+  if (emulation::has_fault("no word from the first")) return;
+  emulation::block().named_barrier(number, threads, /*waits=*/false);
+  if (emulation::has_fault("two words from the first")) {
+    emulation::block().named_barrier(number, threads, /*waits=*/false);
+  }
+}
 
 }  // namespace mirror_train

@@ -90,15 +90,14 @@ inline std::size_t operand_offset(std::uint64_t descriptor, bool transposed, int
 
 /// Returns the 64 lines of the left operand, and after them those of the right one.
 inline std::vector<float> read_operands(const PendingProduct& product) {
-  const int columns = product.d_high == nullptr ? 128 : 256;
-  std::vector<float> lines((64 + columns) * 16);
-  for (int i = 0; i < 64 + columns; ++i) {
+  std::vector<float> lines((64 + product.columns) * 16);
+  for (int i = 0; i < 64 + product.columns; ++i) {
     const bool of_left = i < 64;
     const std::uint64_t descriptor = of_left ? product.left : product.right;
     const bool transposed = of_left ? product.left_transposed : product.right_transposed;
     for (int k = 0; k < 16; ++k) {
       const std::size_t at = operand_offset(descriptor, transposed, of_left ? i : i - 64, k);
-      lines[i * 16 + k] = block().fenced_half(at);
+      lines[i * 16 + k] = block().seen_half(at);
     }
   }
   return lines;
@@ -109,11 +108,10 @@ inline void start_product(PendingProduct product) {
   block().products().back().push_back(std::move(product));
 }
 
-/// Adds the product of 64 x 16 and 16 x 256 (or 128) elements, to the registers of a warpgroup. The
-/// hardware may read them at any time, so they must be what they were at the start.
+/// Adds the product of 64 x 16 and 16 x 128 (192, 256) elements to the registers of a warpgroup.
+/// The hardware may read them at any time, so they must be what they were at the start.
 inline void run_product(Products** threads, std::size_t n) {
   const PendingProduct& first = threads[0]->front().at(n);
-  const int columns = first.d_high == nullptr ? 128 : 256;
   const std::vector<float> operands = read_operands(first);
   if (std::memcmp(operands.data(), first.operands.data(), operands.size() * sizeof(float)) != 0) {
     throw std::runtime_error("wgmma: an operand changed while it was multiplied");
@@ -121,14 +119,14 @@ inline void run_product(Products** threads, std::size_t n) {
   const float *left = operands.data(), *right = left + 64 * 16;
   for (int thread = 0; thread < kWarpgroup; ++thread) {
     const PendingProduct& own = threads[thread]->front().at(n);
-    if (own.left != first.left || own.right != first.right) {
+    if (own.left != first.left || own.right != first.right || own.adds != first.adds) {
       throw std::runtime_error("wgmma: the descriptors of a warpgroup differ");
     }
-    for (int e = 0; e < columns / 2; ++e) {
+    for (int e = 0; e < first.columns / 2; ++e) {
       const int row = thread / kWarp * 16 + e / 2 % 2 * 8 + thread % kWarp / 4;
       const int column = e / 4 * 8 + thread % 4 * 2 + e % 2;
-      float& d = e < 64 ? own.d[e] : own.d_high[e - 64];
-      double sum = d;
+      float& d = e < 64 || own.d_high == nullptr ? own.d[e] : own.d_high[e - 64];
+      double sum = own.adds ? d : 0;
       for (int k = 0; k < 16; ++k) {
         sum += static_cast<double>(left[row * 16 + k] * right[column * 16 + k]);
       }

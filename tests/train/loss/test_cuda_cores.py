@@ -1,47 +1,74 @@
-"""How a fast core becomes the default: only where it has agreed with the mma core."""
+"""How the fast core becomes the default: only where it has agreed with the mma core."""
 
+import json
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mirror_train.loss import cuda_check, cuda_cores
+from mirror_train.loss import cuda_check, cuda_device
 from mirror_train.loss.cuda_check import Case, disagreement
-from mirror_train.loss.cuda_waves import Waves
 
 CPU = torch.device("cpu")
 CASES = [
-    Case(70, 40, torch.float32, 0.04, hard=9, grouped=True, waves=Waves(1, 1)),
+    Case(70, 40, torch.float32, 0.04, hard=9, grouped=True, panel_tiles=1, logsumexp_tiles=1),
     Case(40, 70, torch.bfloat16, 0.01, "one_way"),
     # An odd number of tiles across, and an even one of dimensions: tma takes two at once.
-    Case(150, 140, torch.bfloat16, 0.04, hard=40, waves=Waves(9, 3)),
+    Case(150, 140, torch.bfloat16, 0.04, hard=40, panel_tiles=9, logsumexp_tiles=3),
+    Case(30, 300, torch.float16, 0.04),  # sums 192 wide
 ]
+AGREES = (0, '{"failure": null}', "")
+DIFFERS = (1, '{"failure": "z1 differs by 1.0e-01"}', "")
 
 
 @pytest.fixture(autouse=True)
 def no_core_named(monkeypatch):
-    monkeypatch.setenv(cuda_cores.VARIABLE, "mma")  # so that it is restored afterwards
-    monkeypatch.delenv(cuda_cores.VARIABLE)
+    monkeypatch.setenv(cuda_device.VARIABLE, "mma")  # so that it is restored afterwards
+    monkeypatch.delenv(cuda_device.VARIABLE)
 
 
 @pytest.fixture
-def extension(monkeypatch):
-    """An extension on a card of compute capability 9.0; `trusted` lists (device, core)."""
-    monkeypatch.setattr(cuda_cores, "_settled", set())
+def now(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(cuda_device.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def forget(monkeypatch):
+    """forget() does what the end of the process does."""
+
+    def forget():
+        monkeypatch.setattr(cuda_device, "_settled", set())
+        monkeypatch.setattr(cuda_device, "_not_before", {})
+
+    forget()
+    return forget
+
+
+@pytest.fixture
+def extension(monkeypatch, tmp_path, forget, now):
+    """An extension on a card of compute capability 9.0; `trusted` lists devices."""
+    monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    card = SimpleNamespace(uuid="GPU-1")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    (tmp_path / "_cuda.so").write_text("one build")
     trusted = []
     return SimpleNamespace(
-        set_device=lambda device: None,
-        sm90_obstacle=lambda: "",
-        trust_core=lambda *chosen: trusted.append(chosen),
+        __file__=str(tmp_path / "_cuda.so"),
+        card=card,
+        tma_obstacle=lambda device: "",
+        trust_tma=trusted.append,
         trusted=trusted,
     )
 
 
 @pytest.fixture
 def child(monkeypatch):
-    """Replaces the process that checks; its calls, and what it does for each core."""
+    """Replaces the process that checks; its calls, and what it does each time."""
     calls = []
 
     def replace(*results):
@@ -58,9 +85,66 @@ def child(monkeypatch):
     return replace
 
 
-@pytest.mark.parametrize("core", ["wgmma", "tma"])
-def test_the_cores_agree(emulation, core):
-    assert disagreement(CPU, core, CASES, emulation) is None
+def test_the_cores_agree(emulation):
+    assert disagreement(CPU, CASES, emulation) is None
+
+
+class Altered:
+    """The emulation, whose tma core does something else with the addresses that it is given."""
+
+    def __init__(self, emulation, monkeypatch, alter):
+        self._emulation, self._alter, self._core = emulation, alter, "mma"
+        solve = cuda_check._solve
+
+        def remember(kernel, inputs, case, core):
+            self._core = core
+            return solve(kernel, inputs, case, core)
+
+        monkeypatch.setattr(cuda_check, "_solve", remember)
+
+    def __getattr__(self, name):
+        return getattr(self._emulation, name)
+
+    def Batch(self, *arguments):  # noqa: N802 - a class of the extension
+        batch, outer = self._emulation.Batch(*arguments), self
+
+        class Batch:
+            losses, forward_bytes = batch.losses, batch.forward_bytes
+            backward_bytes, forward = batch.backward_bytes, staticmethod(batch.forward)
+
+            @staticmethod
+            def backward(*given):
+                if outer._core == "mma":
+                    batch.backward(*given)
+                else:
+                    outer._alter(batch.backward, list(given))
+
+        return Batch
+
+
+def writes_nothing(backward, given):
+    pass
+
+
+def writes_half(backward, given):
+    """Every second gradient goes elsewhere."""
+    elsewhere = torch.empty(1 << 20, dtype=torch.uint8)
+    given[-3] = elsewhere.data_ptr()
+    backward(*given)
+
+
+def writes_the_wrong_tile(backward, given):
+    """The gradients of the views change places."""
+    given[-4], given[-3] = given[-3], given[-4]
+    backward(*given)
+
+
+@pytest.mark.parametrize("alter", [writes_nothing, writes_half, writes_the_wrong_tile])
+def test_what_is_not_written_where_it_belongs_is_found(emulation, monkeypatch, alter):
+    """Also where the allocator hands out the memory in which mma has left the right answer."""
+    found = disagreement(CPU, CASES[:1], Altered(emulation, monkeypatch, alter))
+    assert "differs by" in found
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.parametrize(
@@ -76,71 +160,143 @@ def test_a_disagreement_is_found(emulation, monkeypatch, wrong, message):
 
     def altered(kernel, inputs, case, core):
         results = solve(kernel, inputs, case, core)
-        if core == "wgmma":
+        if core == "tma":
             calls.append(core)
             results[0] = wrong(results[0], len(calls))
         return results
 
     monkeypatch.setattr(cuda_check, "_solve", altered)
-    assert message in disagreement(CPU, "wgmma", CASES[:1], emulation)
+    assert message in disagreement(CPU, CASES[:1], emulation)
 
 
-def test_the_fastest_core_becomes_the_default_after_one_check(extension, child):
-    calls = child((0, "", ""))
+@pytest.mark.parametrize(
+    ("error", "printed"),
+    [
+        (None, {"failure": None}),
+        (RuntimeError("launch failed\nand more"), {"failure": "launch failed"}),
+        (torch.OutOfMemoryError("CUDA out of memory"), None),
+        (RuntimeError("logsumexp: cudaErrorMemoryAllocation, ..."), None),
+    ],
+)
+def test_what_the_check_says(monkeypatch, capsys, error, printed):
+    def check(device, cases):
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(cuda_check, "disagreement", check)
+    monkeypatch.setattr(cuda_check, "_start", lambda device: None)
+    monkeypatch.setattr("sys.argv", ["cuda_check"])
+    if printed is None:
+        with pytest.raises(RuntimeError):
+            cuda_check.main()
+        assert capsys.readouterr().out == ""
+    else:
+        assert cuda_check.main() == int(error is not None)
+        assert json.loads(capsys.readouterr().out) == printed
+
+
+def test_the_fast_core_becomes_the_default_after_one_check(extension, child, forget):
+    calls = child(AGREES)
     for _ in range(2):
-        cuda_cores.settle_core(extension, 3)
-    assert extension.trusted == [(3, "tma")]
-    assert [command[-3:] for command in calls] == [["mirror_train.loss.cuda_check", "3", "tma"]]
+        cuda_device.settle_core(extension, 3)
+    assert extension.trusted == [3]
+    assert [command[-2:] for command in calls] == [["mirror_train.loss.cuda_check", "3"]]
+    forget()
+    cuda_device.settle_core(extension, 3)
+    assert extension.trusted == [3, 3]
+    assert len(calls) == 1  # the verdict is kept on disk
+
+
+@pytest.mark.parametrize("changed", ["card", "extension"])
+def test_a_verdict_holds_for_one_card_and_one_extension(extension, child, forget, changed):
+    calls = child(DIFFERS, AGREES)
+    cuda_device.settle_core(extension, 0)
+    assert not extension.trusted
+    if changed == "card":
+        extension.card.uuid = "GPU-2"
+    else:
+        with Path(extension.__file__).open("a") as file:
+            file.write("another build")
+    forget()
+    cuda_device.settle_core(extension, 0)
+    assert extension.trusted == [0]
+    assert len(calls) == 2
 
 
 def test_an_empty_name_is_no_name(extension, child, monkeypatch):
     """As in the extension, where the mma core would otherwise stay the default in silence."""
-    child((0, "", ""))
-    monkeypatch.setenv(cuda_cores.VARIABLE, "")
-    cuda_cores.settle_core(extension, 0)
-    assert extension.trusted == [(0, "tma")]
-
-
-def test_wgmma_is_the_default_where_tma_fails(extension, child, caplog):
-    child((1, "", "z1 differs by 1.0e-01"), (0, "", ""))
-    cuda_cores.settle_core(extension, 0)
-    assert extension.trusted == [(0, "wgmma")]
-    assert "does not use its fast tma core" in caplog.text
+    child(AGREES)
+    monkeypatch.setenv(cuda_device.VARIABLE, "")
+    cuda_device.settle_core(extension, 0)
+    assert extension.trusted == [0]
 
 
 @pytest.mark.parametrize(
-    ("result", "reason"),
+    ("result", "reason", "kept"),
     [
-        ((1, "", "Traceback\nCase(...): z1 differs by 1.0e-01\n"), "z1 differs by 1.0e-01"),
-        ((-11, "", ""), "exit status -11"),
-        (subprocess.TimeoutExpired("check", 1), "no result after 120 seconds"),
-        (OSError("no such program"), "no such program"),
+        (DIFFERS, "z1 differs by 1.0e-01", True),
+        ((-11, "", ""), "ended by signal 11", True),
+        (subprocess.TimeoutExpired("check", 1), "no result after 120 seconds", False),
     ],
 )
-def test_mma_stays_the_default_after_a_failure(extension, child, caplog, result, reason):
+def test_mma_stays_the_default_after_a_failure(
+    extension, child, caplog, forget, result, reason, kept
+):
     calls = child(result)
     for _ in range(2):
-        cuda_cores.settle_core(extension, 0)
+        cuda_device.settle_core(extension, 0)
     assert not extension.trusted
-    assert [command[-1] for command in calls] == ["tma", "wgmma"]
+    assert len(calls) == 1
     assert reason in caplog.text
+    forget()
+    cuda_device.settle_core(extension, 0)
+    assert len(calls) == (1 if kept else 2)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        (1, "", "Traceback\ntorch.OutOfMemoryError: CUDA out of memory\n"),
+        (1, "", "ModuleNotFoundError: No module named 'torch'"),
+        (-9, "", ""),
+        OSError("no such program"),
+    ],
+)
+def test_no_verdict_is_asked_for_again(extension, child, caplog, now, result):
+    calls = child(result, AGREES)
+    for _ in range(3):
+        cuda_device.settle_core(extension, 0)
+    assert (len(calls), extension.trusted) == (1, [])
+    assert "cannot check its fast core tma yet" in caplog.text
+    now[0] += 601
+    cuda_device.settle_core(extension, 0)
+    assert (len(calls), extension.trusted) == (2, [0])
 
 
 def test_nothing_is_checked_without_need(extension, child, monkeypatch):
-    calls = child((0, "", ""))
+    calls = child(AGREES)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    cuda_cores.settle_core(extension, 0)  # may be checked later
+    cuda_device.settle_core(extension, 0)  # may be checked later
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setenv(cuda_cores.VARIABLE, "mma")
-    cuda_cores.settle_core(extension, 0)
-    monkeypatch.delenv(cuda_cores.VARIABLE)
+    monkeypatch.setenv(cuda_device.VARIABLE, "mma")
+    cuda_device.settle_core(extension, 0)
+    monkeypatch.delenv(cuda_device.VARIABLE)
     assert not calls
-    extension.sm90_obstacle = lambda: "built without code for sm_90"
-    cuda_cores.settle_core(extension, 0)
+    extension.tma_obstacle = lambda device: "built without code for sm_90"
+    cuda_device.settle_core(extension, 0)
     assert not calls
     assert not extension.trusted
 
 
+def test_a_folder_that_cannot_be_written_costs_a_check_alone(extension, child, tmp_path):
+    child(AGREES)
+    (tmp_path / "cache").write_text("a file")
+    cuda_device.settle_core(extension, 0)
+    assert extension.trusted == [0]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has an NVIDIA card")
-def test_the_check_itself_fails_without_a_card():
-    assert cuda_cores._failure(0, "tma") is not None
+def test_the_check_itself_gives_no_verdict_without_a_card(monkeypatch):
+    monkeypatch.setattr(cuda_device, "_SECONDS", 600)
+    with pytest.raises(cuda_device._NoVerdictError):
+        cuda_device._check(0)

@@ -4,8 +4,8 @@ import pytest
 
 from cuda_disassembly import faults, read_kernels
 
-NAME = "_ZN12mirror_train15logsumexp_tilesINS_9WgmmaCoreELb0ENS_10{}EEEvNS_15LogsumexpParamsE"
-LOOP = ["BAR.SYNC 0x0", "HGMMA.64x128x16.F32 R24, gdesc[UR20], R24", "LDGSTS.E [R9], [R6.64]"]
+NAME = "_ZN12mirror_train15logsumexp_tilesINS_7MmaCoreILi4EEELb1ENS_10{}EEEvNS_15LogsumexpParamsE"
+LOOP = ["BAR.SYNC 0x0", "HMMA.16816.F32 R1, R2, R3, R1", "LDGSTS.E [R9], [R6.64]"]
 
 
 TMA_NAME = "_ZN12mirror_train19tma_logsumexp_tilesILb0ENS_10BoundedSumEEEvNS_9TmaParamsE"
@@ -30,8 +30,7 @@ def kernel(loop, after, kind="BoundedSum", name=NAME):
         (LOOP, ["MUFU.EX2 R1, R2"] * 65, ["65 exponentials for 64 elements"]),
         (LOOP, ["SHFL.BFLY PT, R1, R2"] * 31, ["31 exchanges between lanes, and 30 are enough"]),
         ([*LOOP, "@!P1 LDL R1, [R1]"], [], ["local memory in a loop"]),
-        ([*LOOP, *["IADD3 R1, R1, R2, RZ"] * 100], [], ["more than 100 instructions a stage"]),
-        ([LOOP[0], "HMMA.16816.F32 R1, R2, R3, R1"], [], ["a main loop without HGMMA"]),
+        ([*LOOP, *["IADD3 R1, R1, R2, RZ"] * 210], [], ["more than 210 instructions a stage"]),
         (LOOP[:1], [], ["0 main loops, not 1"]),
     ],
 )
@@ -52,6 +51,11 @@ def test_faults_of_the_tma_core(after, expected):
     assert list(faults(kernel(TMA_LOOP, [*TMA_AFTER, *after], name=TMA_NAME))) == expected
 
 
+def test_the_tma_core_multiplies_by_wgmma():
+    found = list(faults(kernel([TMA_LOOP[0], LOOP[1]], TMA_AFTER, name=TMA_NAME)))
+    assert found == ["a main loop without HGMMA"]
+
+
 def test_the_tma_core_needs_its_instructions():
     found = list(faults(kernel(TMA_LOOP, [], name=TMA_NAME)))
     assert [fault.split()[1] for fault in found] == ["UTMALDG:", "USETMAXREG:"]
@@ -62,7 +66,7 @@ def test_the_tma_core_needs_its_instructions():
 )
 def test_an_architecture_has_one_shape_of_warps(across, expected):
     """Of 16-bit rows: 64 x 64 elements from sm_80 on."""
-    name = NAME.replace("9WgmmaCore", f"7MmaCoreILi{across}EE")
+    name = NAME.replace("Li4E", f"Li{across}E").replace("Lb1E", "Lb0E")
     loop = ["BAR.SYNC 0x0", *["HMMA.16816.F32 R1, R2, R3, R1"] * 201]
     (found,) = faults(kernel(loop, ["MUFU.EX2 R1, R2"] * 128, name=name))
     assert expected in found
@@ -70,5 +74,5 @@ def test_an_architecture_has_one_shape_of_warps(across, expected):
 
 def test_other_scores_may_take_more():
     found = kernel(LOOP, ["MUFU.EX2 R1, R2"] * 128, "OnlineSums")
-    assert found.label == "logsumexp_tiles, wgmma, 1 part, any scores"
+    assert found.label == "logsumexp_tiles, mma, 2 parts, any scores"
     assert not list(faults(found))

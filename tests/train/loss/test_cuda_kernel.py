@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from mirror_train import infonce
-from mirror_train.loss import cuda_extension
-from mirror_train.loss.cuda_extension import unavailable_reason
+from mirror_train.loss import autograd, cuda_device
+from mirror_train.loss.cuda_device import unavailable_reason
 from mirror_train.loss.cuda_kernel import CudaKernel
-from mirror_train.loss.cuda_rows import CudaRows
-from mirror_train.loss.cuda_waves import Waves
-from mirror_train.loss.kernel import Inputs, Negatives, Pairs
+from mirror_train.loss.distributed import Gathered
+from mirror_train.loss.kernel import Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
 
 GUARD = 256  # bytes before and after every workspace and result
@@ -48,7 +47,7 @@ def kernel(emulation, guarded):
     return CudaKernel(emulation)
 
 
-@pytest.fixture(params=["mma", "wgmma", "tma"])
+@pytest.fixture(params=["mma", "tma"])
 def core(request, monkeypatch):
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", request.param)
 
@@ -81,7 +80,7 @@ def evaluate(monkeypatch):
     """Loss and gradients of a kernel."""
 
     def run(kernel, blocks, *, grad_output=1.0, **options):
-        monkeypatch.setattr("mirror_train.loss.steps.kernel_named", lambda name: kernel)
+        monkeypatch.setattr(autograd, "kernel_named", lambda name: kernel)
         leaves = [block.detach().requires_grad_() for block in blocks]
         hard = leaves[2] if len(leaves) == 3 else None
         loss = infonce(leaves[0], leaves[1], hard_negatives=hard, impl="torch", **options)
@@ -132,7 +131,7 @@ def test_many_waves(
     emulation, guarded, evaluate, dtype, panel_tiles, logsumexp_tiles, variant, hard
 ):
     blocks = views(140, 20, dtype=dtype, hard=hard)
-    waves = CudaKernel(emulation, waves=Waves(panel_tiles, logsumexp_tiles))
+    waves = CudaKernel(emulation, panel_tiles=panel_tiles, logsumexp_tiles=logsumexp_tiles)
     options = {"temperature": 0.2, "variant": variant}
     loss, grads = evaluate(waves, blocks, **options)
     truth, expected = evaluate(TorchKernel(), [block.double() for block in blocks], **options)
@@ -158,36 +157,66 @@ def test_fp32_is_as_precise_as_torch(kernel, evaluate, n, d, temperature):
     assert ours <= 2 * plain
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_normalize(kernel, dtype):
-    blocks = [rows(n, 40, seed=n, dtype=dtype) for n in (5, 130, 9)]
-    got, expected = kernel.normalize(blocks), TorchKernel().normalize([b.double() for b in blocks])
-    unit = got.unit.double().view(len(got.unit), got.parts, got.stride).sum(1) / 2**15
-    precision = 2**-22 if dtype == torch.float32 else 2**-10
-    torch.testing.assert_close(unit[:144, :40], expected.unit, rtol=precision, atol=2**-30)
-    assert not unit[144:].any()
-    assert not unit[:, 40:].any()
-    torch.testing.assert_close(got.norms.double(), expected.norms[:, 0], rtol=2**-23, atol=0)
+@pytest.mark.usefixtures("core")
+@pytest.mark.parametrize("d", [128, 300, 420])
+def test_sums_of_every_width(kernel, evaluate, d):
+    """Of 128, of three times 64, and of 256 dimensions at once, with a second product to add."""
+    blocks, options = views(200, d, dtype=torch.float16), {"temperature": 0.2, "variant": "ntxent"}
+    _, grads = evaluate(kernel, blocks, **options)
+    _, expected = evaluate(TorchKernel(), [block.double() for block in blocks], **options)
+    assert relative(grads, expected) < TOLERANCE[torch.float16]
 
 
+def processes(world, n, hard, *, grouped, dtype, d=24):
+    """The inputs of some processes, and those of all as each of them gathers them."""
+    own = [views(n, d, seed=10 * rank, hard=hard, dtype=dtype) for rank in range(world)]
+    ids = torch.arange(world * n) // 3 % 7 * (1 << 33) if grouped else torch.arange(world * n)
+    every = [inside_nan(torch.cat(blocks)) for blocks in zip(*own, strict=True)]
+    hard_of_all = every[2] if hard else None
+    gathered = [
+        Gathered(None, world, every[0], every[1], hard_of_all, ids, ids[rank * n :][:n].clone())
+        for rank in range(world)
+    ]
+    inputs = [
+        Inputs(blocks[0], blocks[1], blocks[2] if hard else None, each.own_ids if grouped else None)
+        for blocks, each in zip(own, gathered, strict=True)
+    ]
+    return inputs, gathered
+
+
+def solve(kernel, inputs, gathered, options):
+    """The loss of the joined batch, and the gradients of every process."""
+    results = [kernel.forward(*each, options, g) for *each, g in zip(inputs, gathered, strict=True)]
+    parts = [r.log_weights.view(-1, len(inputs[0].z1)) for r in results]
+    log_weights = torch.cat(parts, 1).flatten()
+    gradients = []
+    for own, each, result in zip(inputs, gathered, results, strict=True):
+        each.log_weights = log_weights
+        given = (own, result.weights, result.log_weights, torch.ones_like(result.loss))
+        gradients += [grad.flatten() for grad in kernel.backward(*given, options, each)]
+    return sum(result.loss for result in results), gradients
+
+
+@pytest.mark.usefixtures("core")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("variant", ["ntxent", "decoupled", "one_way"])
 @pytest.mark.parametrize(
-    ("variant", "hard", "grouped", "dtype"),
-    [
-        ("ntxent", 9, True, torch.float32),
-        ("decoupled", 0, False, torch.bfloat16),
-        ("one_way", 70, True, torch.float32),
-        ("one_way", 0, False, torch.float16),
-    ],
+    ("world", "n", "hard", "grouped"), [(2, 70, 0, False), (3, 50, 30, True), (1, 40, 9, False)]
 )
-def test_a_pass_is_its_steps(kernel, evaluate, variant, hard, grouped, dtype):
-    blocks = views(140, 40, dtype=dtype, hard=hard)
-    ids = groups(140) if grouped else None
-    options = {"temperature": 0.04, "variant": variant, "group_ids": ids, "grad_output": 3.0}
-    loss, grads = evaluate(kernel, blocks, **options)
-    kernel.passes = None
-    expected_loss, expected = evaluate(kernel, blocks, **options)
-    assert torch.equal(loss, expected_loss)
-    assert all(torch.equal(x, y) for x, y in zip(grads, expected, strict=True))
+def test_the_negatives_of_several_processes(kernel, dtype, variant, world, n, hard, grouped):
+    options = Options(0.2, variant, "cuda")
+    inputs, gathered = processes(world, n, hard, grouped=grouped, dtype=dtype)
+    loss, grads = solve(kernel, inputs, gathered, options)
+
+    def doubled(given):
+        return [None if z is None or not z.is_floating_point() else z.double() for z in given]
+
+    exact = [Inputs(*doubled(each)[:3], each.ids) for each in inputs]
+    for each in gathered:
+        each.z1, each.z2, each.hard = doubled([each.z1, each.z2, each.hard])
+    truth, expected = solve(TorchKernel(), exact, gathered, options)
+    torch.testing.assert_close(loss.double(), truth, rtol=TOLERANCE[dtype] / 10, atol=1e-6)
+    assert relative(grads, expected) < TOLERANCE[dtype]
 
 
 @pytest.mark.usefixtures("core")
@@ -204,72 +233,6 @@ def test_negatives_as_far_away_as_can_be(kernel, evaluate, temperature, dtype):
         truth, _ = evaluate(TorchKernel(), [block.double() for block in blocks], **options)
         torch.testing.assert_close(loss.double(), truth, rtol=1e-6, atol=1e-6)
         assert torch.cat(list(grads)).abs().max() < 1e-4 / temperature  # it is 0
-
-
-RECTANGLES = {
-    "strings": Negatives(100, 260, 130),
-    "ids": Negatives(100, 260, 1, torch.arange(100) % 7, torch.arange(260) % 11),
-    "hard rows": Negatives(60, 129, 60),
-}
-
-
-@pytest.mark.parametrize("name", RECTANGLES)
-@pytest.mark.parametrize("transposed", [False, True])
-def test_rectangular(kernel, name, transposed):
-    """As with negatives from other processes: all tiles, and the sums of both sides."""
-    negatives, sizes, scale = RECTANGLES[name], (110, 300), 5.0
-    if transposed:
-        negatives = Negatives(
-            negatives.n_columns, negatives.n_rows, negatives.period, negatives.column_ids,
-            negatives.row_ids,
-        )  # fmt: skip
-        sizes = sizes[::-1]
-    inputs = [[rows(n, 24, seed=n)] for n in sizes]
-    a, b = rows(negatives.n_rows, seed=3) - 9, rows(negatives.n_columns, seed=4) - 9
-    truth = TorchKernel()
-    left, right = (kernel.normalize(blocks) for blocks in inputs)
-    left64, right64 = (truth.normalize([blocks[0].double()]) for blocks in inputs)
-    torch.testing.assert_close(
-        kernel.logsumexp(left, right, negatives, scale=scale).double(),
-        truth.logsumexp(left64, right64, negatives, scale=scale),
-        rtol=0,
-        atol=2e-6,
-    )
-    for x, y, both in [(a, b, True), (a, None, True), (None, b, False)]:
-        got = kernel.contract(left, right, negatives, x, y, scale=scale, both=both)
-        expected = truth.contract(
-            left64, right64, negatives, None if x is None else x.double(),
-            None if y is None else y.double(), scale=scale, both=both,
-        )  # fmt: skip
-        assert (got[1] is None) == (expected[1] is None)
-        for sums, reference in zip(got, expected, strict=True):
-            if sums is not None:
-                assert relative([sums[: len(reference), :24]], [reference]) < 1e-6
-
-
-@pytest.mark.parametrize("variant", ["ntxent", "decoupled"])
-def test_objective_and_finish(kernel, variant):
-    blocks, pairs = [rows(30, 24), rows(40, 24, seed=1)], Pairs(60, 30, mutual=True)
-    n, sums = rows(60, seed=2), rows(70, 24, seed=3)
-    n[7] = -math.inf  # has no negatives
-    truth = TorchKernel()
-    got, reference = kernel.normalize(blocks), truth.normalize([b.double() for b in blocks])
-    options = {"scale": 5.0, "variant": variant, "factor": 0.1}
-    if variant == "decoupled":
-        n[7] = 1
-    actual = kernel.objective(got, got, pairs, n, **options)
-    expected = truth.objective(reference, reference, pairs, n.double(), **options)
-    for x, y in zip(actual, expected, strict=True):
-        torch.testing.assert_close(x.double(), y, rtol=1e-6, atol=1e-6)
-
-    padded = torch.full((128, got.stride), math.nan)
-    padded[:70, :24] = sums
-    options = {"factor": 2.0, "grad_output": torch.tensor(3.0)}
-    grads = kernel.finish(padded, got, got, pairs, actual.weights, **options)
-    options["grad_output"] = options["grad_output"].double()
-    expected = truth.finish(sums.double(), reference, reference, pairs, expected.weights, **options)
-    assert [grad.shape for grad in grads] == [block.shape for block in blocks]
-    assert relative(grads, expected) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -329,13 +292,11 @@ def test_rows_without_negatives(kernel, evaluate):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize(
-    ("architecture", "core"), [(750, "mma"), (900, "mma"), (900, "wgmma"), (900, "tma")]
-)
+@pytest.mark.parametrize(("architecture", "core"), [(750, "mma"), (900, "mma"), (900, "tma")])
 def test_same_bits_every_time(build, guarded, evaluate, monkeypatch, architecture, core, dtype):
     """Also when the threads of a block run in another order: no barrier is missing."""
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", core)
-    kernel = CudaKernel(build(architecture), waves=Waves(4, 2))
+    kernel = CudaKernel(build(architecture), panel_tiles=4, logsumexp_tiles=2)
     blocks = views(140, 40, dtype=dtype, hard=9)
     results = []
     for backwards in (False, False, True):
@@ -351,56 +312,39 @@ def test_same_bits_every_time(build, guarded, evaluate, monkeypatch, architectur
 
 
 def test_a_core_that_cannot_run_is_an_error(build, monkeypatch):
-    monkeypatch.setenv("MIRROR_RT_CUDA_CORE", "wmma")
-    for architecture, message in [
-        (900, "must be mma, wgmma or tma, got wmma"),
-        (750, "built without"),
+    inputs, options = Inputs(rows(9, 16), rows(9, 16), None, None), Options(0.2, "ntxent", "cuda")
+    for core, architecture, message in [
+        ("wmma", 900, "must be mma or tma, got wmma"),
+        ("tma", 750, "MIRROR_RT_CUDA_CORE=tma: built without code for sm_90"),
     ]:
-        kernel = CudaKernel(build(architecture))
-        unit = kernel.normalize([rows(9, 16)])
+        monkeypatch.setenv("MIRROR_RT_CUDA_CORE", core)
         with pytest.raises(RuntimeError, match=message):
-            kernel.logsumexp(unit, unit, Negatives(9, 9, 9), scale=1.0)
-        monkeypatch.setenv("MIRROR_RT_CUDA_CORE", "wgmma")
+            CudaKernel(build(architecture)).forward(inputs, options)
 
 
-def test_errors_name_the_kernel(kernel):
-    z = kernel.normalize([rows(9, 16)])
-    native = kernel._cuda.Rows(z.unit.data_ptr() + 2, z.norms.data_ptr(), 9, 16, z.stride, True)
-    z = CudaRows(z.unit, z.norms, native, [9], 16, z.stride, z.dtype)
+def test_errors_name_the_kernel(kernel, monkeypatch):
+    monkeypatch.setattr(torch, "empty", misplaced(torch.empty))
+    inputs, options = Inputs(rows(9, 16), rows(9, 16), None, None), Options(0.2, "ntxent", "cuda")
     with pytest.raises(RuntimeError, match="logsumexp_tiles: misaligned access of 16 bytes"):
-        kernel.logsumexp(z, z, Negatives(9, 9, 9), scale=1.0)
+        kernel.forward(inputs, options)
 
 
-def test_bad_arguments(kernel):
-    z = rows(9, 16)
-    with pytest.raises(
-        ValueError, match=r"must be float32, float16 or bfloat16, got torch\.float64"
-    ):
-        kernel.normalize([z.double()])
-    with pytest.raises(ValueError, match="share D, dtype and device, got"):
-        kernel.normalize([z, rows(9, 17)])
-    with pytest.raises(ValueError, match=r"contiguous, got strides \(1, 9\)"):
-        kernel.normalize([rows(16, 9).T])
-    with pytest.raises(ValueError, match="at most 3 blocks, got 4"):
-        kernel.normalize([z] * 4)
-    unit = kernel.normalize([z])
-    with pytest.raises(ValueError, match=r"row_ids must be contiguous \[9\] torch\.int64"):
-        ids = torch.arange(8)
-        kernel.logsumexp(unit, unit, Negatives(9, 9, 9, ids, ids), scale=1.0)
-    with pytest.raises(ValueError, match=r"n must be contiguous \[9\] torch\.float32"):
-        kernel.objective(
-            unit, unit, Pairs(9, 0, mutual=False), torch.zeros(9).double(),
-            scale=1.0, variant="one_way", factor=1.0,
-        )  # fmt: skip
-    with pytest.raises(ValueError, match="rows differ in dim: 16 and 17"):
-        kernel.logsumexp(unit, kernel.normalize([rows(9, 17)]), Negatives(9, 9, 9), scale=1.0)
+def misplaced(empty):
+    """Workspaces begin two bytes further on."""
+
+    def allocate(*shape, dtype=torch.float32, device=None):
+        if dtype != torch.uint8:
+            return empty(*shape, dtype=dtype, device=device)
+        return empty(shape[0] + 2, dtype=dtype)[2:]
+
+    return allocate
 
 
 def test_bad_inputs_of_a_pass(kernel):
     """Also after a batch of the same shape, which has been checked."""
     z, other, ids = rows(9, 16), rows(9, 16, seed=1), torch.arange(9)
-    options = {"scale": 5.0, "variant": "ntxent"}
-    kernel.passes.forward(Inputs(z, other, None, ids), **options)
+    options = Options(0.2, "ntxent", "cuda")
+    kernel.forward(Inputs(z, other, None, ids), options)
     for message, inputs in [
         ("must be float32, float16 or bfloat16", Inputs(z.double(), other.double(), None, ids)),
         ("share D, dtype and device", Inputs(z, other.half(), None, ids)),
@@ -410,36 +354,70 @@ def test_bad_inputs_of_a_pass(kernel):
         (r"ids must be int64 \[9\] on cpu, got torch.int32", Inputs(z, other, None, ids.int())),
     ]:
         with pytest.raises(ValueError, match=message):
-            kernel.passes.forward(inputs, **options)
+            kernel.forward(inputs, options)
 
 
-@pytest.fixture
-def look_again():
-    """What is known of the extension is forgotten, before the test and after."""
-    cuda_extension.extension_is_built.cache_clear()
-    yield
-    cuda_extension.extension_is_built.cache_clear()
+KIND = (torch.device("cuda", 0), torch.float32)
 
 
-@pytest.mark.usefixtures("look_again")
 def test_an_absent_extension_is_a_reason(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "built without CUDA" in str(unavailable_reason(torch.zeros(1)))
+    monkeypatch.setattr(cuda_device, "_extension", None)
+    assert "built without CUDA" in str(unavailable_reason(*KIND))
 
 
-@pytest.mark.usefixtures("look_again")
 def test_a_broken_extension_raises(monkeypatch):
     def broken(name):
         raise ImportError("undefined symbol")
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(importlib, "import_module", broken)
+    monkeypatch.setattr(cuda_device, "_extension", cuda_device._load())
     with pytest.raises(ImportError, match="undefined symbol"):
-        unavailable_reason(torch.zeros(1))
+        unavailable_reason(*KIND)
 
 
-@pytest.mark.usefixtures("look_again")
-def test_a_cpu_tensor_is_a_reason(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(importlib, "import_module", lambda name: None)
-    assert unavailable_reason(torch.zeros(1)) == "the embeddings are on cpu, not on a CUDA device"
+def test_reasons(monkeypatch):
+    monkeypatch.setattr(cuda_device, "_extension", object())
+    monkeypatch.setattr(cuda_device, "_capability", lambda device: (7, 0))
+    cpu = torch.device("cpu")
+    assert (
+        unavailable_reason(cpu, torch.float32) == "the embeddings are on cpu, not on a CUDA device"
+    )
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert unavailable_reason(*KIND) == "this torch is not built for NVIDIA GPUs"
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert "cuda:0 has compute capability 7.0, and 7.5 is the least" in unavailable_reason(*KIND)
+    monkeypatch.setattr(cuda_device, "_capability", lambda device: (9, 0))
+    assert unavailable_reason(*KIND) is None
+    assert "the embeddings are torch.float64" in unavailable_reason(KIND[0], torch.float64)
+
+
+def test_under_torch_compile(emulation, monkeypatch):
+    """The way of a card, but for the device: one graph, though modules and cards are asked."""
+    original = cuda_device.unavailable_reason
+    monkeypatch.setattr(
+        cuda_device, "unavailable_reason", lambda device, dtype: original(KIND[0], dtype)
+    )
+    monkeypatch.setattr(cuda_device, "_extension", emulation)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(CudaKernel, "_check", lambda *arguments: None)
+    caches = (cuda_device._capability, autograd.kernel_named)
+    for cache in caches:
+        cache.cache_clear()
+    leaves = [block.requires_grad_() for block in views(20, 16, hard=3)]
+
+    def loss(z1, z2, hard):
+        return infonce(2 * z1, z2, temperature=0.2, hard_negatives=hard, impl="cuda") + 1
+
+    try:
+        compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")(*leaves)
+        grads = torch.autograd.grad(compiled, leaves)
+        expected = loss(*leaves)
+        assert torch.equal(compiled, expected)
+        for x, y in zip(grads, torch.autograd.grad(expected, leaves), strict=True):
+            torch.testing.assert_close(x, y)
+        assert autograd.kernel_named("cuda")._batches  # by the CUDA kernel, not another
+    finally:
+        for cache in caches:
+            cache.cache_clear()

@@ -6,38 +6,39 @@ import pytest
 import torch
 
 from mirror_train.loss.cuda_kernel import CudaKernel
-from mirror_train.loss.cuda_rows import CudaRows
-from mirror_train.loss.kernel import Negatives
+from mirror_train.loss.kernel import Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
 
-ROWS, DIM = 400, 330  # six stages: more than the ring has, and no multiple of them
+N, DIM = 200, 330  # six stages: more than the ring has, and no multiple of them
+OPTIONS = Options(0.2, "ntxent", "cuda")
 
 
 @pytest.fixture
-def logsumexp(emulation, monkeypatch):
-    """Compute the logsumexp of two tiles side by side, as the tma core does and as it should be."""
+def losses(emulation, monkeypatch):
+    """Compute the weights of two tiles side by side, as the tma core does and as it should be."""
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", "tma")
-    block = torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(0)).half()
-    negatives, options = Negatives(ROWS, ROWS, ROWS), {"scale": 5.0}
-    truth = TorchKernel()
-    rows64 = truth.normalize([block.double()])
-    expected = truth.logsumexp(rows64, rows64, negatives, **options)
+    z = torch.randn(2, N, DIM, generator=torch.Generator().manual_seed(0)).half()
+    expected = TorchKernel().forward(Inputs(*z.double(), None, None), OPTIONS, None)
     kernel = CudaKernel(emulation)
-    rows: CudaRows = kernel.normalize([block])
-    return lambda: (kernel.logsumexp(rows, rows, negatives, **options).double(), expected)
+    return lambda: (kernel.forward(Inputs(*z, None, None), OPTIONS).log_weights, expected[2])
 
 
-def outcome(logsumexp):
+def outcome(losses):
     """Return what is wrong: an error, or the result."""
     try:
-        found, expected = logsumexp()
+        found, expected = losses()
     except RuntimeError as error:
         return str(error)
-    return "right" if torch.allclose(found, expected, rtol=0, atol=1e-3) else "wrong"
+    return "right" if torch.allclose(found.double(), expected, rtol=0, atol=2e-3) else "wrong"
 
 
-def test_without_a_mistake(logsumexp):
-    assert outcome(logsumexp) == "right"
+@pytest.mark.parametrize("backwards", [False, True])
+def test_without_a_mistake(losses, monkeypatch, backwards):
+    """In either order of the threads one warpgroup begins two stages before the other."""
+    monkeypatch.setenv("MIRROR_CUDA_EMULATION_APART", "2")
+    if backwards:
+        monkeypatch.setenv("MIRROR_CUDA_EMULATION_BACKWARDS", "1")
+    assert outcome(losses) == "right"
 
 
 @pytest.mark.parametrize(
@@ -50,9 +51,14 @@ def test_without_a_mistake(logsumexp):
         ("producer's phase", "deadlock"),
         ("consumers' phase", "changed|wrong"),
         ("no wait for products", "changed|wrong"),
+        ("no word from the first", "deadlock"),
+        ("two words from the first", "incomplete"),
+        ("not apart", "not apart"),
     ],
 )
-def test_a_mistake_is_found(logsumexp, monkeypatch, fault, message):
+def test_a_mistake_is_found(losses, monkeypatch, fault, message):
     """It is an error, or the result is wrong, of what is not yet or no more in the ring."""
     monkeypatch.setenv("MIRROR_CUDA_EMULATION_FAULT", fault)
-    assert re.search(message, outcome(logsumexp))
+    if fault == "not apart":  # then the second warpgroup comes first
+        monkeypatch.setenv("MIRROR_CUDA_EMULATION_BACKWARDS", "1")
+    assert re.search(message, outcome(losses))

@@ -5,8 +5,8 @@ import contextlib
 import pytest
 import torch
 
-from mirror_train.loss import cuda_streams
-from mirror_train.loss.cuda_streams import call_on_device
+from mirror_train.loss import cuda_device
+from mirror_train.loss.cuda_device import call_on_device
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def changes(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device", device)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
-    monkeypatch.setattr(cuda_streams, "raw_stream", lambda index: 70 + index)
-    monkeypatch.setattr(cuda_streams, "settle_core", lambda module, index: None)
+    monkeypatch.setattr(cuda_device, "raw_stream", lambda index: 70 + index)
+    monkeypatch.setattr(cuda_device, "settle_core", lambda module, index: None)
     return changes
 
 

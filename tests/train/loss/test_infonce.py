@@ -132,8 +132,8 @@ def test_one_way_is_cross_entropy_over_the_other_view():
 def test_auto_takes_the_kernel_of_the_device():
     from mirror_train.loss.dispatch import choose_kernel
 
-    assert choose_kernel("auto", torch.ones(2, 2)) == "cpu"
-    assert choose_kernel("auto", torch.ones(2, 2).double()) == "torch"
+    assert choose_kernel("auto", torch.device("cpu"), torch.float32) == "cpu"
+    assert choose_kernel("auto", torch.device("cpu"), torch.float64) == "torch"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

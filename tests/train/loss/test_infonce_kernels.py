@@ -10,9 +10,10 @@ from torch.nn import functional
 
 from mirror_rt import _core
 from mirror_train import infonce
-from mirror_train.loss import steps
+from mirror_train.loss import autograd
 from mirror_train.loss.cpu_kernel import CpuKernel
-from mirror_train.loss.kernel import Negatives, Pairs
+from mirror_train.loss.distributed import Gathered
+from mirror_train.loss.kernel import Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
 from native_build import EMULATED, build_core
 
@@ -42,7 +43,7 @@ def use_kernel(request, monkeypatch):
             kernel = CpuKernel(name.removeprefix("emulated "), module)
         else:
             kernel = CpuKernel(name)
-        monkeypatch.setattr(steps, "kernel_named", lambda _: kernel)
+        monkeypatch.setattr(autograd, "kernel_named", lambda _: kernel)
         return kernel, "cpu"
 
     return use
@@ -266,57 +267,58 @@ def test_nan_and_infinity_give_nan(use_kernel, name, variant, value):
 @pytest.mark.parametrize("name", KERNELS)
 def test_rows_whose_candidates_share_their_group_count_nothing(use_kernel, name):
     kernel, _ = use_kernel(name)
-    z1, z2 = (z.detach() for z in views(3, 8))
-    ids = torch.tensor([5, 5, 5, 5, 5, 5])
-    rows = kernel.normalize([z1, z2])
-    negatives = Negatives(6, 6, 3, ids, ids)
-    n = kernel.logsumexp(rows, rows, negatives, scale=10.0)
-    assert (n == -math.inf).all()
+    inputs = Inputs(*(z.detach() for z in views(3, 8)), None, torch.tensor([5, 5, 5]))
     for variant, loss in [("ntxent", 0.0), ("decoupled", -math.inf)]:
-        objective = kernel.objective(
-            rows, rows, Pairs(6, 3, True), n, scale=10.0, variant=variant, factor=1.0
-        )
+        options = Options(0.1, variant, "cpu")
+        objective = kernel.forward(inputs, options, None)
         assert objective.loss == loss
         assert (objective.weights == 0).all()
         assert (objective.log_weights == -math.inf).all()
-    a = objective.log_weights
-    sums, _ = kernel.contract(rows, rows, negatives, a, a, scale=10.0, both=False)
-    assert (sums[:6, :8] == 0).all()
+        for grad in kernel.backward(inputs, *objective[1:], torch.tensor(1.0), options, None):
+            assert (grad == 0).all()
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("scale", [10.0, 90.0])
-@pytest.mark.parametrize("given", ["a", "b", "both"])
-@pytest.mark.parametrize(("n_rows", "n_columns"), [(50, 260), (260, 50), (100, 100)])
-def test_rectangles(use_kernel, name, scale, given, n_rows, n_columns):
-    """Rows of one process against the columns of all."""
+@pytest.mark.parametrize("variant", ["ntxent", "decoupled", "one_way"])
+@pytest.mark.parametrize("temperature", [0.1, 0.011])
+@pytest.mark.parametrize(
+    ("world", "n", "hard", "grouped"), [(2, 50, 0, False), (5, 52, 9, True), (1, 30, 7, False)]
+)
+def test_the_negatives_of_several_processes(
+    use_kernel, name, variant, temperature, world, n, hard, grouped
+):
+    """The rows of each process against the columns of all, as each of them gathers these."""
     kernel, _ = use_kernel(name)
-    reference = TorchKernel()
-    x, y = (z.detach() for z in (views(n_rows + 9, 33)[0], views(n_columns + 4, 33)[1]))
-    generator = torch.Generator().manual_seed(3)
-    ids = [torch.randint(0, 20, (n,), generator=generator) for n in (n_rows, n_columns)]
-    negatives = Negatives(n_rows, n_columns, n_columns, *ids)
-    rows, columns = kernel.normalize([x]), kernel.normalize([y[:30], y[30:]])
-    exact = reference.normalize([x.double()]), reference.normalize([y.double()])
-    n = kernel.logsumexp(rows, columns, negatives, scale=scale)
-    expected = reference.logsumexp(*exact, negatives, scale=scale)
-    loose = name.endswith("bf16")
-    torch.testing.assert_close(n.double(), expected, rtol=0, atol=(4e-3 if loose else 1e-6) * scale)
-    # Log weights at most -scale, as n is at least -scale.
-    a = -expected if given != "b" else None
-    b = -scale * torch.rand(n_columns, generator=generator) - 1 if given != "a" else None
-    both = given == "a"
-    want, want_columns = reference.contract(
-        *exact, negatives, a, None if b is None else b.double(), scale=scale, both=both
-    )
-    got, got_columns = kernel.contract(
-        rows, columns, negatives, None if a is None else a.float(), b, scale=scale, both=both
-    )
-    tolerance = 0.05 if loose else 2e-5
-    assert relative(got[: len(x), :33].double(), want) < tolerance * max(1, scale / 20)
-    if both:
-        error = relative(got_columns[: len(y), :33].double(), want_columns)
-        assert error < tolerance * max(1, scale / 20)
+    if name.endswith("bf16"):
+        temperature = max(temperature, 0.1)
+    every = views(world * n, 33, hard=world * hard, noise=1.5)
+    ids = torch.arange(world * n) // 2 % 20 if grouped else torch.arange(world * n)
+    options, gathered = Options(temperature, variant, "cpu"), []
+    for rank in range(world):
+        z = [block.detach() for block in every]
+        own_ids = ids[rank * n :][:n].clone()
+        gathered.append(Gathered(None, world, z[0], z[1], z[2] if hard else None, ids, own_ids))
+    parts = [
+        Inputs(
+            *(z.detach().view(world, -1, 33)[rank] for z in every), *[None] * (3 - len(every)), None
+        )
+        for rank in range(world)
+    ]
+    results = [kernel.forward(*each, options, g) for *each, g in zip(parts, gathered, strict=True)]
+    joined = [r.log_weights.view(-1, n) for r in results]
+    grads = []
+    for own, all_of_them, result in zip(parts, gathered, results, strict=True):
+        all_of_them.log_weights = torch.cat(joined, 1).flatten()
+        given = (own, result.weights, result.log_weights, torch.tensor(1.0))
+        grads.append(kernel.backward(*given, options, all_of_them))
+    got = torch.cat([torch.cat(blocks).double() for blocks in zip(*grads, strict=True)])
+
+    exact = plain(every, temperature, variant, ids)
+    tolerance = tolerances(name, temperature)
+    loss = sum(result.loss for result in results)
+    assert loss.item() == pytest.approx(exact.item(), rel=tolerance["loss_tol"], abs=1e-5)
+    expected = world * gradients(exact, every)  # as DistributedDataParallel takes their mean
+    assert relative(got, expected) < tolerance["grad_tol"]
 
 
 @pytest.mark.parametrize("name", KERNELS)

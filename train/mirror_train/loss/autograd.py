@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from mirror_train.loss.kernel import Inputs
-from mirror_train.loss.steps import Options, backward, forward
+from mirror_train.loss.dispatch import kernel_named
+from mirror_train.loss.kernel import Inputs, Options
 
 if TYPE_CHECKING:
     from mirror_train.loss.distributed import Gathered
@@ -33,7 +33,7 @@ class _Infonce(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tensors, options, gathered = arguments
         inputs = _contiguous(tensors)
-        result = forward(inputs, options, gathered)
+        result = kernel_named(options.kernel).forward(inputs, options, gathered)
         if gathered is not None:
             result = gathered.share(result)
         ctx.options, ctx.gathered = options, gathered
@@ -49,7 +49,8 @@ class _Infonce(torch.autograd.Function):
 
 def _differentiate_eagerly(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, weights, log_weights = ctx.saved_tensors
-    grads = backward(Inputs(*tensors), weights, log_weights, grad_output, ctx.options, ctx.gathered)
+    options, given = ctx.options, (Inputs(*tensors), weights, log_weights, grad_output)
+    grads = kernel_named(options.kernel).backward(*given, options, ctx.gathered)
     return (*grads, *[None] * (6 - len(grads)))
 
 
@@ -72,7 +73,8 @@ _OPTIONS = "float temperature, str variant, str kernel"
 )
 def _operator(*arguments: Any) -> tuple[Tensor, ...]:
     """Return loss, weights and log weights; see `mirror_train.loss.kernel.Objective`."""
-    return tuple(forward(_contiguous(arguments[:4]), Options(*arguments[4:]), None))
+    inputs, options = _contiguous(arguments[:4]), Options(*arguments[4:])
+    return tuple(kernel_named(options.kernel).forward(inputs, options, None))
 
 
 @_operator.register_fake
@@ -89,9 +91,10 @@ def _(z1: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     " -> Tensor[]",
 )
 def _backward_operator(*arguments: Any) -> list[Tensor]:
-    weights, log_weights, grad_output = arguments[4:7]
     inputs, options = _contiguous(arguments[:4]), Options(*arguments[7:])
-    grads = backward(inputs, weights, log_weights, grad_output, options, None)
+    weights, log_weights, grad_output = arguments[4:7]
+    kernel = kernel_named(options.kernel)
+    grads = kernel.backward(inputs, weights, log_weights, grad_output, options, None)
     # An operator's results must not share memory, but the torch kernel returns views of one tensor.
     return [grad.clone() for grad in grads] if options.kernel == "torch" else grads
 

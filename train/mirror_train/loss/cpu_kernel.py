@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mirror_rt import _core
-from mirror_train.loss.kernel import Negatives, Objective, Pairs, Variant
+from mirror_train.loss.kernel import Inputs, Objective, Options
+from mirror_train.loss.problem import Problem, Sums
+
+if TYPE_CHECKING:
+    from mirror_train.loss.distributed import Gathered
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _FORCED = "MIRROR_RT_INSTRUCTION_SET"
 
 
-def unavailable_reason(z: Tensor) -> str | None:
-    """Return why the kernel cannot take embeddings like `z`; None if it can."""
-    if not z.is_cpu:
-        return f"the embeddings are on {z.device}"
-    if z.dtype not in DTYPES:
-        return f"it has no {z.dtype}"
-    return None
+def unavailable_reason(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Return why the kernel cannot take embeddings of this kind; None if it can."""
+    if device.type != "cpu":
+        return f"the embeddings are on {device}"
+    return None if dtype in DTYPES else f"it has no {dtype}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,6 @@ class CpuKernel:
         module: the native module, `mirror_rt._core` or a build with its interface.
     """
 
-    passes = None
-
     def __init__(self, instruction_set: str | None = None, module: ModuleType = _core) -> None:
         self._native = module
         self._forced = instruction_set or os.environ.get(_FORCED)
@@ -61,7 +63,70 @@ class CpuKernel:
                 f"this processor runs {', '.join(known)}, not {self._forced!r} ({_FORCED})"
             )
 
-    def normalize(self, blocks: Sequence[Tensor]) -> CpuRows:
+    def forward(
+        self, inputs: Inputs, options: Options, gathered: Gathered | None = None
+    ) -> Objective:
+        """Return what `Kernel.forward` says."""
+        problem = Problem.of(inputs, options, gathered)
+        rows, partners, columns = problem.normalized(self._normalize)
+        execution = self._execution(rows)
+        n, weights, log_weights = (_empty(problem.count) for _ in range(3))
+        self._native.infonce_logsumexp(
+            rows.native,
+            None if columns is rows else columns.native,
+            self._negatives(problem),
+            problem.scale,
+            execution,
+            n.data_ptr(),
+        )
+        loss = self._native.infonce_objective(
+            rows.native,
+            partners.native,
+            self._pairs(problem),
+            n.data_ptr(),
+            problem.scale,
+            problem.decoupled,
+            1 / problem.total,
+            execution,
+            weights.data_ptr(),
+            log_weights.data_ptr(),
+        )
+        loss = torch.tensor(loss, dtype=torch.float32, device="cpu")
+        return Objective(loss, weights, log_weights)
+
+    def backward(
+        self,
+        inputs: Inputs,
+        weights: Tensor,
+        log_weights: Tensor,
+        grad_output: Tensor,
+        options: Options,
+        gathered: Gathered | None = None,
+    ) -> list[Tensor]:
+        """Return what `Kernel.backward` says."""
+        problem = Problem.of(inputs, options, gathered)
+        factor = problem.scale / problem.count * grad_output.item()
+        contract = functools.partial(self._contract, problem)
+        gradients: list[Tensor] = []
+        for sums, rows, partners in problem.weighted_sums(
+            log_weights, gathered, self._normalize, contract
+        ):
+            found = [torch.empty_like(block) for block in rows.blocks]
+            self._native.infonce_finish(
+                sums.data_ptr(),
+                sums.shape[1],
+                rows.native,
+                partners.native,
+                self._pairs(problem),
+                weights.data_ptr(),
+                factor,
+                self._execution(rows),
+                [gradient.data_ptr() for gradient in found],
+            )
+            gradients += found
+        return gradients
+
+    def _normalize(self, blocks: Sequence[Tensor]) -> CpuRows:
         norms = _empty(sum(len(block) for block in blocks))
         addresses = [(block.data_ptr(), len(block)) for block in blocks]
         dim, dtype = blocks[0].shape[1], DTYPES[blocks[0].dtype]
@@ -70,99 +135,25 @@ class CpuKernel:
         self._native.infonce_inverse_norms(native, self._execution(rows), norms.data_ptr())
         return rows
 
-    def logsumexp(
-        self, rows: CpuRows, columns: CpuRows, negatives: Negatives, *, scale: float
-    ) -> Tensor:
-        n = _empty(negatives.n_rows)
-        self._native.infonce_logsumexp(
-            rows.native,
-            None if columns is rows else columns.native,
-            self._negatives(negatives),
-            scale,
-            self._execution(rows),
-            n.data_ptr(),
-        )
-        return n
-
-    def objective(
-        self,
-        rows: CpuRows,
-        partners: CpuRows,
-        pairs: Pairs,
-        n: Tensor,
-        *,
-        scale: float,
-        variant: Variant,
-        factor: float,
-    ) -> Objective:
-        weights, log_weights = _empty(pairs.count), _empty(pairs.count)
-        loss = self._native.infonce_objective(
-            rows.native,
-            partners.native,
-            self._native.InfoncePairs(pairs.count, pairs.shift, pairs.mutual),
-            n.data_ptr(),
-            scale,
-            variant == "decoupled",
-            factor,
-            self._execution(rows),
-            weights.data_ptr(),
-            log_weights.data_ptr(),
-        )
-        return Objective(
-            torch.tensor(loss, dtype=torch.float32, device="cpu"), weights, log_weights
-        )
-
-    def contract(
-        self,
-        rows: CpuRows,
-        columns: CpuRows,
-        negatives: Negatives,
-        row_log_weights: Tensor | None,
-        column_log_weights: Tensor | None,
-        *,
-        scale: float,
-        both: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+    def _contract(
+        self, problem: Problem, rows: CpuRows, columns: CpuRows, a: Tensor | None,
+        b: Tensor | None, both: bool,
+    ) -> Sums:  # fmt: skip
         execution = self._execution(rows)
         sums = self._new_sums(rows, execution)
         column_sums = self._new_sums(columns, execution) if both else None
         self._native.infonce_contract(
             rows.native,
             None if columns is rows else columns.native,
-            self._negatives(negatives),
-            address(row_log_weights),
-            address(column_log_weights),
-            scale,
+            self._negatives(problem),
+            address(a),
+            address(b),
+            problem.scale,
             execution,
             sums.data_ptr(),
             address(column_sums),
         )
         return sums, column_sums
-
-    def finish(
-        self,
-        sums: Tensor,
-        rows: CpuRows,
-        partners: CpuRows,
-        pairs: Pairs,
-        weights: Tensor,
-        *,
-        factor: float,
-        grad_output: Tensor,
-    ) -> list[Tensor]:
-        gradients = [torch.empty_like(block) for block in rows.blocks]
-        self._native.infonce_finish(
-            sums.data_ptr(),
-            sums.shape[1],
-            rows.native,
-            partners.native,
-            self._native.InfoncePairs(pairs.count, pairs.shift, pairs.mutual),
-            weights.data_ptr(),
-            factor * grad_output.item(),
-            self._execution(rows),
-            [gradient.data_ptr() for gradient in gradients],
-        )
-        return gradients
 
     def _execution(self, rows: CpuRows) -> _core.InfonceExecution:
         name = self._forced or self._best[rows.blocks[0].dtype == torch.float32]
@@ -175,13 +166,19 @@ class CpuKernel:
         n, dim = len(rows.inverse_norms), rows.blocks[0].shape[1]
         return _empty(execution.padded_rows(n), execution.padded_dim(dim))
 
-    def _negatives(self, negatives: Negatives) -> _core.InfonceNegatives:
+    def _pairs(self, problem: Problem) -> _core.InfoncePairs:
+        native: _core.InfoncePairs = self._native.InfoncePairs(
+            problem.count, problem.shift, problem.mutual
+        )
+        return native
+
+    def _negatives(self, problem: Problem) -> _core.InfonceNegatives:
         native: _core.InfonceNegatives = self._native.InfonceNegatives(
-            negatives.n_rows,
-            negatives.n_columns,
-            negatives.period,
-            address(negatives.row_ids),
-            address(negatives.column_ids),
+            problem.count,
+            problem.n_columns,
+            problem.period,
+            address(problem.row_ids),
+            address(problem.column_ids),
         )
         return native
 

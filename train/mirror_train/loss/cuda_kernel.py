@@ -1,37 +1,38 @@
 """Compute InfoNCE by the CUDA extension, in memory linear in the batch, without synchronising.
 
-The kernels and their derivation are in csrc/infonce/gpu/loss.cu. This module checks the tensors,
-allocates memory by torch's allocator, and queues everything on torch's current stream, so that
-calls can be captured in a CUDA graph.
+The kernels and their derivation are in csrc/infonce/gpu/loss.cu. A pass is one call, with one
+workspace: at a few hundred rows the host's work decides, where each call, tensor and change of
+device takes a microsecond or two, as long as a kernel. This module checks the tensors, since the
+extension takes bare addresses, allocates memory by torch's allocator, and queues everything on
+torch's current stream, so that calls can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mirror_train.loss.cpu_kernel import DTYPES, address
-from mirror_train.loss.cuda_extension import EXTENSION
-from mirror_train.loss.cuda_passes import CudaPasses
-from mirror_train.loss.cuda_rows import (
-    CudaRows,
-    addresses,
-    check_alike,
-    check_blocks,
-    check_vector,
-    empty_like_rows,
-    rank_ids,
-)
-from mirror_train.loss.cuda_streams import current_stream
-from mirror_train.loss.cuda_waves import Waves
-from mirror_train.loss.kernel import Negatives, Objective, Pairs, Passes, Variant
+from mirror_train.loss.cuda_device import call_on_device, extension
+from mirror_train.loss.kernel import Inputs, Objective, Options
 
 if TYPE_CHECKING:
     import mirror_train._cuda as _cuda
+    from mirror_train.loss.distributed import Gathered
+
+_MOST_BATCHES = 64  # kept; only a new one takes time
+_NOTHING = (0, 0, 0)
+
+
+class _Batch(NamedTuple):
+    """The extension's view of a batch, its number of losses, and the bytes that its passes need."""
+
+    native: _cuda.Batch
+    losses: int
+    forward_bytes: int
+    backward_bytes: int
 
 
 class CudaKernel:
@@ -40,209 +41,171 @@ class CudaKernel:
     Args:
         module: a module with the extension's interface, for which the tensors' device is not
             checked; None for the extension.
-        waves: the largest waves.
+        panel_tiles: the most tiles of weights computed at once; 0 for 254 MB of them.
+        logsumexp_tiles: the most tiles computed at once each way in a logsumexp; 0 for 128.
     """
 
-    def __init__(self, module: Any = None, *, waves: Waves | None = None) -> None:
+    def __init__(
+        self, module: Any = None, *, panel_tiles: int = 0, logsumexp_tiles: int = 0
+    ) -> None:
         self._device_type = "cuda" if module is None else None
-        self._cuda = importlib.import_module(EXTENSION) if module is None else module
-        self._waves = waves or Waves()
-        self.passes: Passes | None = CudaPasses(self._cuda, self._device_type, self._waves)
+        self._cuda: Any = extension() if module is None else module
+        self._waves = (panel_tiles, logsumexp_tiles)
+        self._batches: dict[Any, _Batch] = {}
 
-    def normalize(self, blocks: Sequence[Tensor]) -> CudaRows:
-        first = blocks[0]
-        check_blocks(blocks, self._device_type)
-        sizes = [len(block) for block in blocks]
-        count, dim = sum(sizes), first.shape[1]
-        stride, parts = self._padded(dim), 2 if first.dtype == torch.float32 else 1
-        unit = torch.empty(
-            self._padded(count), parts * stride, dtype=torch.float16, device=first.device
-        )
-        norms = torch.empty(count, dtype=torch.float32, device=first.device)
-        native = self._cuda.Rows(
-            unit.data_ptr(), norms.data_ptr(), count, dim, stride, split=parts == 2
-        )
-        with current_stream(self._cuda, first.device) as stream:
-            self._cuda.normalize(addresses(blocks), self._dtype(first.dtype), native, stream)
-        return CudaRows(unit, norms, native, sizes, dim, stride, first.dtype)
-
-    def logsumexp(
-        self, rows: CudaRows, columns: CudaRows, negatives: Negatives, *, scale: float
-    ) -> Tensor:
-        check_alike(rows, columns)
-        n_rows = negatives.n_rows
-        ranks = self._ranks(negatives, rows)
-        wave = self._waves.logsumexp(
-            self._tiles(n_rows), self._tiles(len(columns.norms)), symmetric=columns is rows
-        )
-        # A maximum and a sum for every row of every tile, and for every column, some in parts.
-        parts = 1 + self._cuda.COLUMN_PARTS
-        partials = empty_like_rows(rows, (parts, wave[0] * wave[1], self._cuda.TILE, 2))
-        state = empty_like_rows(rows, (n_rows, 2))
-        n = empty_like_rows(rows, (n_rows,))
-        with current_stream(self._cuda, n.device) as stream:
-            self._cuda.logsumexp(
-                rows.native,
-                columns.native,
-                self._negatives(negatives, ranks),
-                scale,
-                wave,
-                partials[0].data_ptr(),
-                partials[1].data_ptr(),
-                state.data_ptr(),
-                n.data_ptr(),
-                stream,
-            )
-        return n
-
-    def objective(
-        self,
-        rows: CudaRows,
-        partners: CudaRows,
-        pairs: Pairs,
-        n: Tensor,
-        *,
-        scale: float,
-        variant: Variant,
-        factor: float,
+    def forward(
+        self, inputs: Inputs, options: Options, gathered: Gathered | None = None
     ) -> Objective:
-        check_alike(rows, partners)
-        check_vector("n", n, pairs.count, rows)
-        loss = empty_like_rows(rows, ())
-        weights, log_weights = (empty_like_rows(rows, (pairs.count,)) for _ in range(2))
-        blocks = -(-pairs.count // self._cuda.ROWS_PER_BLOCK)
-        work = torch.empty(blocks, dtype=torch.float64, device=n.device)
-        with current_stream(self._cuda, n.device) as stream:
-            self._cuda.objective(
-                rows.native,
-                partners.native,
-                self._pairs(pairs),
-                n.data_ptr(),
-                scale,
-                variant == "decoupled",
-                factor,
-                loss.data_ptr(),
-                weights.data_ptr(),
-                log_weights.data_ptr(),
-                work.data_ptr(),
-                stream,
-            )
+        """Return what `Kernel.forward` says."""
+        z1, z2, hard, _ = inputs
+        batch = self._batch(inputs, options.variant, gathered)
+        row_ranks, column_ranks = _ranks(inputs, options.variant, gathered)
+        device = z1.device
+        weights = torch.empty(batch.losses, dtype=torch.float32, device=device)
+        log_weights = torch.empty_like(weights)
+        loss = torch.empty((), dtype=torch.float32, device=device)
+        workspace = torch.empty(batch.forward_bytes, dtype=torch.uint8, device=device)
+        call_on_device(
+            self._cuda,
+            z1.get_device(),
+            batch.native.forward,
+            z1.data_ptr(),
+            z2.data_ptr(),
+            address(hard),
+            *_addresses(gathered),
+            address(row_ranks),
+            address(column_ranks),
+            options.scale,
+            options.variant == "decoupled",
+            workspace.data_ptr(),
+            loss.data_ptr(),
+            weights.data_ptr(),
+            log_weights.data_ptr(),
+        )
         return Objective(loss, weights, log_weights)
 
-    def contract(
+    def backward(
         self,
-        rows: CudaRows,
-        columns: CudaRows,
-        negatives: Negatives,
-        row_log_weights: Tensor | None,
-        column_log_weights: Tensor | None,
-        *,
-        scale: float,
-        both: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Contract as `Kernel.contract` says; the sums are [R, D] padded to whole tiles."""
-        check_alike(rows, columns)
-        if row_log_weights is not None:
-            check_vector("row_log_weights", row_log_weights, negatives.n_rows, rows)
-        if column_log_weights is not None:
-            check_vector("column_log_weights", column_log_weights, negatives.n_columns, rows)
-        symmetric = columns is rows
-        ranks = self._ranks(negatives, rows)
-        wave = self._waves.panel(
-            self._tiles(negatives.n_rows if symmetric else len(rows.norms)),
-            self._tiles(len(columns.norms)),
-            rows.parts,
-            symmetric=symmetric,
-        )
-        tile = self._cuda.TILE
-        panel = torch.empty(
-            rows.parts * wave[0] * wave[1] * tile * tile,
-            dtype=torch.float16,
-            device=rows.unit.device,
-        )
-        sums = empty_like_rows(rows, (len(rows.unit), rows.stride))
-        column_sums = None
-        if both and not symmetric:
-            column_sums = empty_like_rows(rows, (len(columns.unit), rows.stride))
-        with current_stream(self._cuda, sums.device) as stream:
-            self._cuda.contract(
-                rows.native,
-                columns.native,
-                self._negatives(negatives, ranks),
-                address(row_log_weights),
-                address(column_log_weights),
-                scale,
-                wave,
-                panel.data_ptr(),
-                sums.data_ptr(),
-                address(column_sums),
-                stream,
-            )
-        return sums, column_sums
-
-    def finish(
-        self,
-        sums: Tensor,
-        rows: CudaRows,
-        partners: CudaRows,
-        pairs: Pairs,
+        inputs: Inputs,
         weights: Tensor,
-        *,
-        factor: float,
+        log_weights: Tensor,
         grad_output: Tensor,
+        options: Options,
+        gathered: Gathered | None = None,
     ) -> list[Tensor]:
-        check_alike(rows, partners)
-        check_vector("weights", weights, pairs.count, rows)
-        check_vector("grad_output", grad_output.view(1), 1, rows)
-        device = sums.device
-        grads = [torch.empty(n, rows.dim, dtype=rows.dtype, device=device) for n in rows.sizes]
-        with current_stream(self._cuda, device) as stream:
-            self._cuda.finish(
-                sums.data_ptr(),
-                rows.native,
-                partners.native,
-                self._pairs(pairs),
-                weights.data_ptr(),
-                factor,
-                grad_output.data_ptr(),
-                addresses(grads),
-                self._dtype(rows.dtype),
-                stream,
-            )
+        """Return what `Kernel.backward` says, of inputs and weights that `forward` had or made."""
+        z1, z2, hard, _ = inputs
+        batch = self._batch(inputs, options.variant, gathered)
+        row_ranks, column_ranks = _ranks(inputs, options.variant, gathered)
+        grads = [torch.empty_like(z1), torch.empty_like(z2)]
+        if hard is not None:
+            grads.append(torch.empty_like(hard))
+        workspace = torch.empty(batch.backward_bytes, dtype=torch.uint8, device=z1.device)
+        call_on_device(
+            self._cuda,
+            z1.get_device(),
+            batch.native.backward,
+            z1.data_ptr(),
+            z2.data_ptr(),
+            address(hard),
+            *_addresses(gathered),
+            address(row_ranks),
+            address(column_ranks),
+            options.scale,
+            weights.data_ptr(),
+            log_weights.data_ptr(),
+            0 if gathered is None else gathered.log_weights.data_ptr(),
+            grad_output.data_ptr(),
+            workspace.data_ptr(),
+            grads[0].data_ptr(),
+            grads[1].data_ptr(),
+            0 if hard is None else grads[2].data_ptr(),
+        )
         return grads
 
-    @staticmethod
-    def _ranks(negatives: Negatives, rows: CudaRows) -> tuple[Tensor | None, Tensor | None]:
-        """Return int32 numbers of the ids of rows and columns; keep them until they are passed."""
-        row_ids, column_ids = negatives.row_ids, negatives.column_ids
-        if row_ids is None or column_ids is None:
-            return None, None
-        check_vector("row_ids", row_ids, negatives.n_rows, rows, torch.int64)
-        check_vector("column_ids", column_ids, negatives.n_columns, rows, torch.int64)
-        if row_ids is column_ids:
-            ranks = rank_ids(row_ids)
-            return ranks, ranks
-        ranks = rank_ids(torch.cat([row_ids, column_ids]))
-        return ranks[: len(row_ids)], ranks[len(row_ids) :]
-
-    def _negatives(
-        self, negatives: Negatives, ranks: tuple[Tensor | None, Tensor | None]
-    ) -> _cuda.Negatives:
-        native: _cuda.Negatives = self._cuda.Negatives(
-            negatives.n_rows, negatives.n_columns, negatives.period, *map(address, ranks)
+    def _batch(self, inputs: Inputs, variant: str, gathered: Gathered | None) -> _Batch:
+        """Return the batch of inputs like these, which are checked only when it is made."""
+        tensors = inputs if gathered is None else (*inputs, *gathered.inputs)
+        key = (
+            variant,
+            *[
+                None if z is None else (z.shape, z.dtype, z.device, z.is_contiguous())
+                for z in tensors
+            ],
         )
-        return native
+        batch = self._batches.get(key)
+        if batch is None:
+            for given in [inputs] if gathered is None else [inputs, gathered.inputs]:
+                self._check(given, inputs.z1)
+            if len(self._batches) >= _MOST_BATCHES:
+                self._batches.clear()
+            batch = self._batches[key] = self._make_batch(inputs, variant, gathered)
+        return batch
 
-    def _pairs(self, pairs: Pairs) -> _cuda.Pairs:
-        native: _cuda.Pairs = self._cuda.Pairs(pairs.count, pairs.shift, pairs.mutual)
-        return native
+    def _check(self, inputs: Inputs, like: Tensor) -> None:
+        """Raise ValueError unless the extension can read the inputs beside a tensor."""
+        z1, z2, hard, ids = inputs
+        if like.dtype not in DTYPES:
+            raise ValueError(f"embeddings must be float32, float16 or bfloat16, got {like.dtype}")
+        if self._device_type is not None and like.device.type != self._device_type:
+            raise ValueError(f"embeddings must be on a CUDA device, got {like.device}")
+        for z in (z1, z2) if hard is None else (z1, z2, hard):
+            alike = z.dtype == like.dtype and z.device == like.device
+            if z.ndim != 2 or z.shape[1] != like.shape[-1] or not alike:
+                raise ValueError(
+                    f"blocks must share D, dtype and device, got {_described(like)} and "
+                    f"{_described(z)}"
+                )
+            if not z.is_contiguous():
+                raise ValueError(f"blocks must be contiguous, got strides {z.stride()}")
+        n = len(z1)
+        if len(z2) != n:
+            raise ValueError(f"z1 and z2 must have as many rows, got {n} and {len(z2)}")
+        if ids is None:
+            return
+        if ids.shape != (n,) or ids.dtype != torch.int64 or ids.device != like.device:
+            raise ValueError(
+                f"ids must be int64 [{n}] on {like.device}, got {ids.dtype} {list(ids.shape)} on "
+                f"{ids.device}"
+            )
 
-    def _dtype(self, dtype: torch.dtype) -> _cuda.Dtype:
-        native: _cuda.Dtype = getattr(self._cuda.Dtype, DTYPES[dtype])
-        return native
+    def _make_batch(self, inputs: Inputs, variant: str, gathered: Gathered | None) -> _Batch:
+        dtype = getattr(self._cuda.Dtype, DTYPES[inputs.z1.dtype])
+        own, every = _sizes(inputs), (0, 0) if gathered is None else _sizes(gathered.inputs)
+        dim, one_way = inputs.z1.shape[1], variant == "one_way"
+        native: _cuda.Batch = self._cuda.Batch(*own, *every, dim, dtype, one_way, *self._waves)
+        return _Batch(native, native.losses, native.forward_bytes, native.backward_bytes)
 
-    def _tiles(self, count: int) -> int:
-        return -(-count // int(self._cuda.TILE))
 
-    def _padded(self, count: int) -> int:
-        return self._tiles(count) * int(self._cuda.TILE)
+def _sizes(inputs: Inputs) -> tuple[int, int]:
+    return len(inputs.z1), 0 if inputs.hard is None else len(inputs.hard)
+
+
+def _addresses(gathered: Gathered | None) -> tuple[int, int, int]:
+    if gathered is None:
+        return _NOTHING
+    return gathered.z1.data_ptr(), gathered.z2.data_ptr(), address(gathered.hard)
+
+
+def _ranks(
+    inputs: Inputs, variant: str, gathered: Gathered | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return int32 numbers of the ids of all rows and columns that belong to strings.
+
+    They are equal exactly where ids are, and made without waiting for the device. Keep them until
+    they have been passed.
+    """
+    own, every = inputs.ids, inputs.ids
+    if gathered is not None:
+        own, every = gathered.own_ids, gathered.ids
+    if own is None or every is None:
+        return None, None
+    order, views = every.sort().values, 1 if variant == "one_way" else 2
+    rows = columns = torch.searchsorted(order, every, out_int32=True).repeat(views)
+    if own is not every:
+        rows = torch.searchsorted(order, own, out_int32=True).repeat(views)
+    return rows, columns
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} {tensor.dtype} on {tensor.device}"

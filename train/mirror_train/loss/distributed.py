@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mirror_train.loss.kernel import Negatives, Objective
+from mirror_train.loss.kernel import Inputs, Objective
 
 # The new name since torch 2.13, where the old one warns.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -38,17 +38,10 @@ class Gathered:
     own_ids: Tensor
     log_weights: Tensor = field(init=False)
 
-    def columns(self, *, one_way: bool) -> list[Tensor]:
-        """Return the blocks that rows are contrasted with."""
-        blocks = [self.z2] if one_way else [self.z1, self.z2]
-        return blocks if self.hard is None else [*blocks, self.hard]
-
-    def negatives(self, *, one_way: bool) -> Negatives:
-        """Return which of `columns` are negatives of the rows of this process."""
-        rows, columns = self.own_ids, self.ids
-        if not one_way:
-            rows, columns = torch.cat([rows, rows]), torch.cat([columns, columns])
-        return Negatives(len(rows), len(columns), len(self.ids), rows, columns)
+    @property
+    def inputs(self) -> Inputs:
+        """The inputs of all processes."""
+        return Inputs(self.z1, self.z2, self.hard, self.ids)
 
     def share(self, own: Objective) -> Objective:
         """Sum the losses, and gather the log weights of all processes for the backward pass."""
@@ -63,11 +56,7 @@ class Gathered:
 def gather(
     z1: Tensor, z2: Tensor, hard: Tensor | None, ids: Tensor | None, group: dist.ProcessGroup
 ) -> Gathered:
-    """All-gather the inputs of a group.
-
-    Raises:
-        ValueError: the shapes or dtypes of the processes differ; raised in all processes.
-    """
+    """All-gather the inputs of a group; a ValueError says in all that shapes or dtypes differ."""
     world_size, rank = dist.get_world_size(group), dist.get_rank(group)
     _check_alike(z1, hard, ids, group)
     n = len(z1)

@@ -10,18 +10,25 @@ u_i = n_i - s_i,p(i). The variants are:
 `decoupled`  mean of u_i: only negatives are in the denominator, as in Eq. 1 as printed.
 `one_way`    mean of softplus(u_i) over the rows of view 1, with only view 2 as columns, as in
              unsupervised SimCSE (Gao et al. 2021).
+
+`first_view` is the loss with the rows of view 1 alone as anchors and those of both views as
+candidates: L_mirror of BERT-CF (Hu, section 4.1).
 """
 
 from __future__ import annotations
 
+import math
+from typing import get_args
+
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from mirror_train.loss.autograd import evaluate
-from mirror_train.loss.checks import check_inputs, check_options
 from mirror_train.loss.dispatch import Impl, choose_kernel
-from mirror_train.loss.kernel import Inputs, Variant
-from mirror_train.loss.steps import Options
+from mirror_train.loss.kernel import Inputs, Options, Variant
+
+_VARIANTS = get_args(Variant)
 
 
 def infonce(
@@ -66,11 +73,101 @@ def infonce(
             costs nothing); or `impl` cannot run here. The message names the value or the reason.
     """
     check_inputs(z1, z2, hard_negatives, group_ids, alone=process_group is None)
-    check_options(temperature, variant)
-    options = Options(float(temperature), variant, choose_kernel(impl, z1))
+    _check_options(temperature, variant)
+    kernel = choose_kernel(impl, z1.device, z1.dtype)
+    options = Options(float(temperature), variant, kernel)
     gathered = None
     if process_group is not None:
         from mirror_train.loss.distributed import gather
 
         gathered = gather(z1, z2, hard_negatives, group_ids, process_group)
     return evaluate(Inputs(z1, z2, hard_negatives, group_ids), options, gathered)
+
+
+def first_view(
+    z1: Tensor, z2: Tensor, *, temperature: float, group_ids: Tensor | None = None
+) -> Tensor:
+    """Contrast each row of view 1 with all other rows; BERT-CF's batches of 16 need no kernel.
+
+    The candidates of string i's row of view 1 are its own row of view 2, the positive, and both
+    rows of every other string: 2N - 1 in all. The arguments are those of `infonce`.
+
+    Returns:
+        The mean over the N anchors of -ln(softmax at the positive), a scalar in float32 (float64
+        for float64 input).
+
+    Raises:
+        ValueError: shapes, dtypes, devices or ids cannot be used, or there are no negatives.
+    """
+    check_inputs(z1, z2, None, group_ids, alone=True)
+    ids = torch.arange(len(z1), device=z1.device) if group_ids is None else group_ids
+    with torch.autocast(z1.device.type, enabled=False):
+        dtype = torch.float64 if z1.dtype == torch.float64 else torch.float32
+        a, b = (functional.normalize(z.to(dtype), dim=1) for z in (z1, z2))
+        same = ids[:, None] == ids
+        positive = torch.eye(len(z1), dtype=torch.bool, device=z1.device)
+        cosines = torch.cat([a @ b.T, a @ a.T], dim=1)
+        left_out = torch.cat([same & ~positive, same], dim=1)
+        logits = (cosines / temperature).masked_fill(left_out, -torch.inf)
+        return functional.cross_entropy(logits, torch.arange(len(z1), device=z1.device))
+
+
+def check_inputs(
+    z1: Tensor, z2: Tensor, hard: Tensor | None, ids: Tensor | None, *, alone: bool
+) -> None:
+    """Raise ValueError unless the tensors fit together.
+
+    `alone` says that no other process adds negatives.
+    """
+    if z1.shape != z2.shape or z1.ndim != 2:
+        raise ValueError(
+            f"z1 and z2 must both be [N, D], got {tuple(z1.shape)} and {tuple(z2.shape)}"
+        )
+    _check_like("z2", z2, z1)
+    if not z1.is_floating_point():
+        raise ValueError(f"z1 and z2 must share a floating-point dtype, got {z1.dtype}")
+    if z1.shape[1] < 1:
+        raise ValueError("embeddings have D = 0 dimensions")
+    if hard is not None:
+        if hard.ndim != 2 or hard.shape[1] != z1.shape[1]:
+            raise ValueError(
+                f"hard_negatives must be [H, {z1.shape[1]}] like z1, got {tuple(hard.shape)}"
+            )
+        _check_like("hard_negatives", hard, z1)
+    n, n_hard = z1.shape[0], 0 if hard is None else hard.shape[0]
+    if n < 1 or (n < 2 and not n_hard and alone):
+        raise ValueError(f"InfoNCE needs at least 2 pairs for negatives, got N = {n}")
+    if ids is not None:
+        _check_group_ids(ids, z1)
+        if alone and not n_hard:
+            _check_some_negatives(ids)
+
+
+def _check_like(name: str, z: Tensor, z1: Tensor) -> None:
+    if z.device != z1.device:
+        raise ValueError(f"z1 is on {z1.device} but {name} is on {z.device}")
+    if z.dtype != z1.dtype:
+        raise ValueError(
+            f"z1 and {name} must share a floating-point dtype, got {z1.dtype}, {z.dtype}"
+        )
+
+
+def _check_group_ids(ids: Tensor, z1: Tensor) -> None:
+    if ids.shape != z1.shape[:1] or ids.dtype != torch.int64:
+        raise ValueError(f"group_ids must be int64 [{len(z1)}], got {ids.dtype} {list(ids.shape)}")
+    if ids.device != z1.device:
+        raise ValueError(f"group_ids is on {ids.device} but z1 is on {z1.device}")
+
+
+def _check_some_negatives(ids: Tensor) -> None:
+    # Reading values would wait for the device on a GPU, and a traced tensor has none.
+    if ids.is_cpu and not torch.compiler.is_compiling() and bool((ids == ids[0]).all()):
+        raise ValueError("all pairs have one group id, which leaves no negatives")
+
+
+def _check_options(temperature: float, variant: str) -> None:
+    # Weights span a range of exp(2 / tau). Below 1e-30 not even their logarithms are exact enough.
+    if not (math.isfinite(temperature) and temperature > 1e-30):
+        raise ValueError(f"temperature must be a finite number above 1e-30, got {temperature}")
+    if variant not in _VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(_VARIANTS)}, got {variant!r}")

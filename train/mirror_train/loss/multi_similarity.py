@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirror_train.loss.checks import check_inputs
+from mirror_train.loss.infonce import check_inputs
 
 
 def multi_similarity(

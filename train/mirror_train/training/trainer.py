@@ -19,6 +19,7 @@ from mirror_train.compute.precision import Precision
 from mirror_train.compute.processes import Processes
 from mirror_train.compute.random_state import RandomState
 from mirror_train.data.batches import Batches, StepBatch
+from mirror_train.loss import cuda_device
 from mirror_train.model.drophead import drophead
 from mirror_train.model.forward import Forward, Rows, in_order
 from mirror_train.model.frozen import freeze_layers
@@ -95,6 +96,7 @@ class Trainer:
     ) -> None:
         self._recipe, self._processes = recipe, processes
         self._device = processes.device
+        cuda_device.prepare(self._device)  # while the device's memory is free
         self._model = pretrained.model.to(self._device)
         self._tokenizer = ViewTokenizer(pretrained, recipe)
         self._batches = batches
