@@ -9,14 +9,25 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from mirror_rt.errors import ClosedError, ConfigError, ReentrantCallError
+import numpy as np
+
+from mirror_rt.errors import ClosedError, ConfigError, InvalidTextError, ReentrantCallError
 from mirror_rt.pipeline.inputs import Inputs, as_list
-from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import Request, RequestTimes
-from mirror_rt.scheduling.tokenizing import is_long, is_short, tokenize
 from mirror_rt.tokens.chunking import TokenRows
+from mirror_rt.tokens.padding import RaggedTokens
+from mirror_rt.tokens.tokenization import Stopped
+from mirror_rt.tokens.windows import cut_ranges
+
+# Limits of a call that is tokenised in the event loop itself, within a fraction of a millisecond:
+# the number of texts, and the total number of characters or token ids.
+_MOST_INLINE_TEXTS, _MOST_INLINE_SIZE = 8, 1024
+# Texts that are tokenised in one step, which cannot be interrupted: their encodings are all in
+# memory at once, at some hundred bytes a token.
+_STEP_TEXTS, _STEP_CHARACTERS = 1024, 1 << 18
 
 T = TypeVar("T")
 
@@ -94,9 +105,9 @@ class Intake:
         """
         request = self.request(inputs, timeout, options, times, of_tokens=of_tokens)
         request.exempt = exempt
-        if here or is_short(request.texts):
+        if here or _is_short(request.texts):
             texts, plan = request.texts, request.plan
-            self.queue.put(request, tokenize(self._pipeline, texts, plan, request.ended))
+            self.queue.put(request, _tokenize(self._pipeline, texts, plan, request.ended))
         else:
             self.queue.admit(request, self.queue.estimate.tokens(request))
             self.tokenize_aside(request, self.queue.put)
@@ -112,13 +123,13 @@ class Intake:
         def work() -> None:
             try:
                 if not request.over:
-                    then(request, tokenize(pipeline, request.texts, request.plan, request.ended))
+                    then(request, _tokenize(pipeline, request.texts, request.plan, request.ended))
             except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
                 if queue.end(request):
                     request.fail(error)
 
         try:
-            (self._long if is_long(request.texts) else self._short).submit(work)
+            (self._long if _is_long(request.texts) else self._short).submit(work)
         except RuntimeError:  # the executor was shut down
             queue.end(request)
             raise ClosedError("this Scheduler is closed: make another") from None
@@ -150,3 +161,66 @@ class Intake:
         """Let the tokenising threads end after the work that is queued there."""
         self._short.shutdown(wait=False)
         self._long.shutdown(wait=False)
+
+
+def _is_short(texts: list[Any]) -> bool:
+    """Return whether tokenising texts takes less time than handing them to another thread."""
+    return len(texts) <= _MOST_INLINE_TEXTS and sum(map(_size, texts)) <= _MOST_INLINE_SIZE
+
+
+def _is_long(texts: list[Any]) -> bool:
+    """Return whether texts take more than one step."""
+    return len(texts) > _STEP_TEXTS or sum(map(_size, texts)) > _STEP_CHARACTERS
+
+
+def _tokenize(
+    pipeline: Pipeline, texts: list[Any], plan: EncodePlan, stop: threading.Event
+) -> TokenRows:
+    """Check and tokenise texts, or check token ids, step by step; raise Stopped once `stop` is set.
+
+    An InvalidTextError names all texts that cannot be encoded.
+    """
+    clip = pipeline.tokenizer.clip_characters
+    steps = cut_ranges([min(_size(text), clip) for text in texts], _STEP_TEXTS, _STEP_CHARACTERS)
+    if len(steps) == 1:
+        return pipeline.tokenize(texts, plan, stop)
+    parts, invalid = [], []
+    for step in steps:
+        if stop.is_set():
+            raise Stopped
+        try:
+            parts.append(pipeline.tokenize(texts[step.start : step.stop], plan, stop))
+        except InvalidTextError as error:
+            invalid += [(step.start + i, reason) for i, reason in error.items]
+    if invalid:
+        raise InvalidTextError(invalid)
+    return _joined(parts)
+
+
+def _joined(parts: list[TokenRows]) -> TokenRows:
+    """Join the rows of consecutive texts."""
+    starts = np.cumsum([0, *(len(part.truncated) for part in parts)]).tolist()
+    numbered = list(zip(starts, parts, strict=False))
+    text = weights = None
+    if any(part.text is not None for part in parts):
+        text = np.concatenate([start + part.text_of_rows() for start, part in numbered])
+    if any(part.weights is not None for part in parts):
+        ones = [np.ones(len(part.tokens), np.float32) for part in parts]
+        weights = np.concatenate([
+            one if part.weights is None else part.weights
+            for one, part in zip(ones, parts, strict=True)
+        ])  # fmt: skip
+    return TokenRows(
+        0,
+        RaggedTokens.from_arrays(
+            [part.tokens.ids[begin:end] for part in parts for begin, end in part.tokens.spans()]
+        ),
+        np.concatenate([part.truncated for part in parts]),
+        [(start + i, why) for start, part in numbered for i, why in part.invalid],
+        text,
+        weights,
+    )
+
+
+def _size(text: Any) -> int:
+    return len(text) if isinstance(text, str | list) else 0

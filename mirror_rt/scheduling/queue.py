@@ -58,7 +58,6 @@ class RequestQueue:
         self._waiting = WaitingTexts()
         self._texts = 0  # of open requests, as far as they do not run yet
         self._unqueued = {False: 0, True: 0}  # tokens of small and large requests
-        self._of_large = 0  # tokens of large requests in the queue
         self._running = {False: 0, True: 0}  # tokens of small and large requests
         self._closed = self._cleared = False
         self._statistics = SchedulerStatistics()
@@ -119,34 +118,36 @@ class RequestQueue:
     def take(self) -> list[WaitingText] | None:
         """Wait for the next batch; return None when the queue is closed and nothing more comes.
 
-        Requests whose deadline has passed meanwhile fail.
+        Texts whose deadline has passed are due before others. They are taken, too, and their
+        requests fail in place of running.
         """
-        late: list[Request] = []
         with self._lock:
             while True:
-                late += self._too_late()
-                late += self._give_turns()
-                if self._waiting or late:
+                self._give_turns()
+                batch = self._waiting.take(token_budget=self._token_budget, run_cost=self._run_cost)
+                now = time.monotonic()
+                late = {t.request for t in batch if t.deadline is not None and t.deadline <= now}
+                late = {request for request in late if self._end_late(request)}
+                batch = [text for text in batch if not text.request.over]
+                if batch or late:
                     break
                 if self._closed and all(request.rows is not None for request in self._open):
                     return None
                 self._changed.wait()
-            batch = self._waiting.take(token_budget=self._token_budget, run_cost=self._run_cost)
             for text in batch:
                 self._set_waiting(text.request, text.request.waiting - 1)
-                self._running[text.request.large] += text.length
-                self._of_large -= text.length if text.request.large else 0
+                self._running[text.large] += text.length
             if self._waiting or self._turns:
                 self._changed.notify()  # another device may be free
         for request in late:
-            self.expire(request)
+            request.fail(DeadlineError(request.timeout))
         return batch
 
     def ran(self, batch: list[WaitingText]) -> None:
         """Note that a batch runs no longer, whatever became of it."""
         with self._lock:
             for text in batch:
-                self._running[text.request.large] -= text.length
+                self._running[text.large] -= text.length
 
     def fill(self, batch: list[WaitingText], vectors: Sequence[Any]) -> list[Request]:
         """Store the vectors of a batch; return the requests that it completes."""
@@ -170,8 +171,7 @@ class RequestQueue:
             self._set_waiting(request, 0)
             self._set_unqueued(request, 0)
             for text in request.queued:
-                if self._waiting.remove(text) and request.large:
-                    self._of_large -= text.length
+                self._waiting.remove(text)
             # Break the reference cycle, and free what nobody needs: the tokenizer may be about to
             # work for the request.
             request.queued, request.order, request.texts = [], [], []
@@ -183,12 +183,8 @@ class RequestQueue:
 
     def expire(self, request: Request) -> None:
         """Let a request fail whose time is over, unless it has a result."""
-        with self._lock:
-            waiting = min(request.n, request.waiting)
-            if not self.end(request):
-                return
-            self._statistics.expired += waiting
-        request.fail(DeadlineError(request.timeout))
+        if self._end_late(request):
+            request.fail(DeadlineError(request.timeout))
 
     def cancel(self, request: Request) -> None:
         """Remove the waiting texts of a request that its caller has cancelled."""
@@ -263,7 +259,7 @@ class RequestQueue:
         """Refuse a request for which what is before it takes too long, or leaves it no time."""
         before, running = self.waiting_tokens, sum(self._running.values())
         if not request.large:  # it overtakes all but a small share of large ones
-            before -= self._unqueued[True] + self._of_large
+            before -= self._unqueued[True] + self._waiting.large_tokens
             running = self._running[False]
         if self._max_wait is None or not before or not tokens:
             return
@@ -292,26 +288,23 @@ class RequestQueue:
         self._unqueued[request.large] += tokens - request.unqueued
         request.unqueued = tokens
 
-    def _too_late(self) -> list[Request]:
-        expired = self._waiting.expire(time.monotonic())
-        self._of_large -= sum(text.length for text in expired if text.request.large)
-        return [text.request for text in expired]
+    def _end_late(self, request: Request) -> bool:
+        with self._lock:
+            waiting = min(request.n, request.waiting)
+            ended = self.end(request)
+            self._statistics.expired += waiting if ended else 0
+            return ended
 
-    def _give_turns(self) -> list[Request]:
-        """Queue rows of the large request whose turn it is; return those that are too late."""
-        late = []
+    def _give_turns(self) -> None:
+        """Queue rows of the large request whose turn it is."""
         share: float = self._large
         if self._max_wait is not None:
             share = min(share, self._pace.tokens(_PART_OF_WAIT * self._max_wait))
-        while self._turns and self._of_large < max(1, share):
+        while self._turns and self._waiting.large_tokens < max(1, share):
             request = self._turns[0]
-            if request.deadline is not None and request.deadline <= time.monotonic():
-                late.append(request)
-                request.order = []
-            self._queue_rows(request, share - self._of_large)
+            self._queue_rows(request, share - self._waiting.large_tokens)
             if not request.order:
                 self._turns.popleft()
-        return late
 
     def _queue_rows(self, request: Request, tokens: float) -> None:
         """Queue the next rows of a request, until they have so many tokens."""
@@ -322,10 +315,9 @@ class RequestQueue:
             row = request.order.pop()
             begin, end = int(offsets[row]), int(offsets[row + 1])
             length = self._pad_to or end - begin
-            text = WaitingText(request, row, ids[begin:end], length, now, deadline)
+            text = WaitingText(request, row, ids[begin:end], length, now, deadline, request.large)
             request.queued.append(text)
             self._waiting.add(text)
-            self._of_large += length if request.large else 0
             self._set_unqueued(request, request.unqueued - length)
             tokens -= length
 

@@ -167,7 +167,7 @@ class Scheduler:
             future: Future[EncodedTexts] = request.future
             try:
                 with contextlib.suppress(TimeoutError):
-                    return future.result(timeout)
+                    return future.result(request.time_left)
                 self._queue.expire(request)  # unless it was done just now
                 return future.result()
             finally:
@@ -190,11 +190,8 @@ class Scheduler:
     ) -> EncodedTexts:
         """Submit texts, and await the result; long texts are tokenised in another thread.
 
-        Cancelling the task withdraws the texts that still wait.
-
-        Raises:
-            DeadlineError: the time is over; texts that still waited were withdrawn.
-            MirrorError: any error of `submit` or of its future.
+        Cancelling the task withdraws the texts that still wait. The errors are those of
+        `encode_with_info`.
         """
         with self.intake.guard():
             request = self.intake.begin(inputs, timeout, options, times)
@@ -222,7 +219,7 @@ class Scheduler:
             One array for each text: float32 [tokens, H], special tokens included.
 
         Raises:
-            MirrorError: as `aencode_with_info`; ConfigError if the model gives no token vectors.
+            ConfigError: also if the model gives no token vectors.
         """
         with self.intake.guard():
             request = self.intake.begin(inputs, timeout, options, times, of_tokens=True)
@@ -233,10 +230,8 @@ class Scheduler:
         """Run `work` in a tokenising thread, after what is queued there, and await its result.
 
         `work` cannot be interrupted, so it should be short: split long work into several calls. If
-        the task is cancelled before `work` has begun, it does not run.
-
-        Raises:
-            ClosedError: the scheduler is closed.
+        the task is cancelled before `work` has begun, it does not run. A closed scheduler raises
+        ClosedError.
         """
         return await self.intake.in_tokenizer(work)
 

@@ -34,6 +34,7 @@ class WaitingText:
         length: tokens that it costs in a batch of its own, padding included.
         arrived: time since when it may run, in seconds of `time.monotonic`.
         deadline: time after which its vector is of no use; None for no deadline.
+        large: whether it is of a large request.
     """
 
     request: Request
@@ -42,6 +43,7 @@ class WaitingText:
     length: int
     arrived: float
     deadline: float | None = None
+    large: bool = False
     number: int = field(default=-1, init=False)
     waits: bool = field(default=False, init=False)
 
@@ -56,12 +58,11 @@ class WaitingTexts:
     """Texts, ordered by length and by due time. Not thread-safe: the queue holds its lock."""
 
     def __init__(self) -> None:
-        self.tokens = 0
+        self.tokens = self.large_tokens = 0
         self._numbers = 0
         self._by_length: list[tuple[int, int, WaitingText]] = []
-        # Texts that no longer wait stay in these heaps until they come to the top.
+        # Texts that no longer wait stay in this heap until they come to the top.
         self._by_due: list[tuple[float, int, WaitingText]] = []
-        self._by_deadline: list[tuple[float, int, WaitingText]] = []
 
     def __len__(self) -> int:
         return len(self._by_length)
@@ -70,30 +71,16 @@ class WaitingTexts:
         """Add a text."""
         text.number = self._numbers = self._numbers + 1
         text.waits = True
-        self.tokens += text.length
+        self._count(text, text.length)
         insort(self._by_length, (text.length, text.number, text))
         heapq.heappush(self._by_due, (text.due, text.number, text))
-        if text.deadline is not None:
-            heapq.heappush(self._by_deadline, (text.deadline, text.number, text))
         self._compact()
 
-    def remove(self, text: WaitingText) -> bool:
-        """Take out a text; return False if it does not wait any more."""
-        if not text.waits:
-            return False
-        at = bisect_left(self._by_length, (text.length, text.number))
-        self._forget(at, at + 1)
-        return True
-
-    def expire(self, now: float) -> list[WaitingText]:
-        """Take out the texts whose deadline has passed."""
-        expired = []
-        while self._by_deadline and self._by_deadline[0][0] <= now:
-            text = heapq.heappop(self._by_deadline)[2]
-            if text.waits:
-                self.remove(text)
-                expired.append(text)
-        return expired
+    def remove(self, text: WaitingText) -> None:
+        """Take out a text, if it still waits."""
+        if text.waits:
+            at = bisect_left(self._by_length, (text.length, text.number))
+            self._forget(at, at + 1)
 
     def take(self, *, token_budget: int, run_cost: int) -> list[WaitingText]:
         """Take out the next batch: the text that is due first, and others that run well with it.
@@ -157,15 +144,18 @@ class WaitingTexts:
         del self._by_length[start:stop]
         for text in texts:
             text.waits = False
-            self.tokens -= text.length
+            self._count(text, -text.length)
         return texts
 
+    def _count(self, text: WaitingText, tokens: int) -> None:
+        self.tokens += tokens
+        self.large_tokens += tokens if text.large else 0
+
     def _compact(self) -> None:
-        """Remove texts that no longer wait from a heap, before they are most of it."""
-        for heap in (self._by_due, self._by_deadline):
-            if len(heap) > 2 * len(self) + 64:
-                heap[:] = [entry for entry in heap if entry[2].waits]
-                heapq.heapify(heap)
+        """Remove texts that no longer wait from the heap, before they are most of it."""
+        if len(self._by_due) > 2 * len(self) + 64:
+            self._by_due = [entry for entry in self._by_due if entry[2].waits]
+            heapq.heapify(self._by_due)
 
 
 def best_window(

@@ -150,7 +150,7 @@ def test_steps_of_the_tokenizer_are_joined(encoder, monkeypatch):
     given = {"normalize_embeddings": False, "on_too_long": "chunk"}
     with Scheduler(encoder) as scheduler:
         whole = scheduler.encode_with_info(texts, **given)
-        monkeypatch.setattr("mirror_rt.scheduling.tokenizing._STEP_TEXTS", 7)
+        monkeypatch.setattr("mirror_rt.scheduling.intake._STEP_TEXTS", 7)
         joined = scheduler.encode_with_info(texts, **given)
         for name in ("embeddings", "token_counts", "chunks", "truncated"):
             assert (getattr(whole, name) == getattr(joined, name)).all()

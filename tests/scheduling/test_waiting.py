@@ -71,14 +71,6 @@ def test_a_distant_deadline_does_not_lose_its_place():
     assert lengths(queue.take(token_budget=210, run_cost=1)) == [200]
 
 
-def test_expired_texts_are_taken_out():
-    queue, texts = waiting(10, 20, 30, deadlines=[1.0, 2.0, None])
-    assert queue.expire(0.5) == []
-    assert queue.expire(1.5) == [texts[0]]
-    assert (len(queue), queue.tokens) == (2, 50)
-    assert lengths(queue.take_all()) == [20, 30]
-
-
 def test_removed_texts_are_gone_and_removing_twice_is_nothing():
     queue, texts = waiting(10, 10, 10)
     queue.remove(texts[1])
@@ -93,7 +85,7 @@ def test_memory_follows_what_waits():
         text = WaitingText("request", 0, np.arange(3), 3, 0.0, 1e9 + i)
         queue.add(text)
         queue.remove(text)
-    assert len(queue._by_due) + len(queue._by_deadline) < 200
+    assert len(queue._by_due) < 200
 
 
 @given(
