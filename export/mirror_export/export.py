@@ -17,7 +17,7 @@ from mirror_rt.bundle.manifest import Layout, record_files
 from mirror_rt.bundle.model_card import write_model_card
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free, new_folder, write_json
-from mirror_rt.languages.freed_memory import give_back_memory
+from mirror_rt.languages.encoder_cache import give_back_memory
 from mirror_rt.progress import progress_bar
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 

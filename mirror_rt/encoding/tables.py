@@ -27,10 +27,6 @@ class TableEncoder:
         columns: columns to keep; None for all.
         **options: fields of `EncodeOptions`. Without `errors`, a text that cannot be encoded (null,
             blank, not valid Unicode ...) has a null, whatever the precision.
-
-    Raises:
-        ConfigError: an option has an unusable value.
-        MissingDependencyError: pyarrow is not installed.
     """
 
     def __init__(
@@ -68,12 +64,7 @@ class TableEncoder:
         return self.schema(self._pyarrow.schema({name: self._pyarrow.string() for name in names}))
 
     def schema(self, schema: Any) -> Any:
-        """Return the `pyarrow.Schema` of the result for batches of a schema.
-
-        Raises:
-            DataError: it lacks a column, or the texts are none.
-            ConfigError: a column to keep has the name of the vectors.
-        """
+        """Return the `pyarrow.Schema` of the result for batches of a schema."""
         names = [self.text_column, *(self.columns or [])]
         if missing := [name for name in names if name not in schema.names]:
             raise DataError(
@@ -97,11 +88,6 @@ class TableEncoder:
         Args:
             stream: `pyarrow.RecordBatch`, of some thousand rows each for the best speed.
             on_run: called with every batch of token ids that has run.
-
-        Raises:
-            InvalidTextError: texts cannot be encoded, and `errors` is `"raise"`; it numbers them
-                from 0 over the whole stream.
-            DataError: a column is missing.
         """
         pairs, drawn = tee(self._windows(stream))
         windows = (window for _, window in drawn)

@@ -92,9 +92,6 @@ class TaskHead:
         Args:
             u: [n, D], vectors of the texts, or of the first text of each pair.
             v: [n, D], vectors of the second text of each pair; None for single texts.
-
-        Raises:
-            ConfigError: the vectors have another shape, or `v` is missing or not expected.
         """
         first = np.asarray(u, dtype=np.float64)
         second = None if v is None else np.asarray(v, dtype=np.float64)
@@ -175,12 +172,7 @@ class Heads:
 
     @classmethod
     def read(cls, folder: Path) -> Heads:
-        """Read the heads of a bundle or tuned folder.
-
-        Raises:
-            BundleError: the folder has no heads, or they cannot be read.
-            BundleVersionError: the heads are of a newer version.
-        """
+        """Read the heads of a bundle or tuned folder."""
         path = folder / Layout.heads
         if not cls.present(folder):
             raise BundleError(
@@ -201,11 +193,7 @@ class Heads:
         return cls(read.dimension, read.pooling, heads)
 
     def write(self, folder: Path) -> None:
-        """Write the heads into a folder that is being made.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Write the heads into a folder that is being made."""
         path = folder / Layout.heads
         path.parent.mkdir()
         for name, head in self.by_name.items():
@@ -219,11 +207,7 @@ class Heads:
         write_json(path, document | asdict(_Document(self.dimension, self.pooling, described)))
 
     def get(self, name: str | None = None) -> TaskHead:
-        """Return the head of that name; None for the only one.
-
-        Raises:
-            ConfigError: there is no head of that name, or no name was given and there are several.
-        """
+        """Return the head of that name; None for the only one."""
         if name is None and len(self.by_name) == 1:
             return next(iter(self.by_name.values()))
         if name not in self.by_name:

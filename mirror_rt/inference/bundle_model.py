@@ -48,12 +48,7 @@ class BundleModel(PooledModel):
         self._opening_exact = threading.Lock()
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        """Run a padded batch: float32 [rows, D].
-
-        Raises:
-            BundleError: onnxruntime fails on the batch, or gives vectors of another length.
-            ClosedError: the model is closed.
-        """
+        """Run a padded batch: float32 [rows, D]."""
         vectors = self.runner.run(batch, _OUTPUT[normalize])
         if vectors.shape != (len(batch.input_ids), self.dimension):
             raise BundleError(

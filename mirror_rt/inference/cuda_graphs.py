@@ -55,9 +55,6 @@ class CapturedShapes:
         dimension: length of the vectors.
         max_length: most tokens of a text.
         pad_id: token id to pad with.
-
-    Raises:
-        ConfigError: the graph cannot be captured.
     """
 
     def __init__(
@@ -90,11 +87,7 @@ class CapturedShapes:
         return min(fitting, key=lambda shape: shape[0] * shape[1], default=None)
 
     def run(self, shape: Shape, batch: PaddedBatch, output: str) -> Vectors:
-        """Run a batch in a shape that holds it: float32 [rows, D].
-
-        Raises:
-            ClosedError: the graphs are closed.
-        """
+        """Run a batch in a shape that holds it: float32 [rows, D]."""
         try:
             future = self._thread.submit(self._replay, shape, batch, output)
         except RuntimeError:  # the executor is shut down

@@ -35,9 +35,6 @@ def choose_devices(devices: Devices, provider: str) -> list[int | None]:
     Args:
         devices: numbers of the cards, `"all"`, or None for the first.
         provider: onnxruntime's name of the execution provider.
-
-    Raises:
-        ConfigError: there is no such card, or the provider does not run on cards.
     """
     if not on_card(provider):
         if devices is not None:

@@ -37,14 +37,7 @@ _BEST = {CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32")}
 def open_variant(
     folder: Path, manifest: Manifest, options: LoadOptions
 ) -> tuple[LoadedGraph, Variant]:
-    """Open a graph of a bundle under the best provider that starts, on each of its devices.
-
-    Raises:
-        BundleIntegrityError: a file is missing or was changed.
-        ProviderError: the requested provider is absent or does not start.
-        ConfigError: the variant or an option does not work with the provider.
-        BundleError: there is no such variant, or its graph is not that of an encoder.
-    """
+    """Open a graph of a bundle under the best provider that starts, on each of its devices."""
     if options.providers == NATIVE:
         from mirror_rt.inference.native.runner import open_native
 
@@ -125,11 +118,7 @@ class _Opener:
     options: LoadOptions
 
     def open(self, variant: Variant) -> LoadedGraph:
-        """Open a variant on every device.
-
-        Raises:
-            NotStarted: the preferred provider does not start.
-        """
+        """Open a variant on every device; NotStarted if the preferred provider does not start."""
         numbers = choose_devices(self.options.devices, self.providers[0])
         if numbers == [None]:
             _refuse_on_cpu(self.options)
@@ -191,11 +180,7 @@ class _Opener:
         )
 
     def _to_capture(self, variant: Variant) -> Variant:
-        """Return the graph to capture: this one, or one of the same precision that can be.
-
-        Raises:
-            ConfigError: there is no such graph.
-        """
+        """Return the graph to capture: this one, or one of the same precision that can be."""
         for other in (variant, *self.manifest.variants.values()):
             # RemovePadding, in bundles of earlier versions, waits for the card to count tokens.
             counts = "RemovePadding" in other.graph.get("fused", {})

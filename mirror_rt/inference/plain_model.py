@@ -26,10 +26,6 @@ class PlainModel(BundleModel):
         folder: folder of the files.
         manifest: what `read_manifest` derived from the files beside the graph.
         options: say which graph to open, and how to run it.
-
-    Raises:
-        BundleError: the graph's inputs or outputs are not those of an encoder.
-        ConfigError: the options ask for CUDA graphs.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
@@ -42,12 +38,7 @@ class PlainModel(BundleModel):
             self._token_output = self._text_output
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        """Run a padded batch: float32 [rows, D]; pool and normalise what the graph does not.
-
-        Raises:
-            BundleError: onnxruntime fails on the batch, or gives vectors of another length.
-            ClosedError: the model is closed.
-        """
+        """Run a padded batch: float32 [rows, D]; pool and normalise what the graph does not."""
         found = np.asarray(self.runner.run(batch, self._text_output), dtype=np.float32)
         if found.ndim == 3:
             found = pool(found, batch.attention_mask, self._modes)

@@ -33,12 +33,7 @@ _SHORT = {"cpu": [CPU], "cuda": [CUDA, CPU]}
 def candidates(
     providers: Providers, onnxruntime: ModuleType, *, allow_fallback: bool
 ) -> list[list[str]]:
-    """Return lists of providers to try in turn, the best list first.
-
-    Raises:
-        ProviderError: this onnxruntime lacks a requested provider, and the CPU is not allowed to
-            take its place.
-    """
+    """Return lists of providers to try in turn, the best list first."""
     available = onnxruntime.get_available_providers()
     if CUDA not in available and all(map(installed, ("onnxruntime", "onnxruntime-gpu"))):
         logger.warning(
@@ -84,9 +79,6 @@ def not_started(provider: str, reason: str, *, providers: Providers, allow_fallb
     with onnxruntime-gpu runs on any machine. If there is a card, even one that the driver fails on,
     running on the CPU would be a mistake that nobody notices, so only `allow_fallback` turns the
     error into a warning.
-
-    Raises:
-        ProviderError: says why the provider does not start, and what to do.
     """
     message = f"{provider} could not start: {reason}"
     no_card = providers == "auto" and nvidia_cards() == 0 and driver_fault() is None

@@ -49,11 +49,6 @@ class GraphSession(LoadedGraph):
         providers: onnxruntime's names of the providers, or pairs (name, options).
         config: says how many threads to use, and whether they spin.
         device: number of the card; None for the CPU.
-
-    Raises:
-        MissingDependencyError: no onnxruntime is installed.
-        NotStarted: the first provider does not start.
-        BundleError: the file is not a model that onnxruntime can load.
     """
 
     def __init__(
@@ -117,12 +112,7 @@ class GraphSession(LoadedGraph):
         )
 
     def session(self) -> ort.InferenceSession:
-        """Return onnxruntime's session, opened again if this process was forked since.
-
-        Raises:
-            ClosedError: the session is closed.
-            ProviderError: the session is on a card, and this process was forked since.
-        """
+        """Return onnxruntime's session, opened again if this process was forked since."""
         if (session := self._session) is not None:
             return session
         with self._opening:

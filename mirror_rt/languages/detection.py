@@ -52,12 +52,7 @@ def common_language(texts: Sequence[str]) -> CommonLanguage | None:
 
 
 def language_detector(tags: Sequence[str]) -> Detector:
-    """Make a detector that tells the given languages apart, by their primary subtags.
-
-    Raises:
-        MissingDependencyError: py3langid is not installed.
-        ConfigError: py3langid knows fewer than two of the languages.
-    """
+    """Make a detector that tells the given languages apart, by their primary subtags."""
     langid = require("py3langid.langid", extra="detect", purpose="lang='auto'")
     identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     wanted = {tag.split("-")[0]: tag for tag in reversed(tags)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ClosedError
-from mirror_rt.languages.freed_memory import give_back_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class CacheStatistics:
 class _Entry:
     size: int
     encoder: Encoder | None = None  # None while it is loaded
-    users: int = 0
+    users: int = 1
     evicted: bool = False
 
 
@@ -70,9 +71,7 @@ class EncoderCache:
         self._limit = limit
         self._pinned = frozenset(pinned)
         self._entries: dict[str, _Entry] = {}  # in the order of their last use
-        self._used = 0  # bytes of all encoders, including evicted ones that are not closed yet
-        self._leaving = 0  # bytes of the evicted ones alone
-        self._idle: list[_Entry] = []  # evicted, not in use any more, to be closed
+        self._bytes = 0  # of all encoders, including evicted ones that are not closed yet
         self._hits = self._loads = self._evictions = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -82,8 +81,7 @@ class EncoderCache:
     def lease(self, name: str) -> Iterator[Encoder]:
         """Give the loaded encoder to the block; it is not closed before the block ends.
 
-        Raises:
-            ClosedError: the cache is closed.
+        ClosedError says that the cache is closed.
         """
         entry = self._acquire(name)
         self._held.count = getattr(self._held, "count", 0) + 1
@@ -92,19 +90,18 @@ class EncoderCache:
             yield entry.encoder
         finally:
             self._held.count -= 1
-            self._release(entry)
+            with self._changed:
+                entry.users -= 1
+                self._close_unused(entry)
+                self._evict_for(0)  # a thread that could not wait may have gone beyond the limit
+                self._changed.notify_all()
 
     def statistics(self) -> CacheStatistics:
         """Return which encoders are loaded now, and the counts so far."""
         with self._changed:
-            return CacheStatistics(
-                tuple(name for name, entry in self._entries.items() if entry.encoder is not None),
-                self._used,
-                self._limit,
-                self._hits,
-                self._loads,
-                self._evictions,
-            )
+            loaded = tuple(name for name, entry in self._entries.items() if entry.encoder)
+            counts = (self._hits, self._loads, self._evictions)
+            return CacheStatistics(loaded, self._bytes, self._limit, *counts)
 
     def close(self) -> None:
         """Close every encoder once it is not in use; every later use raises ClosedError."""
@@ -112,22 +109,33 @@ class EncoderCache:
             self._closed = True
             for name in list(self._entries):
                 self._evict(name)
-            self._free_idle()
             self._changed.notify_all()
 
     def _acquire(self, name: str) -> _Entry:
+        """Return an entry that counts this use; load its encoder if nobody else does."""
         with self._changed:
-            entry = self._loaded_or_reserved(name)
-            if entry.encoder is not None:
-                return entry
+            # A thread waits while another one loads the encoder, or while there is no room. All
+            # that it saw before may have changed meanwhile, so each time it looks at everything.
+            while True:
+                if self._closed:
+                    raise ClosedError("this LanguagePack is closed: load it again")
+                entry = self._entries.get(name)
+                if entry is None and self._has_room(self._sizes[name]):
+                    entry = self._entries[name] = _Entry(self._sizes[name])
+                    self._bytes += entry.size
+                    break
+                if entry is not None and entry.encoder is not None:
+                    self._entries[name] = self._entries.pop(name)
+                    entry.users += 1
+                    self._hits += 1
+                    return entry
+                self._changed.wait()
         try:
             encoder = self._load(name)
         except BaseException:
             with self._changed:
                 self._entries.pop(name, None)
-                self._used -= entry.size
-                if entry.evicted:
-                    self._leaving -= entry.size
+                self._bytes -= entry.size
                 self._changed.notify_all()
             raise
         with self._changed:
@@ -136,38 +144,19 @@ class EncoderCache:
             self._changed.notify_all()
         return entry
 
-    def _loaded_or_reserved(self, name: str) -> _Entry:
-        """Return an entry, marked as in use; if it has no encoder, the caller must load it."""
-        while True:
-            if self._closed:
-                raise ClosedError("this LanguagePack is closed: load it again")
-            entry, size = self._entries.get(name), self._sizes[name]
-            if entry is None:
-                self._evict_for(size)
-                if self._idle:
-                    self._free_idle()
-                    continue  # the lock was released, so other threads may have changed the cache
-                if self._may_take(size):
-                    entry = self._entries[name] = _Entry(size, users=1)
-                    self._used += size
-                    return entry
-            elif entry.encoder is not None:
-                self._entries[name] = self._entries.pop(name)
-                entry.users += 1
-                self._hits += 1
-                return entry
-            self._changed.wait()
-
-    def _may_take(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
+        """Make room for `size` bytes as far as possible; return whether they may be taken."""
+        self._evict_for(size)
         holds_one = getattr(self._held, "count", 0) > 0
-        return self._limit is None or self._used + size <= self._limit or holds_one
+        return self._limit is None or self._bytes + size <= self._limit or holds_one
 
     def _evict_for(self, size: int) -> None:
         """Evict the least recently used until `size` bytes will be free, as far as possible."""
         if self._limit is None:
             return
         for name, entry in list(self._entries.items()):
-            if self._used - self._leaving + size <= self._limit:
+            # What was evicted in use frees its memory later, so that no others need to go for it.
+            if sum(other.size for other in self._entries.values()) + size <= self._limit:
                 return
             if name not in self._pinned and entry.encoder is not None:
                 self._evictions += 1
@@ -176,31 +165,23 @@ class EncoderCache:
     def _evict(self, name: str) -> None:
         entry = self._entries.pop(name)
         entry.evicted = True
-        self._leaving += entry.size
-        if not entry.users:
-            self._idle.append(entry)
+        self._close_unused(entry)
 
-    def _release(self, entry: _Entry) -> None:
-        with self._changed:
-            entry.users -= 1
-            if entry.evicted and not entry.users:
-                self._idle.append(entry)
-            self._evict_for(0)  # a thread that could not wait may have gone beyond the limit
-            self._free_idle()
-            self._changed.notify_all()
+    def _close_unused(self, entry: _Entry) -> None:
+        """Close an evicted encoder that is not in use any more."""
+        if not entry.evicted or entry.users:
+            return
+        self._bytes -= entry.size
+        encoder, entry.encoder = entry.encoder, None
+        if encoder is not None:
+            encoder.close()
+        del encoder
+        give_back_memory()
 
-    def _free_idle(self) -> None:
-        """Close evicted encoders that are not in use; the lock is released while they close."""
-        while self._idle:
-            entry = self._idle.pop()
-            self._changed.release()
-            try:
-                if entry.encoder is not None:
-                    entry.encoder.close()
-                entry.encoder = None
-                give_back_memory()  # otherwise glibc would keep all the memory of a tokenizer
-            finally:
-                self._changed.acquire()
-                self._used -= entry.size
-                self._leaving -= entry.size
-                self._changed.notify_all()
+
+def give_back_memory() -> None:
+    """Return free memory to the system; otherwise glibc would keep all that of a tokenizer."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+        if trim is not None:
+            trim(0)

@@ -175,7 +175,9 @@ class PackEncoder:
         from mirror_rt.scheduling.tasks import run_in_thread
 
         inputs = inputs if isinstance(inputs, str) else as_list(inputs)
-        return await run_in_thread(partial(self._embeddings, inputs, lang, options, prompts))
+        return await run_in_thread(
+            lambda stop: self._embeddings(inputs, lang, options, prompts, stop=stop)
+        )
 
     def _stream(
         self,

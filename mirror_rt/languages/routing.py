@@ -33,10 +33,6 @@ class Router:
         detector: maps texts to their languages.
         fallback: language whose bundle takes the texts of languages that the pack lacks; None for
             what the index declares, if anything.
-
-    Raises:
-        BundleError: two bundles have the same language, or that of one is not a tag.
-        ConfigError: the pack does not have the language `fallback`.
     """
 
     def __init__(
@@ -58,17 +54,11 @@ class Router:
         self._said: set[str] = set()
 
     def route(self, lang: str | None) -> str:
-        """Return the name of the bundle of a language or a more general one; None is the default.
-
-        Raises:
-            ConfigError: the pack has no such language and no fallback, or `lang` is not a
-                language tag.
-        """
+        """Return the name of the bundle of a language, or a more general one; None: the default."""
         if lang is None:
             return self._default
-        if self._fallback is None:
-            return need_language(lang, self.bundles, str(self._folder))
-        if (found := find_language(lang, self.bundles)) is None and lang not in self._said:
+        found = need_language(lang, self.bundles, str(self._folder), self._fallback)
+        if find_language(lang, self.bundles) is None and lang not in self._said:
             self._said.add(lang)
             logger.warning(
                 "%s has no bundle for %r, its fallback %r is used (said once)",
@@ -76,7 +66,7 @@ class Router:
                 lang,
                 self._fallback,
             )
-        return found or self._fallback
+        return found
 
     def route_each(
         self, texts: list[Any], lang: Languages
@@ -85,10 +75,6 @@ class Router:
 
         A text is unusable if it cannot be encoded, or if the pack does not have its own tag; it
         goes with the other texts, so that no bundle is loaded for it.
-
-        Raises:
-            ConfigError: the pack does not have the common tag, or the numbers of tags and texts
-                differ.
         """
         invalid = find_invalid(texts)
         if lang is None or (isinstance(lang, str) and lang != AUTO):

@@ -23,12 +23,7 @@ _SHOWN = 40  # characters of what is no tag, in a message
 
 
 def normalize_tag(tag: str) -> str:
-    """Write a tag as RFC 5646 recommends: `PT_br` becomes `pt-BR`, `zh-hant` `zh-Hant`.
-
-    Raises:
-        ConfigError: it does not have the form of a tag; the message suggests one for the English
-            name of a language.
-    """
+    """Write a tag as RFC 5646 recommends: `PT_br` becomes `pt-BR`, `zh-hant` `zh-Hant`."""
     if (found := _normalized(tag)) is None:
         shown = tag[:_SHOWN] if isinstance(tag, str) else tag
         raise ConfigError(
@@ -48,9 +43,6 @@ def lookup_chain(tag: str) -> list[str]:
 
     `zh-Hant-TW` gives `zh-Hant-TW`, `zh-Hant`, `zh`: each time the last subtag is removed, and
     with it a single letter before it.
-
-    Raises:
-        ConfigError: it does not have the form of a tag.
     """
     parts = normalize_tag(tag).split("-")
     chain = []
@@ -69,9 +61,6 @@ def find_language(tag: str, available: Mapping[str, T]) -> T | None:
         tag: a language tag, in any spelling; `iw` means `he`, and `pt-BR` falls back to `pt`. A
             name that is no tag is found as it is.
         available: values by `language_key`.
-
-    Raises:
-        ConfigError: `tag` does not have the form of a tag, and is no name in `available`.
     """
     try:
         chain = lookup_chain(tag)
@@ -82,18 +71,18 @@ def find_language(tag: str, available: Mapping[str, T]) -> T | None:
     return next((available[t] for t in chain if t in available), None)
 
 
-def need_language(tag: str, available: Mapping[str, T], owner: str) -> T:
-    """Return the value for a language as `find_language` does, and refuse one that is missing.
+def need_language(tag: str, available: Mapping[str, T], owner: str, fallback: T | None = None) -> T:
+    """Return the value for a language as `find_language` does; refuse one that is missing.
 
-    Raises:
-        ConfigError: there is none; the message says what `owner` has, and suggests the tag for
-            the English name of a language or for its code of three letters.
+    The ConfigError says what `owner` has, and suggests the tag for the English name of a language
+    or for its code of three letters. A value to fall back to stands in for every missing one.
     """
-    found = find_language(tag, available)
-    if found is None:
-        has = f"it has {', '.join(available)}" if available else "it declares no language"
-        raise ConfigError(f"{owner} has no {tag!r}{did_you_mean(tag, available)}; {has}")
-    return found
+    if (found := find_language(tag, available)) is not None:
+        return found
+    if fallback is not None:
+        return fallback
+    has = f"it has {', '.join(available)}" if available else "it declares no language"
+    raise ConfigError(f"{owner} has no {tag!r}{did_you_mean(tag, available)}; {has}")
 
 
 def did_you_mean(text: str, tags: Iterable[str], names: Mapping[str, str] | None = None) -> str:

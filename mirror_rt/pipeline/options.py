@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypedDict, get_args
 
 import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.errors import ConfigError, NonFiniteError, Setting
 from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.tokens.chunking import OnTooLong
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
@@ -103,13 +104,13 @@ class EncodePlan(NamedTuple):
     on_too_long: OnTooLong
     errors: OnError
 
+    def non_finite_error(self, texts: Iterable[int]) -> NonFiniteError | None:
+        """Return the error for texts that have no finite vector; None if they get one of NaN."""
+        return NonFiniteError(texts) if self.errors == "raise" else None
+
     @classmethod
     def make(cls, model: ModelDefaults, options: EncodeOptions) -> EncodePlan:
-        """Check the options of a call for a model.
-
-        Raises:
-            ConfigError: an option has an unusable value; the error says what was expected.
-        """
+        """Check the options of a call for a model."""
         dimension, normalize = model.dimension, model.normalize
         if _integer("batch_size", options.batch_size) < 1:
             raise ConfigError(field="batch_size", expected="at least 1", value=options.batch_size)

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from mirror_rt import _core
-from mirror_rt.errors import ConfigError, InvalidTextError, NonFiniteError, Setting
+from mirror_rt.errors import ConfigError, InvalidTextError, Setting
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
@@ -60,11 +60,7 @@ class Pipeline:
         self._saying = threading.RLock()  # a signal handler may encode, too
 
     def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
-        """Check the options of a call, which are the fields of `EncodeOptions`.
-
-        Raises:
-            ConfigError: an option has an unusable value; the error says what was expected.
-        """
+        """Check the options of a call, which are the fields of `EncodeOptions`."""
         try:
             return _plan(self.defaults, **options)  # type: ignore[arg-type]  # or it raises
         except TypeError:  # one of them is an array or a list, which no cache can look up
@@ -72,11 +68,7 @@ class Pipeline:
             return EncodePlan.make(self.defaults, EncodeOptions(**options))
 
     def plan_for_tokens(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
-        """Check the options of a call for token vectors, as `plan` does.
-
-        Raises:
-            ConfigError: also if the model gives no token vectors, or `on_too_long` is `chunk`.
-        """
+        """Check the options of a call for token vectors, as `plan` does."""
         plan = self.plan(**options)
         self.model.check_token_vectors()
         if plan.on_too_long == "chunk":
@@ -88,13 +80,7 @@ class Pipeline:
     def tokenize(
         self, inputs: list[Any] | TextWindow, plan: EncodePlan, stop: threading.Event | None = None
     ) -> TokenRows:
-        """Tokenise a window of checked texts; or check a list of texts or of token ids first.
-
-        Raises:
-            InvalidTextError: a text cannot be encoded, and `plan.errors` is `"raise"`.
-            ConfigError: the prompt leaves no room for text.
-            Stopped: `stop` was set meanwhile.
-        """
+        """Tokenise a window of checked texts; or check a list of texts or of token ids first."""
         if isinstance(inputs, TextWindow):
             rows = token_rows(self.tokenizer, inputs, plan.prompt, plan.on_too_long, stop)
         elif inputs and isinstance(inputs[0], list):
@@ -171,8 +157,8 @@ class Pipeline:
             return None
         batch = PaddedBatch(np.array([ids], dtype=np.int64), *mask_and_types(len(ids)))
         vectors, bad = self.run(batch, normalize=plan.normalize)
-        if bad and plan.errors == "raise":
-            raise NonFiniteError(bad)
+        if bad and (error := plan.non_finite_error(bad)):
+            raise error
         embedding: Embeddings = self._embeddings(vectors, plan)[0]
         return embedding
 
@@ -183,11 +169,7 @@ class Pipeline:
         show_progress_bar: bool | None = False,
         stop: threading.Event | None = None,
     ) -> EncodedTexts:
-        """Encode all windows of a call; `stop`, once set, ends it with `Stopped` after a batch.
-
-        Raises:
-            InvalidTextError: texts cannot be encoded, and `plan.errors` is `"raise"`.
-        """
+        """Encode all windows of a call; `stop`, once set, ends it with `Stopped` after a batch."""
         windows = list(texts)
         n = sum([len(window.texts) for window in windows])
         if plan.errors == "raise" and (bad := [window for window in windows if window.invalid]):
@@ -248,8 +230,8 @@ class Pipeline:
         padded = map(partial(self.pad, rows.tokens), batches)
         with parallel_map(min(self.model.parallel_runs, len(batches))) as run_each:
             for batch, (result, bad) in zip(batches, run_each(run, padded), strict=True):
-                if bad and plan.errors == "raise":
-                    raise NonFiniteError(rows.numbered(batch[bad]))
+                if bad and (error := plan.non_finite_error(rows.numbered(batch[bad]))):
+                    raise error
                 vectors[batch] = result[:, : plan.dimension]
                 if count is not None:
                     count(len(batch) if is_last is None else int(is_last[batch].sum()))

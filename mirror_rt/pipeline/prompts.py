@@ -32,9 +32,6 @@ class Prompts:
         """Return the prompt for every text: `prompt`, the one called `name`, or the default.
 
         An empty `prompt` means no prompt at all, not even the default.
-
-        Raises:
-            ConfigError: both are given, no prompt has that name, or `prompt` is not valid text.
         """
         if prompt is not None:
             if name is not None:

@@ -8,9 +8,6 @@ import time
 import weakref
 from collections.abc import Callable
 
-import numpy as np
-
-from mirror_rt.errors import NonFiniteError
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport
@@ -64,8 +61,9 @@ class DeviceThread(threading.Thread):
         self._report(batch, began, failed=False)
         for text in [batch[i] for i in bad]:
             request, rows = text.request, text.request.rows
-            if request.plan.errors == "raise" and rows is not None and self.queue.end(request):
-                request.fail(NonFiniteError(rows.numbered(np.array([text.row]))))
+            refusal = rows and request.plan.non_finite_error(rows.numbered([text.row]))
+            if refusal and self.queue.end(request):
+                request.fail(refusal)
         for request in self.queue.fill(batch, list(vectors)):
             request.succeed()
 

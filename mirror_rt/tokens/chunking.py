@@ -52,7 +52,7 @@ class TokenRows(NamedTuple):
         """Return the index (in the window) of the text of each row: int64 [m]."""
         return np.arange(len(self.truncated)) if self.text is None else self.text
 
-    def numbered(self, rows: Indices) -> Indices:
+    def numbered(self, rows: Indices | list[int]) -> Indices:
         """Return the index in the input of each text that has one of `rows`, ascending."""
         return np.unique(self.text_of_rows()[rows]) + self.start
 

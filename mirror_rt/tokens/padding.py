@@ -74,12 +74,7 @@ class RaggedTokens:
     def pad(
         self, rows: npt.NDArray[np.int64] | None, *, pad_id: int, length: int | None = None
     ) -> PaddedBatch:
-        """Right-pad the sequences `rows` (int64 [B]; None for all) to `length`, or the longest.
-
-        Raises:
-            IndexError: a row is outside 0 .. n - 1.
-            ValueError: `length` is shorter than one of the rows.
-        """
+        """Right-pad the sequences `rows` (int64 [B]; None for all) to `length`, or the longest."""
         rows = np.arange(len(self)) if rows is None else rows
         arrays = _core.pad_rows(
             self.ids, self.offsets, rows, pad_id=pad_id, length=-1 if length is None else length

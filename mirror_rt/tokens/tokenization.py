@@ -108,9 +108,6 @@ class TextTokenizer:
         max_length: most tokens of a text, special tokens included.
         pad_id: token id to pad with.
         copy: leave `tokenizer` unchanged, and use a copy (280 MB for a vocabulary of 250,000).
-
-    Raises:
-        ConfigError: `max_length` leaves no room for a token beside the special ones.
     """
 
     def __init__(
@@ -123,11 +120,7 @@ class TextTokenizer:
         self.limit(max_length)
 
     def limit(self, max_length: int) -> None:
-        """Set the most tokens of a text, special tokens included; not while texts are tokenised.
-
-        Raises:
-            ConfigError: `max_length` leaves no room for a token beside the special ones.
-        """
+        """Set the most tokens of a text, special tokens included; not while texts are tokenised."""
         special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         if max_length <= special:
             raise ConfigError(
@@ -143,12 +136,7 @@ class TextTokenizer:
 
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
-        """Read a tokenizer.json, and check that it works.
-
-        Raises:
-            BundleError: the file is not a tokenizer, fails on every text, gives ids outside
-                0 .. 2^31 - 1, or does not fit `max_length` or `pad_id`.
-        """
+        """Read a tokenizer.json, and check that it works."""
         from tokenizers import Tokenizer  # takes a quarter of the time of importing mirror_rt
 
         if not path.is_file():  # reading a pipe would wait forever
@@ -237,11 +225,7 @@ class TextTokenizer:
         return [*before, *own, *after] if own else found[0]
 
     def framed(self, parts: Sequence[str], stop: threading.Event | None = None) -> Framed:
-        """Tokenise a text of any length, given in parts, without cutting it.
-
-        Raises:
-            Stopped: `stop` was set before the last part.
-        """
+        """Tokenise a text of any length, given in parts, without cutting it."""
         before = after = np.empty(0, np.int32)
         content: list[Ids] = []
         for part in parts:  # one at a time, since a part gives many encodings

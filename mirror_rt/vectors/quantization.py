@@ -77,9 +77,6 @@ class Quantizer:
         """Check the options, and make a quantizer of them for vectors of `dimension` numbers.
 
         If they are of unit length, `unit_ranges` can stand in for ranges.
-
-        Raises:
-            ConfigError: the precision is unknown, or ranges are missing, wrong or not needed.
         """
         if precision not in _PRECISIONS:
             names = ", ".join(_PRECISIONS)
@@ -108,11 +105,7 @@ class Quantizer:
         return np.dtype(names.get(self.precision, self.precision))
 
     def __call__(self, vectors: npt.NDArray[np.float32]) -> Embeddings:
-        """Quantise float32 [n, D] to [n, width].
-
-        Raises:
-            ConfigError: a row holds NaN, for which there is no code.
-        """
+        """Quantise float32 [n, D] to [n, width]."""
         if self.nan_as_zero:
             vectors = np.where(np.isnan(vectors), np.float32(0), vectors)
         if self.precision == "float32":

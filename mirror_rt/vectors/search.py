@@ -40,10 +40,6 @@ def cosine_similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
 
     The result is float32 [n, m]. An argument [D] counts as one row, and a zero vector has cosine 0
     with all rows.
-
-    Raises:
-        ConfigError: an argument is not floating-point (`search` takes quantised rows), or the
-            dimensions differ.
     """
     left, right = _matrix(a, "a"), _matrix(b, "b")
     _check_dimensions(left.shape[1], right.shape[1])

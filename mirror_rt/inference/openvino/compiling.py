@@ -26,12 +26,7 @@ _HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16"}
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-        ProviderError: it is installed and does not load, or has no CPU.
-    """
+    """Import OpenVINO."""
     try:
         openvino = require("openvino", extra="openvino", purpose="providers='openvino'")
         devices = openvino.Core().available_devices
@@ -53,10 +48,6 @@ def choose_precision(asked: str | None, openvino: Any) -> Precision:
     Args:
         asked: `fp32`, `bf16`, or None for `bf16` where the processor computes with it.
         openvino: the module.
-
-    Raises:
-        ConfigError: OpenVINO does not run such a variant.
-        ProviderError: the processor has no bfloat16.
     """
     has_bf16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if asked == "fp32" or (asked is None and not has_bf16):
@@ -84,10 +75,6 @@ def compile_graph(graph: Path, precision: Precision, version: str, options: Load
 
     Returns:
         The `CompiledModel`.
-
-    Raises:
-        ConfigError: OpenVINO has no such property.
-        BundleError: OpenVINO cannot read or compile the graph.
     """
     openvino = import_openvino()
     core = openvino.Core()

@@ -46,10 +46,6 @@ class OpenVinoRunner(LoadedGraph):
         precision: of the products, `fp32` or `bf16`; vectors are float32 in both.
         version: what differs whenever the weights differ, for the cache of compiled graphs.
         options: say how many threads to use.
-
-    Raises:
-        MissingDependencyError, ProviderError: OpenVINO is not installed, or does not load.
-        BundleError: OpenVINO cannot run the graph.
     """
 
     def __init__(
@@ -72,12 +68,7 @@ class OpenVinoRunner(LoadedGraph):
         forget_after_fork(self)
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
-        """Run a batch: float32 [rows, D], or [rows, length, D] for the vectors of its tokens.
-
-        Raises:
-            BundleError: OpenVINO fails on the batch.
-            ClosedError: the runner is closed.
-        """
+        """Run a batch: float32 [rows, D], or [rows, length, D] for the vectors of its tokens."""
         compiled, idle = self._open()
         feeds = {name: getattr(batch, name) for name in self.inputs}
         try:
@@ -132,11 +123,6 @@ def resolve_openvino(options: LoadOptions) -> LoadOptions:
     """Return options for `providers="openvino"` with the variant chosen; others as they are.
 
     Where OpenVINO does not start and `allow_fallback` is given, they are for onnxruntime.
-
-    Raises:
-        MissingDependencyError: OpenVINO is not installed.
-        ProviderError: it does not load, or the processor has no bfloat16.
-        ConfigError: OpenVINO does not run such a variant.
     """
     if options.providers != OPENVINO:
         return options
@@ -152,13 +138,7 @@ def resolve_openvino(options: LoadOptions) -> LoadOptions:
 def open_openvino(
     folder: Path, manifest: Manifest, options: LoadOptions
 ) -> tuple[LoadedGraph, Variant]:
-    """Open the fp32 graph of a bundle in OpenVINO, with the options of `resolve_openvino`.
-
-    Raises:
-        BundleIntegrityError: a file is missing or was changed.
-        ConfigError: an option does not go with OpenVINO.
-        BundleError: the bundle has no fp32 graph for the CPU, or OpenVINO cannot run it.
-    """
+    """Open the fp32 graph of a bundle in OpenVINO, with the options of `resolve_openvino`."""
     for option in ("devices", "cuda_graphs"):
         if value := getattr(options, option):
             raise ConfigError(

@@ -14,7 +14,7 @@ from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.io.atomic import sha256
-from mirror_rt.languages.tags import find_language, language_key, need_language
+from mirror_rt.languages.tags import language_key, need_language
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 
@@ -88,9 +88,7 @@ class Models:
     def _of_language(self, lang: str) -> NamedEncoder:
         """Find the model of a tag or of a more general one, `pt` for `pt-BR`, or the fallback."""
         try:
-            if self._fallback is not None:
-                return find_language(lang, self._by_language) or self._fallback
-            return need_language(lang, self._by_language, "this server")
+            return need_language(lang, self._by_language, "this server", self._fallback)
         except ConfigError as error:
             raise Problem(422, f"lang: {error}", "invalid_value", "lang") from None
 
