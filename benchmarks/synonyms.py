@@ -29,7 +29,7 @@ import numpy as np
 from helpers import write_whole
 
 from mirror_rt.evaluation.bootstrap import difference, interval, replicates
-from mirror_rt.evaluation.readers.scored import read_scored_table
+from mirror_rt.evaluation.readers.pairs import read_scored_pairs
 from mirror_rt.evaluation.readers.tables import read_any_table
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
@@ -109,7 +109,7 @@ def tuned_cosines(run, seed, arguments, options):
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    pairs = read_scored_table(arguments.data / "multisimlex" / f"{language}.tsv")
+    pairs = read_scored_pairs(arguments.data / "multisimlex" / f"{language}.tsv")
     found = cosines(TorchEncoder.load(out), pairs.first, pairs.second)
     manifest = json.loads((out / "mirror.json").read_text())
     what = {"recipe": manifest["recipe"], "training": manifest["training"]}
@@ -124,7 +124,7 @@ def score(run, half, arguments, options):
     path = arguments.data / "multisimlex" / f"{language}.tsv"
     ids = np.array([int(cell) for cell in read_any_table(path).column("pair_id")])
     rows = np.flatnonzero(np.isin(ids % 2, HALVES[half]))
-    human = read_scored_table(path).scores[rows]
+    human = read_scored_pairs(path).scores[rows]
     seeds = [
         RankCorrelation(tuned_cosines(run, seed, arguments, options)[rows], human)
         for seed in arguments.seeds

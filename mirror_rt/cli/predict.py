@@ -18,8 +18,8 @@ from mirror_rt.cli.common import Bundle, ModelOptions, Quiet
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.evaluation.readers.pairs import find_text_columns
 from mirror_rt.evaluation.readers.tables import find_column, numbered_lines, read_any_table
-from mirror_rt.evaluation.similarity import find_text_columns
 from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
 from mirror_rt.heads.task_heads import Predictions, TaskHead
 from mirror_rt.io.atomic import check_free, new_file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -25,7 +24,6 @@ td:last-child { min-width: 10rem; }
 img { min-width: 36rem; max-width: 100%; margin: 1rem 0; background: #fff; }
 """
 _ARROWS = {"higher": "\u2191 higher", "lower": "\u2193 lower"}
-_NOTHING = (math.nan, math.nan, math.nan)
 _EXPLAINED = (
     f"Intervals are percentile bootstrap intervals of {CONFIDENCE:.0%} over the items of a set "
     "(pairs, mentions, test words); they say nothing of another seed of training. Models are "
@@ -92,13 +90,7 @@ def _suite(name: str, evaluation: Evaluation, plots: bool) -> str:
 
 
 def _intervals(table: dict[Measure, dict[str, Result]], models: list[str]) -> str:
-    values = {
-        model: [
-            to_point(found.outcome.value, found.interval) if (found := row.get(model)) else _NOTHING
-            for row in table.values()
-        ]
-        for model in models
-    }
+    values = {model: [to_point(row.get(model)) for row in table.values()] for model in models}
     rows = [f"{measure.set}: {measure.metric}" for measure in table]
     return _image(to_svg(intervals_figure(rows, values)), "values and intervals")
 

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import require
-from mirror_rt.evaluation.bootstrap import Interval
 from mirror_rt.io.atomic import new_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from mirror_rt.evaluation.run import Result
 
 Cosines = npt.NDArray[np.float64]
 Point = tuple[float, float, float]  # a value with the ends of its interval
@@ -98,9 +99,12 @@ def intervals_figure(rows: list[str], values: dict[str, list[Point]]) -> Figure:
     return figure
 
 
-def to_point(value: float, interval: Interval | None) -> Point:
-    """Return a value with the ends of its interval, or with itself where it has none."""
-    return (value, value, value) if interval is None else (value, interval.low, interval.high)
+def to_point(result: Result | None) -> Point:
+    """Return value, low and high; all NaN without a result, all the value without an interval."""
+    if result is None:
+        return (np.nan, np.nan, np.nan)
+    value, around = result.outcome.value, result.interval
+    return (value, value, value) if around is None else (value, around.low, around.high)
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -56,11 +56,12 @@ def to_json(header: Header, evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def describe_value(value: float, interval: Interval | None) -> str:
-    """Format a value and its interval: `.4861 [.4502, .5220]`."""
-    if interval is None:
-        return _number(value)
-    return f"{_number(value)} [{_number(interval.low)}, {_number(interval.high)}]"
+def describe_value(result: Result | None) -> str:
+    """Format a value and its interval: `.4861 [.4502, .5220]`; `-` for no result."""
+    if result is None:
+        return "-"
+    value, around = _number(result.outcome.value), result.interval
+    return value if around is None else f"{value} [{_number(around.low)}, {_number(around.high)}]"
 
 
 def describe_difference(found: Difference) -> str:
@@ -81,9 +82,7 @@ def describe_comparison(one: Comparison) -> str:
 
 def figure_cells(evaluation: Evaluation, row: dict[str, Result]) -> list[str]:
     """Return the cells of a measure: the figure of each model and, of several, what they show."""
-    found = [row.get(model) for model in evaluation.models]
-    cells = ["-" if one is None else describe_value(one.outcome.value, one.interval)
-             for one in found]  # fmt: skip
+    cells = [describe_value(row.get(model)) for model in evaluation.models]
     return [*cells, verdict(row)] if len(cells) > 1 else cells
 
 

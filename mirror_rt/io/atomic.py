@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +20,21 @@ def sha256(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def files_sha256(paths: Iterable[Path], below: Path) -> str:
+    """Return a hash of the contents of files and of their paths relative to the folder `below`."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.relative_to(below).as_posix()}\0{sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def path_sha256(path: Path) -> str:
+    """Return the hash of a file, or of the files of a folder."""
+    if path.is_file():
+        return sha256(path)
+    return files_sha256((one for one in sorted(path.rglob("*")) if one.is_file()), path)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -95,9 +95,9 @@ def test_similarity_orders_pairs(tmp_path, bundle):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\tb\n1\t2\n", "has no column .score., only a, b"),
+        ("a\tb\n1\t2\n", "has no scores: expected a column 'score' .* its columns are a, b"),
         ("id\ta\tb\tscore\n", "expected 'score' and two text columns"),
-        ("text1\ttext2\tother\n1\t2\t3\n", "has no column 'score'"),
+        ("text1\ttext2\tother\n1\t2\t3\n", "has no scores: expected a column 'score'"),
         ("text1\ttext2\tscore\n", "a header but no pairs"),
         ("text1\ttext2\tscore\na\tb\thigh\n", "line 2: the score .* is not a finite number"),
         ("text1\ttext2\tscore\na\tb\tnan\n", "line 2: the score .* is not a finite number"),

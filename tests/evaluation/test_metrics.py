@@ -19,7 +19,7 @@ from mirror_rt.evaluation.induction import (
     vecmap,
 )
 from mirror_rt.evaluation.readers.concepts import Names, split_ids
-from mirror_rt.evaluation.similarity import ScoredPairs
+from mirror_rt.evaluation.readers.pairs import ScoredPairs
 from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc
 from mirror_rt.evaluation.suites.linking import link
 from mirror_rt.evaluation.suites.sentences import _mean

@@ -9,10 +9,9 @@ from mirror_rt.evaluation.readers.concepts import (
     read_dictionary,
     read_mentions,
 )
-from mirror_rt.evaluation.readers.labelled import read_labelled_pairs
+from mirror_rt.evaluation.readers.pairs import read_labelled_pairs, read_scored_pairs
 from mirror_rt.evaluation.readers.scored import (
     read_multisimlex,
-    read_scored_table,
     read_senteval,
     read_sick,
     read_sts_benchmark,
@@ -57,14 +56,14 @@ def test_multisimlex_as_published(file):
     ids=["tsv", "csv", "csv-with-tabs"],
 )
 def test_any_scored_table(file, name, lines):
-    assert rows(read_scored_table(file(name, *lines))) == [('x "y"', "z", 3.0)]
+    assert rows(read_scored_pairs(file(name, *lines))) == [('x "y"', "z", 3.0)]
 
 
 def test_pairs_without_scores(file):
     with pytest.raises(DataError, match="has no scores: expected a column 'score' or"):
-        read_scored_table(file("a.tsv", "word1\tword2", "a\tb"))
+        read_scored_pairs(file("a.tsv", "word1\tword2", "a\tb"))
     with pytest.raises(DataError, match="line 3: the score '' is not a finite number"):
-        read_scored_table(file("a.tsv", "word1\tword2\tscore", "a\tb\t1", "c\td\t"))
+        read_scored_pairs(file("a.tsv", "word1\tword2\tscore", "a\tb\t1", "c\td\t"))
 
 
 def test_senteval_subsets_and_pairs_without_gold(file):
@@ -156,7 +155,7 @@ def test_lexicons_and_words(file):
 
 def test_every_real_file_is_read(data):
     for path in sorted((data / "multisimlex").glob("*.tsv")):
-        assert len(read_scored_table(path).first) > 1800
+        assert len(read_scored_pairs(path).first) > 1800
     assert np.ptp(read_sick(data / "sts" / "sick-r-all.tsv").scores) == 4
     assert len(read_mentions(data / "bel" / "ncbi-disease-test.tsv").texts) == 960
     assert len(read_lexicon(data / "bli" / "en-ru.train.tsv")) == 5000

@@ -16,8 +16,7 @@ from mirror_rt import Manifest, __version__
 from mirror_rt.bundle.manifest import declared_format
 from mirror_rt.bundle.pack_index import PACK_FILE, is_pack
 from mirror_rt.errors import BundleError, ConfigError
-from mirror_rt.io.atomic import sha256
-from mirror_train.experiments.identity import files_sha256
+from mirror_rt.io.atomic import files_sha256, sha256
 
 _LANGUAGE_TAG = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 _WEIGHTS = ("*.safetensors", "*.bin")

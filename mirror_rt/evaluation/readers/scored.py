@@ -1,4 +1,4 @@
-"""Read pairs with human scores: word similarity, STS, SICK."""
+"""Read published sets of pairs with human scores: Multi-SimLex, STS, SICK."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.pairs import ScoredPairs, make_pairs
 from mirror_rt.evaluation.readers.tables import Rows, find_column, read_any_table, read_rows
-from mirror_rt.evaluation.similarity import ScoredPairs, make_pairs, table_pairs
 from mirror_rt.io.text import iter_lines
 
 Reader = Callable[[Path], ScoredPairs]
 
-_SCORES = ("score", "similarity", "relatedness_score", "relatedness")
 _SENTEVAL = ("STS.input.", "STS.gs.")
-
-
-def read_scored_table(path: Path) -> ScoredPairs:
-    """Read any table with a header, two text columns and a column of scores."""
-    table = read_any_table(path)
-    return table_pairs(table, find_column(table, _SCORES, "scores"))
 
 
 def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPairs]:

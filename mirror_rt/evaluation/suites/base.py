@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from mirror_rt.evaluation.bootstrap import Statistic
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.readers.scored import Reader, read_scored_table
-from mirror_rt.evaluation.similarity import ScoredPairs, cosines
+from mirror_rt.evaluation.readers.pairs import ScoredPairs, read_scored_pairs
+from mirror_rt.evaluation.readers.scored import Reader
+from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
 
 Floats = npt.NDArray[np.float64]
@@ -118,7 +119,7 @@ def scored_set(
     name: str,
     path: Path,
     languages: tuple[str | None, ...],
-    read: Reader = read_scored_table,
+    read: Reader = read_scored_pairs,
     note: str = "",
 ) -> EvaluationSet:
     """Make a set of pairs with human scores, in one language or across two."""

@@ -12,7 +12,7 @@ import numpy as np
 from mirror_rt.evaluation.bootstrap import Statistic
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.readers import scored
-from mirror_rt.evaluation.readers.labelled import LABELS, read_labelled_pairs
+from mirror_rt.evaluation.readers.pairs import LABELS, read_labelled_pairs
 from mirror_rt.evaluation.readers.tables import read_any_table
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc

@@ -10,9 +10,9 @@ import numpy as np
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.readers.scored import read_multisimlex, read_scored_table
+from mirror_rt.evaluation.readers.pairs import ScoredPairs, read_scored_pairs
+from mirror_rt.evaluation.readers.scored import read_multisimlex
 from mirror_rt.evaluation.readers.tables import read_any_table
-from mirror_rt.evaluation.similarity import ScoredPairs
 from mirror_rt.evaluation.suites.base import (
     EvaluationSet,
     Found,
@@ -116,7 +116,7 @@ def _read(tag: str, path: Path) -> tuple[list[str], ScoredPairs]:
         return read_multisimlex(path.parent, code)
     table = read_any_table(path)
     ids = table.column("pair_id") if "pair_id" in table.header else []
-    return ids, read_scored_table(path)
+    return ids, read_scored_pairs(path)
 
 
 def _read_pairs(tag: str, path: Path) -> ScoredPairs:

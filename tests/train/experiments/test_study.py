@@ -89,7 +89,10 @@ def test_a_study_from_end_to_end(name, inputs, shared_out, cli):
     assert (report["precision"], report["device"]) == ("fp32", "cpu")
     assert sum(row["verdict"] == "reference" for row in report["rows"]) == 1
     figures = [figure for row in report["rows"] for figure in row["figures"]]
-    assert all(-1 <= one["mean"] <= 1 and len(one["values"]) == 1 for one in figures)
+    assert all(-1 <= one["value"] <= 1 for one in figures)
+    assert [run["results"][0]["value"] for run in report["runs"]] == [
+        one["value"] for one in figures
+    ]
     assert len(figures) == len(setups)
     table = (shared_out / f"{name}.md").read_text()
     assert markdown_rows(table) == [setup.label for setup in setups]
@@ -181,8 +184,9 @@ def check_rows(report, runs):
     assert figures["untuned"].interval is None  # the base model has no randomness
     for label in list(figures)[1:]:
         one = figures[label]
-        assert one.interval.low < one.mean < one.interval.high
-        assert set(one.values) == {rho(run) for run in runs if run.label == label}
+        values = [rho(run) for run in runs if run.label == label]
+        assert one.outcome.value == pytest.approx(np.mean(values))
+        assert one.interval.low < one.outcome.value < one.interval.high
 
 
 def test_random_strings(words):

@@ -12,8 +12,8 @@ from mirror_export import study_bundles
 from mirror_rt import ConfigError, DataError, Encoder
 from mirror_rt.child_process import how_it_ended
 from mirror_rt.evaluation.bootstrap import interval
+from mirror_rt.evaluation.readers.pairs import ScoredPairs
 from mirror_rt.evaluation.run import Measure, Result
-from mirror_rt.evaluation.similarity import ScoredPairs
 from mirror_rt.evaluation.suites import Outcome
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.labelled_examples import Examples

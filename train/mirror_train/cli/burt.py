@@ -129,4 +129,4 @@ def _run_ablation(
 
     study = plan_ablations(list(ABLATIONS) if name == "all" else [name], tasks, config, sets)
     settings = StudyConfig(seeds=1, precision=config.precision, **config.run_options())
-    return run_and_report(study, settings)
+    return run_and_report(study.name, config.out, lambda: (study, settings, None))

@@ -26,7 +26,11 @@ from mirror_train.experiments.systems.table import SYSTEMS, SystemsConfig, plan_
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mirror_train.experiments.runner import Opener
+
+    Plan = tuple[study.Study, StudyConfig, Opener | None]
 
 _SYSTEMS = "systems"
 _TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()} | {
@@ -145,8 +149,8 @@ class Study(Invocation):
     def run(self) -> int:
         """Run the command; return 1 where a row failed."""
         self._check()
-        planned = self._systems() if self.name == _SYSTEMS else self._setups()
-        return run_and_report(*planned)
+        plan = self._systems if self.name == _SYSTEMS else self._setups
+        return run_and_report(self.name, self.out, plan)
 
     def _check(self) -> None:
         """Refuse options that do not belong to the study that was named."""
@@ -162,7 +166,7 @@ class Study(Invocation):
             if value is not None:
                 raise ConfigError(Setting(name), f" does not go with the study {self.name!r}")
 
-    def _setups(self) -> tuple[study.Study, StudyConfig, None]:
+    def _setups(self) -> Plan:
         plan = STUDIES[self.name]
         recipe = load_recipe(self.setups.recipe or plan.level)
         seeds = {"seeds": _SMALL_SEEDS} if self.setups.small else {}
@@ -176,7 +180,7 @@ class Study(Invocation):
         )
         return plan.plan(recipe, data, pairs, config), config, None
 
-    def _systems(self) -> tuple[study.Study, StudyConfig, Opener | None]:
+    def _systems(self) -> Plan:
         if self.data.data is None:
             raise ConfigError(
                 "study systems needs --data DIR: docs/guides/systems.md says what is in it"
@@ -219,31 +223,32 @@ class Study(Invocation):
         return path
 
 
-def run_and_report(plan: study.Study, config: StudyConfig, open_model: Opener | None = None) -> int:
+def run_and_report(name: str, out: Path, plan: Callable[[], Plan]) -> int:
     """Run a study with a line for each run, and write its report; return 1 where a row failed."""
+    check_free(out / "runs" / "row", overwrite=True)  # `out` may be a file
     for module in ("matplotlib", "scipy"):
         require(module, extra="study", purpose="mirror-rt study")
     from mirror_train.experiments.report import Report
     from mirror_train.experiments.runner import run_study
 
-    check_free(config.out / "runs" / "row", overwrite=True)  # --out may be a file
-    for name, reason in plan.left_out.items():
-        print(f"left out, {name}: {reason}")
     # On a terminal somebody sees that it runs; a log needs lines between those of the runs.
-    in_a_log, desc = not sys.stderr.isatty(), f"study {plan.name}"
+    in_a_log, desc = not sys.stderr.isatty(), f"study {name}"
     with closing(progress_bar(None, in_a_log, unit="finished run", desc=desc)) as bar:
+        planned, config, open_model = plan()
+        for what, reason in planned.left_out.items():
+            print(f"left out, {what}: {reason}")
 
         def show(run: Run, done: int, total: int, left: float) -> None:
             bar.update(1)
             print(_line(run, done, total, left), flush=True)
 
         try:
-            runs = run_study(plan, config, open_model=open_model, on_run=show)
+            runs = run_study(planned, config, open_model=open_model, on_run=show)
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(
-                f"interrupted; the same command goes on with what {config.out} holds"
+                f"interrupted; the same command goes on with what {out} holds"
             ) from error
-    report = Report(plan, config, runs)
+    report = Report(planned, config, runs)
     files = report.write()
     print(f"\n{report.table()}")
     print(", ".join(map(str, files)))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mirror_rt.errors import DataError
+from mirror_rt.evaluation.readers.pairs import find_text_columns
 from mirror_rt.evaluation.readers.tables import find_column, read_any_table
-from mirror_rt.evaluation.similarity import find_text_columns
 from mirror_rt.heads.predictor import class_of
 from mirror_rt.io.text import Table, iter_jsonl, iter_lines
 from mirror_rt.tokens.tokenization import why_invalid

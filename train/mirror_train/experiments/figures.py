@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from mirror_rt.errors import require
-from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Floats, Interval, difference
-from mirror_rt.evaluation.plots import Point, to_point
-from mirror_rt.evaluation.report import describe_value
+from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Interval, difference
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_train.experiments.study import Claim, Run
 
@@ -22,54 +20,29 @@ _GEOMETRY = ("isotropy score normalized", "uniformity", "mean cosine")
 _SHORT = {"spearman": "", "accuracy @1": " @1", "ROC AUC": " AUC"}
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One row's values of a measure, one for each seed, with their mean and its interval.
-
-    With several seeds, the interval is Student's t over them; with one, that of the bootstrap over
-    the items of the set. It is None where there is neither. `replicates` are those of the
-    bootstrap, averaged over the seeds, and `ranked` says whether models are ranked by the measure.
-    """
-
-    values: list[float]
-    mean: float
-    interval: Interval | None
-    replicates: Floats
-    ranked: bool
-
-    @classmethod
-    def of(cls, results: list[Result]) -> Figure:
-        """Summarise the results of one measure."""
-        values = [result.outcome.value for result in results]
-        around = t_interval(values) if len(values) > 1 else results[0].interval
-        drawn = np.mean([result.replicates for result in results], axis=0)
-        return cls(values, statistics.fmean(values), around, drawn, results[0].outcome.ranked)
-
-    def __str__(self) -> str:
-        return describe_value(self.mean, self.interval)
-
-    @property
-    def point(self) -> Point:
-        """The mean with the ends of its interval, to plot."""
-        return to_point(self.mean, self.interval)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figure as plain JSON values."""
-        around = None if self.interval is None else [self.interval.low, self.interval.high]
-        return {"values": self.values, "mean": self.mean, "interval": around}
-
-
-NO_FIGURE = Figure([], math.nan, None, np.empty(0), ranked=False)
-Figures = dict[Measure, Figure]
+Figures = dict[Measure, Result]
 
 
 def figures_of(runs: list[Run]) -> Figures:
-    """Summarise the runs of one row, in the order of the sets."""
+    """Average the runs of one row over their seeds, in the order of the sets."""
     found: dict[Measure, list[Result]] = {}
     for run in runs:
         for result in run.results:
             found.setdefault(result.measure, []).append(result)
-    return {measure: Figure.of(results) for measure, results in found.items()}
+    return {measure: _average(results) for measure, results in found.items()}
+
+
+def _average(results: list[Result]) -> Result:
+    """Return the mean of several seeds with Student's t interval over them; of one, its result."""
+    if len(results) == 1:
+        return results[0]
+    values = [result.outcome.value for result in results]
+    return dataclasses.replace(
+        results[0],
+        outcome=dataclasses.replace(results[0].outcome, value=statistics.fmean(values)),
+        interval=t_interval(values),
+        replicates=np.mean([result.replicates for result in results], axis=0),
+    )
 
 
 def t_interval(values: list[float], *, level: float = CONFIDENCE) -> Interval | None:
@@ -129,8 +102,8 @@ def judge(row: str, claim: Claim, own: Figures, other: Figures) -> list[Finding]
     findings = []
     for measure in sorted(own.keys() & other.keys(), key=lambda one: (one.set, one.metric)):
         a, b = own[measure], other[measure]
-        if measure.suite in claim.suites and a.ranked:
-            found = difference(a.mean, b.mean, a.replicates, b.replicates)
+        if measure.suite in claim.suites and a.outcome.ranked:
+            found = difference(a.outcome.value, b.outcome.value, a.replicates, b.replicates)
             name = f"{measure.set} {measure.metric}"
             findings.append(Finding(row, claim, name, found, _holds(claim, found)))
     return findings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import datetime
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mirror_rt import __version__
+from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Interval
-from mirror_rt.evaluation.plots import COLOURS, Point, intervals_figure, new_figure, save_png
-from mirror_rt.evaluation.report import describe_difference
+from mirror_rt.evaluation.plots import (
+    COLOURS,
+    Point,
+    intervals_figure,
+    new_figure,
+    save_png,
+    to_point,
+)
+from mirror_rt.evaluation.report import describe_difference, describe_value
 from mirror_rt.evaluation.run import Measure
 from mirror_rt.io.atomic import new_file, write_json
-from mirror_train.experiments.figures import NO_FIGURE, column_title, compare, figures_of, judge
-from mirror_train.experiments.identity import machine_facts
+from mirror_train.compute.precision import resolve_device, resolve_precision
+from mirror_train.experiments.figures import column_title, compare, figures_of, judge
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
 
 if TYPE_CHECKING:
@@ -89,7 +98,7 @@ class Report:
 
     def _line(self, row: Row) -> list[str]:
         figures, runs = self.figures[row.label], self._runs[row.label]
-        cells = [str(figures[one]) if one in figures else "-" for one in self.columns]
+        cells = [describe_value(figures.get(one)) for one in self.columns]
         if self._study.reference is not None:
             cells.append(self.verdict(row))
         if self._study.isolated:
@@ -112,10 +121,10 @@ class Report:
 
     def _interval(self, row: Row, measure: Measure) -> Interval | None:
         """Return an interval over seeds: a base model's is its value, for nothing is random."""
-        figure = self.figures[row.label].get(measure)
-        if figure is not None and row.train is None:
-            return Interval(figure.mean, figure.mean)
-        return None if figure is None or self._config.seeds == 1 else figure.interval
+        found = self.figures[row.label].get(measure)
+        if found is not None and row.train is None:
+            return Interval(found.outcome.value, found.outcome.value)
+        return None if found is None or self._config.seeds == 1 else found.interval
 
     def _claims(self) -> str:
         if not self.findings:
@@ -134,10 +143,7 @@ class Report:
                 "label": row.label,
                 "x": row.x,
                 "verdict": None if study.reference is None else self.verdict(row),
-                "figures": [
-                    dataclasses.asdict(measure) | figure.to_json()
-                    for measure, figure in self.figures[row.label].items()
-                ],
+                "figures": [one.to_json() for one in self.figures[row.label].values()],
             }
             for row in study.rows
         ]
@@ -174,9 +180,9 @@ class Report:
         study, seeds = self._study, self._config.seeds
         rows = [row for row in study.rows if self.figures[row.label]]
         series = {
-            title: [self.figures[row.label].get(measure, NO_FIGURE).point for row in rows]
+            title: [to_point(self.figures[row.label].get(measure)) for row in rows]
             for measure, title in self.columns.items()
-            if any(found[measure].ranked for found in self.figures.values() if measure in found)
+            if measure.suite != "geometry"
         }
         if study.axis:
             figure = _axis_figure(study, rows, series)
@@ -207,6 +213,18 @@ def _axis_figure(study: Study, rows: list[Row], series: dict[str, list[Point]]) 
     axes.set_xlabel(study.axis)
     axes.legend(frameon=False)
     return figure
+
+
+def machine_facts(config: StudyConfig) -> dict[str, Any]:
+    """Return where and when a table was made, for its notes; `auto` is resolved."""
+    device = resolve_device(config.device)
+    return {
+        "precision": resolve_precision(config.precision, device),
+        "device": str(device),
+        "machine": machine_name(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "mirror_rt": __version__,
+    }
 
 
 def _to_markdown(header: list[str], rows: Iterable[list[str]]) -> str:

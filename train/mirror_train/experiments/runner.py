@@ -24,8 +24,8 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.errors import DataError, MirrorError
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
-from mirror_rt.io.atomic import write_json
-from mirror_train.experiments.identity import path_sha256, run_setting
+from mirror_rt.io.atomic import path_sha256, write_json
+from mirror_train.compute.precision import resolve_device, resolve_precision
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
 from mirror_train.training.run_config import RunConfig
 
@@ -194,6 +194,21 @@ class _Runner:
         return dataclasses.replace(
             run, results=found.results, failures=failures, about=opened.about
         )
+
+
+def run_setting(config: StudyConfig) -> dict[str, Any]:
+    """Return what decides the result of every run: base model, precision, device and torch."""
+    import torch  # imported here, because the other functions work without torch
+
+    from mirror_train.model.pretrained import load_pretrained
+
+    device = resolve_device(config.device)
+    return {
+        "model": load_pretrained(config.model, **config.load_options()).weights_sha256(),
+        "precision": resolve_precision(config.precision, device),
+        "device": device.type,
+        "torch": torch.__version__,
+    }
 
 
 def train_row(task: tuple[Row, RunConfig]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import ScoredPairs
-from mirror_rt.evaluation.readers.scored import read_scored_table
+from mirror_rt.evaluation.readers.pairs import read_scored_pairs
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.strings import load_training_data
 from mirror_train.data.synonyms import read_synonyms
@@ -101,7 +101,7 @@ class Inputs:
         """
         read = load_multitask_data(self.data / "pairs", top=self.top, seed=seed).tasks
         paths = self.find("evaluated")
-        evaluated = [read_scored_table(path) for path in paths]
+        evaluated = [read_scored_pairs(path) for path in paths]
         similarity = read["similarity"]
         train = without(similarity.train, evaluated)
         tasks = read | {"similarity": dataclasses.replace(similarity, train=train)}

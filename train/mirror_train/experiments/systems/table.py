@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
+from mirror_rt.io.atomic import path_sha256
 from mirror_rt.schema import Rule
 from mirror_train.data.training_data import TrainingData
-from mirror_train.experiments.identity import path_sha256
 from mirror_train.experiments.study import Claim, Row, Study, StudyConfig
 from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.inputs import Inputs
