@@ -35,8 +35,8 @@ _TOKEN_VECTORS_PIECE, _TOKENS_PIECE, _TOKENS_PIECE_CHARACTERS = 8, 64, 1 << 14
 # All tokens of a text are in memory at once, with their positions: half a kilobyte each.
 _LONG_TEXT = 1 << 16
 
-# Texts from which the server learns how fast the model is: as many as a few full runs.
-_USUAL_TEXTS = ["a text of as many words as the usual sentence has in most languages"] * 256
+# Texts from which the server learns how fast the model is: about half of a full run.
+_USUAL_TEXTS = ["a text of as many words as the usual sentence has in most languages"] * 64
 
 T = TypeVar("T")
 

@@ -1,0 +1,55 @@
+"""Bursts that a server cannot take: what is accepted is answered, the rest is refused at once.
+
+MIRROR_RT_BURSTS=1 sends 30 x 256, 120 x 64 and 500 x 1 texts instead of a part of them; how long
+they take with a real model is what benchmarks/serve_bursts.py shows.
+"""
+
+import concurrent.futures
+import json
+import os
+
+import pytest
+
+from server_process import ServerProcess
+
+WHOLE = "MIRROR_RT_BURSTS" in os.environ
+BURSTS = [(30, 256), (120, 64), (500, 1)] if WHOLE else [(8, 256), (20, 64), (60, 1)]
+
+
+@pytest.fixture(scope="module")
+def server(bundle):
+    server = ServerProcess(bundle, "--max-wait", 0.5)
+    server.wait_until_ready()
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize(("requests", "texts"), BURSTS)
+@pytest.mark.parametrize("timeout", [None, 50])
+def test_a_burst(server, requests, texts, timeout):
+    """Nothing is given up, and nothing runs of what was refused."""
+    body = json.dumps({"inputs": ["river " * 20] * texts, "truncate": True}).encode()
+    before = server.get("/status")[1]["models"][0]["texts"]
+
+    def send(_):
+        connection = server.connect()
+        try:
+            headers = {} if timeout is None else {"X-Request-Timeout": str(timeout)}
+            connection.request("POST", "/embed", body, headers)
+            response = connection.getresponse()
+            content = response.read()
+            return response.status, response.getheader("retry-after"), content
+        finally:
+            connection.close()
+
+    with concurrent.futures.ThreadPoolExecutor(requests) as clients:
+        answers = list(clients.map(send, range(requests)))
+    accepted = [json.loads(content) for status, _, content in answers if status == 200]
+    refused = [int(after) for status, after, _ in answers if status == 429]
+    assert accepted
+    assert len(accepted) + len(refused) == requests
+    assert {len(vectors) for vectors in accepted} == {texts}
+    assert all(1 <= after <= 60 for after in refused)  # nobody waits longer than --timeout
+    model = server.get("/status")[1]["models"][0]
+    assert model["texts"] - before == texts * len(accepted)
+    assert model["waiting_texts"] == model["waiting_tokens"] == 0
