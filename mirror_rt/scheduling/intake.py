@@ -109,7 +109,7 @@ class Intake:
             texts, plan = request.texts, request.plan
             self.queue.put(request, _tokenize(self._pipeline, texts, plan, request.ended))
         else:
-            self.queue.admit(request, self.queue.estimate.tokens(request))
+            self.queue.admit(request, self.queue.admission.estimate.tokens(request))
             self.tokenize_aside(request, self.queue.put)
         return request
 

@@ -243,7 +243,7 @@ class Scheduler:
     @property
     def waiting_tokens(self) -> int:
         """The number of tokens that wait now; read without a lock, so it is cheap to ask often."""
-        return self._queue.waiting_tokens
+        return self._queue.admission.waiting_tokens
 
     @property
     def running(self) -> bool:

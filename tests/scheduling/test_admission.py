@@ -166,7 +166,7 @@ def test_steps_of_the_tokenizer_are_joined(encoder, monkeypatch):
 def test_tokens_are_estimated_from_what_was_seen(encoder):
     encoder.free()
     with Scheduler(encoder) as scheduler:
-        estimate = scheduler.intake.queue.estimate
+        estimate = scheduler.intake.queue.admission.estimate
         for _ in range(30):
             scheduler.encode("a text of some sixty characters, which are as many tokens here")
         request = scheduler.intake.request(["b" * 500, "c" * 5000], None, {}, None)

@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from asgi_calls import Call, HeldEncoder, run, started
 from mirror_rt import InvalidTextError, Scheduler
 from mirror_rt.scheduling import BatchReport
-from mirror_rt.scheduling.forecast import Pace
+from mirror_rt.scheduling.admission import Pace
 from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
 from mirror_rt.server.admission.api_keys import ApiKeys
 
@@ -86,9 +86,9 @@ def test_a_long_wait_is_foretold(make, encoder):
         calls.append(Call(app, "/embed", {"inputs": "river " * 10}))
         while not service.scheduler.waiting_tokens:
             await asyncio.sleep(0.001)
-        tokens = service.scheduler.waiting_tokens + sum(queue._running.values())
+        tokens = service.scheduler.waiting_tokens + sum(queue.admission._running.values())
         report = BatchReport([tokens], tokens, [0.0], 4.0, failed=False)
-        queue._pace = Pace(encoder.pipeline.model.run_cost)
+        queue.admission.pace = Pace(encoder.pipeline.model.run_cost)
         queue.learn(report, time.monotonic())
         # Four seconds are less than the server's limit, and more than this client has.
         hurried = Call(app, "/embed", {"inputs": "a"}, headers={"X-Request-Timeout": "1"})

@@ -147,7 +147,9 @@ class ModelService:
         intake = self.scheduler.intake
         with intake.guard():
             whole = intake.request(items, timeout, options, None, of_tokens=of_tokens)
-            intake.queue.admit(whole, intake.queue.estimate.tokens(whole) if of_tokens else 0)
+            intake.queue.admit(
+                whole, intake.queue.admission.estimate.tokens(whole) if of_tokens else 0
+            )
         try:
             yield whole
         finally:

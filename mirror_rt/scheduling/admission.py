@@ -1,0 +1,201 @@
+"""Decide who is let in: count all that is admitted, and forecast how long it takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from mirror_rt.errors import ConfigError, OverloadedError
+from mirror_rt.scheduling.requests import BatchReport, Request
+from mirror_rt.scheduling.waiting import WaitingTexts
+
+# Each run, and each request, multiplies the weight of those before it by this: about ten count.
+_DECAY = 0.9
+# Tokens of a text before any was seen: English has one for every 4 or 5 characters, many other
+# languages have more.
+_TOKENS_PER_CHARACTER, _CHARACTERS = 0.3, 1000.0
+_SPECIAL = 2  # tokens that most models put around a text
+# A request of more tokens than so many runs have is large. The queue takes rows of large ones with
+# as many tokens, but no more than run within this part of `max_wait`: enough to keep the devices
+# busy, while a small request waits behind no more of them.
+_RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
+
+
+class Admission:
+    """Counts what is admitted and not done, and refuses what is too much. The queue holds its lock.
+
+    Args:
+        queued: rows in the queue.
+        max_texts: most texts that may wait.
+        max_tokens: most tokens that may wait.
+        max_wait: most seconds that what is before a request may take; None for any time.
+        max_length: most tokens of a row. So many may always wait, or one slow run could make the
+            queue refuse everybody.
+        token_budget: most padded tokens of a batch of more than one text.
+        run_cost: fixed cost of a run, expressed in tokens.
+    """
+
+    def __init__(
+        self, queued: WaitingTexts, *, max_texts: int, max_tokens: int, max_wait: float | None,
+        max_length: int, token_budget: int, run_cost: int,
+    ) -> None:  # fmt: skip
+        self._queued = queued
+        self._max_texts, self._max_tokens, self._max_wait = max_texts, max_tokens, max_wait
+        self._max_length, self._most_of_small = max_length, _RUNS_OF_LARGE * token_budget
+        self.open: set[Request] = set()  # admitted and not over
+        self.texts = 0  # of open requests, as far as they do not run yet
+        self._unqueued = {False: 0, True: 0}  # tokens of small and large requests
+        self._running = {False: 0, True: 0}
+        self.pace = Pace(run_cost)
+        self.estimate = TokenEstimate(max_length)
+
+    def admit(self, request: Request, tokens: int) -> None:
+        """Count a request of about so many tokens, or refuse it: this is the only check."""
+        request.large = tokens > self._most_of_small
+        if not request.exempt:
+            self._check_limit(request.n, "texts", self.texts, self._max_texts)
+            self._check_limit(tokens, "tokens", self.waiting_tokens, self._max_tokens)
+            self._check_time(request, tokens)
+        request.admitted = True
+        self.open.add(request)
+        self.texts += request.waiting
+        self.set_unqueued(request, tokens)
+
+    def tokenized(self, request: Request, tokens: int) -> None:
+        """Replace the estimate of a request's tokens by their number."""
+        self.set_unqueued(request, 0)
+        request.large = tokens > self._most_of_small
+        self.set_unqueued(request, tokens)
+        self.set_waiting(request, request.left)
+
+    def set_waiting(self, request: Request, rows: int) -> None:
+        """Note that so many rows of a request wait; a text counts once, however many it has."""
+        self.texts += min(request.n, rows) - min(request.n, request.waiting)
+        request.waiting = rows
+
+    def set_unqueued(self, request: Request, tokens: int) -> None:
+        """Note that so many tokens of a request are still to be queued."""
+        self._unqueued[request.large] += tokens - request.unqueued
+        request.unqueued = tokens
+
+    def set_running(self, *, large: bool, tokens: int) -> None:
+        """Note that so many tokens more run; fewer if the number is negative."""
+        self._running[large] += tokens
+
+    @property
+    def waiting_tokens(self) -> int:
+        """The number of tokens that are admitted and do not run yet."""
+        return self._queued.tokens + sum(self._unqueued.values())
+
+    @property
+    def seconds(self) -> float:
+        """The time that all that is admitted will take; 0 before the first run."""
+        return self.pace.seconds(self.waiting_tokens + sum(self._running.values()))
+
+    @property
+    def room_for_large(self) -> float:
+        """The tokens of large requests that may be queued now."""
+        share: float = self._most_of_small
+        if self._max_wait is not None:
+            share = min(share, self.pace.tokens(_PART_OF_WAIT * self._max_wait))
+        return max(1, share) - self._queued.large_tokens
+
+    def _check_limit(self, more: int, things: str, waiting: int, most: int) -> None:
+        if more > most:
+            raise ConfigError(
+                f"{more} {things} in one call, and at most {most} may wait: send fewer at a time, "
+                f"raise max_waiting_{things}, or use Encoder.encode"
+            )
+        if waiting + more > most:
+            what = f"{waiting} {things} wait, of at most {most}"
+            raise OverloadedError(what, retry_after=self.seconds or None)
+
+    def _check_time(self, request: Request, tokens: int) -> None:
+        """Refuse a request for which what is before it takes too long, or leaves it no time."""
+        before, running = self.waiting_tokens, sum(self._running.values())
+        if not request.large:  # it overtakes all but a small share of large ones
+            before -= self._unqueued[True] + self._queued.large_tokens
+            running = self._running[False]
+        if self._max_wait is None or not before or not tokens:
+            return
+        wait = self.pace.seconds(before + running)
+        # A vector for each token may be streamed, so that the first ones come before the last run.
+        own = 0.0 if request.of_tokens else self.pace.seconds(tokens)
+        hurried = request.timeout is not None and wait + own > request.timeout
+        if hurried or (wait > self._max_wait and before > self._max_length):
+            if request.large:  # what is before it ends at its deadline, if not by itself
+                wait = min(wait, max(1.0, _latest(self.open) - time.monotonic()))
+            raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
+
+
+class TokenEstimate:
+    """Estimate the tokens of texts before they are tokenised, judging by those that were."""
+
+    def __init__(self, max_length: int) -> None:
+        self._max_length = max_length
+        self._characters = _CHARACTERS
+        self._tokens = _TOKENS_PER_CHARACTER * _CHARACTERS
+
+    def tokens(self, request: Request) -> int:
+        """Return about how many tokens the texts of a request have; those of ids are counted."""
+        most = math.inf if request.plan.on_too_long == "chunk" else self._max_length
+        rate, known = self._tokens / self._characters, [t for t in request.texts if _sized(t)]
+        if known and isinstance(known[0], list):
+            return sum(map(len, known))
+        return int(sum(min(most, _SPECIAL + rate * len(text)) for text in known))
+
+    def learn(self, texts: list[Any], tokens: int) -> None:
+        """Remember the number of tokens that texts have, none of which was cut."""
+        if texts and isinstance(texts[0], str):
+            own = max(0, tokens - _SPECIAL * len(texts))
+            self._characters = _DECAY * self._characters + sum(map(len, texts))
+            self._tokens = _DECAY * self._tokens + own
+
+
+class Pace:
+    """Estimate the seconds that tokens take, by wall-clock time, which includes gaps between runs.
+
+    On a busy machine the gaps matter: vectors are returned, and other processes have their turn.
+    Without `run_cost`, the fixed cost of a run in tokens, runs of one short text would make a queue
+    that fills its runs seem to take much longer than it does.
+    """
+
+    def __init__(self, run_cost: int) -> None:
+        self._run_cost = run_cost
+        self._seconds = self._cost = 0.0
+        self._ended = -math.inf
+
+    def seconds(self, tokens: int) -> float:
+        """Return how long so many tokens will take, judging by past runs; 0 before the first."""
+        if not tokens or not self._cost:
+            return 0.0
+        return (tokens + self._run_cost) * self._seconds / self._cost
+
+    def tokens(self, seconds: float) -> float:
+        """Return how many tokens run within so many seconds; infinity before the first run."""
+        return seconds * self._cost / self._seconds if self._seconds else math.inf
+
+    def add(self, report: BatchReport, ended: float) -> None:
+        """Count a run that ended at this time.
+
+        It accounts for the time since its first text came or since the previous run, if that ended
+        later.
+        """
+        came = ended - report.run_seconds - max(report.queue_seconds, default=0.0)
+        seconds = ended - max(self._ended, came)
+        self._ended = ended
+        if not report.failed:
+            self._seconds = _DECAY * self._seconds + seconds
+            self._cost = _DECAY * self._cost + report.padded_tokens + self._run_cost
+
+
+def _sized(text: Any) -> bool:
+    return isinstance(text, str | list)
+
+
+def _latest(requests: Iterable[Request]) -> float:
+    """Return the last deadline of large requests; infinity if one has none."""
+    deadlines = [one.deadline or math.inf for one in requests if one.large]
+    return max(deadlines, default=math.inf)
