@@ -38,6 +38,8 @@ def why_no_texts(inputs: Any) -> str | None:
     by what they have, since the libraries that make them are not imported: pandas and polars
     (`columns`), pyarrow and Hugging Face datasets (`column_names`), numpy (`dtype.names`).
     """
+    if type(inputs) is list:
+        return None
     kind = type(inputs).__name__
     if isinstance(inputs, Mapping):
         return f"{kind}{_advice(list(inputs))}"

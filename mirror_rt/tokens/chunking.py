@@ -59,7 +59,7 @@ class TokenRows(NamedTuple):
     @property
     def as_given(self) -> bool:
         """Whether every text is one row, and none was cut."""
-        return self.text is None and not self.truncated.any()
+        return self.text is None and not np.count_nonzero(self.truncated)
 
     @property
     def chunks(self) -> Indices:
@@ -92,10 +92,11 @@ def token_rows(
     start, texts, invalid, _ = window
     valid = [i for i in range(len(texts)) if i not in invalid] if invalid else range(len(texts))
     tokens, truncated = tokenizer([texts[i] for i in valid] if invalid else texts, prompt=prompt)
-    if too_long := any(truncated):
+    any_empty = np.count_nonzero(tokens.lengths) < len(valid)
+    if too_long := True in truncated:
         check_prompt(tokenizer, prompt)
     # In most windows every text becomes one row, and the rows are used as the tokenizer gives them.
-    if not invalid and (on_too_long == "truncate" or not too_long) and tokens.lengths.all():
+    if not invalid and (on_too_long == "truncate" or not too_long) and not any_empty:
         return TokenRows(start, tokens, np.array(truncated, dtype=np.bool_))
     # Otherwise the rows are listed anew, since a text may have none of them, or several.
     refused, rows = dict(invalid), list[tuple[int, Ids, int]]()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mirror_rt.tokens.tokenization import find_invalid, why_invalid
 
@@ -15,6 +15,16 @@ _WINDOW_CHARACTERS = 1 << 24
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class MapFunction(Protocol):
+    """A function that is called like `map`."""
+
+    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
+        """Yield `function(item)` for every item, in order."""
+
+
+_IN_ORDER: AbstractContextManager[MapFunction] = nullcontext(map)
 
 
 class TextWindow(NamedTuple):
@@ -100,17 +110,16 @@ def one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Generator[R, No
         yield pending.result()
 
 
-@contextlib.contextmanager
-def parallel_map(
-    workers: int,
-) -> Iterator[Callable[[Callable[[T], R], Iterable[T]], Iterator[R]]]:
-    """Give the block a `map` that computes `workers` items at a time, and yields them in order.
+def parallel_map(workers: int) -> AbstractContextManager[MapFunction]:
+    """Give a block a `map` that computes `workers` items at a time, and yields them in order.
 
     One worker is the block's own thread. When the block ends, what has not begun is cancelled.
     """
-    if workers < 2:
-        yield map
-        return
+    return _IN_ORDER if workers < 2 else _map_in_threads(workers)
+
+
+@contextmanager
+def _map_in_threads(workers: int) -> Iterator[MapFunction]:
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor
 
