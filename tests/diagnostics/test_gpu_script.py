@@ -260,6 +260,43 @@ def test_the_model_of_base_size_computes_the_same_twice(tiny_bert, tmp_path):
     torch.testing.assert_close(found, torch.cat([expected, expected], -1), rtol=1e-4, atol=1e-5)
 
 
+def test_an_interpreter_that_does_not_run_is_passed_over(tmp_path):
+    """A shim of pyenv is on the path for versions that it does not run."""
+    script = (ROOT / "benchmarks" / "gpu_parts.sh").read_text()
+    function = (
+        "interpreter() {" + script.partition("interpreter() {")[2].partition("\n}\n")[0] + "\n}"
+    )
+    for name, text in [
+        ("bin/python9.9", "exit 127"),
+        ("pyenv/versions/9.9.1/bin/python", "echo 9.9"),
+    ]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYENV_ROOT": f"{tmp_path}/pyenv"}
+    for version, found in [("9.9", f"{tmp_path}/pyenv/versions/9.9.1/bin/python\n"), ("8.8", "")]:
+        ask = f"set -euo pipefail; python=/no/python; {function}; interpreter {version} || true"
+        done = subprocess.run(
+            ["bash", "-c", ask], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == found
+
+
+def test_rounded_weights_are_half_as_many_bytes_to_pack(tmp_path):
+    import torch
+    from gpu_model import round_weights
+    from safetensors.torch import load_file, save_file
+
+    weights = {"a": torch.randn(7, 5), "ids": torch.arange(3)}
+    save_file(weights, tmp_path / "model.safetensors")
+    round_weights(tmp_path)
+    found = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(found["a"], weights["a"].half().float())
+    assert torch.equal(found["ids"], weights["ids"])
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
 @pytest.fixture
 def cut(tmp_path):
     """Files of several sizes, in boxes of 0.1 MB."""
