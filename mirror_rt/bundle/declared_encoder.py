@@ -1,7 +1,6 @@
-"""Read what the JSON files beside a published encoder declare: pooling, limits, prompts.
+"""Read what the JSON files beside plain ONNX files declare: pooling, limits, prompts.
 
-sentence-transformers describes an encoder in modules.json, a list of modules, each with a folder
-and a configuration; transformers describes the model and its tokenizer in files of their own.
+sentence-transformers describes the modules of an encoder, transformers the model and its tokenizer.
 """
 
 from __future__ import annotations
@@ -11,33 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.json_document import naming, read_json
+from mirror_rt.bundle.declared_modules import (
+    MODULES,
+    read_modules,
+    read_object,
+    read_poolings,
+    read_settings,
+    read_text_options,
+)
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.errors import BundleError
-from mirror_rt.schema import InnerFolder, build
 
-# Keys of the pooling's older layout, in the order in which that layout joins several poolings.
-_POOLING_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 # The names that families of models give to the length of a token vector.
 _WIDTHS = ("hidden_size", "dim", "d_model")
 # These families number positions from pad_token_id + 1 on, so they take fewer tokens.
 _SHIFTED = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _NO_LIMIT = 1_000_000  # transformers writes larger numbers where a tokenizer has no limit
-
-
-@dataclass(frozen=True, slots=True)
-class _Module:
-    """An entry of modules.json."""
-
-    type: str
-    path: InnerFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +61,12 @@ def read_declared(folder: Path) -> DeclaredEncoder:
     """
     if not (folder / Layout.tokenizer).is_file():
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
-    config = _object(folder / "config.json")
-    settings = _object(folder / "config_sentence_transformers.json")
-    if settings.get("truncate_dim") is not None:
+    config = read_object(folder / "config.json")
+    settings = read_settings(folder)
+    if settings.truncate_dim is not None:
         raise BundleError(f"{folder} declares truncate_dim, which plain ONNX files do not apply")
-    poolings, normalize = _modules(folder)
-    tokenizer = _object(folder / "tokenizer_config.json")
+    poolings, normalize = _pooling(folder)
+    tokenizer = read_object(folder / "tokenizer_config.json")
     return DeclaredEncoder(
         poolings,
         normalize,
@@ -86,58 +74,28 @@ def read_declared(folder: Path) -> DeclaredEncoder:
         max_length=_max_length(folder, config, tokenizer),
         pad_id=_pad_id(folder, config),
         mask_token=_token(tokenizer.get("mask_token")),
-        prompts=_prompts(settings.get("prompts")),
-        default_prompt_name=settings.get("default_prompt_name"),
+        prompts=settings.prompts,
+        default_prompt_name=settings.default_prompt_name,
     )
 
 
-def _prompts(value: Any) -> Any:
-    """Return prompts with an empty text for null; what is no object is refused later."""
-    if not isinstance(value, dict):
-        return value or {}
-    return {name: "" if text is None else text for name, text in value.items()}
-
-
-def _modules(folder: Path) -> tuple[tuple[str, ...], bool]:
+def _pooling(folder: Path) -> tuple[tuple[str, ...], bool]:
     """Return the poolings, and whether a Normalize follows."""
-    path = folder / "modules.json"
-    if not path.is_file():
+    modules = [one for one in read_modules(folder) if one.name != "Dropout"]  # no effect here
+    if not modules:
         return (), True
-    with naming(path):
-        modules: list[_Module] = build(list[_Module], read_json(path, "model"))
-    names = [module.type.rpartition(".")[2] for module in modules]
-    known = [name for name in names if name != "Dropout"]  # it has no effect outside training
-    if known not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    names = [one.name.rpartition(".")[2] for one in modules]
+    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise BundleError(
-            f"{path} declares {', '.join(names) or 'no modules'}: of plain ONNX files, a "
-            "Transformer, a Pooling and a Normalize can be run"
+            f"{folder / MODULES} declares {', '.join(names)}: of plain ONNX files, a Transformer, "
+            "a Pooling and a Normalize can be run"
         )
-    return _poolings(folder / modules[names.index("Pooling")].path / "config.json"), len(known) == 3
-
-
-def _poolings(path: Path) -> tuple[str, ...]:
-    config = _object(path)
-    given = config.get("pooling_mode")  # since version 5 of sentence-transformers
-    if given is None:
-        flags = {
-            key for key, value in config.items() if key.startswith("pooling_") and value is True
-        }
-        found = [mode for key, mode in _POOLING_FLAGS.items() if key in flags]
-        unknown = sorted(flags - set(_POOLING_FLAGS))
-    else:
-        found = given if isinstance(given, list) else [given]
-        unknown = [mode for mode in found if mode not in _POOLING_FLAGS.values()]
-    if unknown or not found:
-        raise BundleError(f"{path} declares the pooling {', '.join(map(str, unknown)) or 'none'}, "
-                          "which is not supported")  # fmt: skip
-    if config.get("include_prompt") is False:
-        raise BundleError(f"{path}: include_prompt is false, which is not supported")
-    return tuple(found)
+    return read_poolings(modules[1].folder), len(modules) == 3
 
 
 def _max_length(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> int:
     """Return the declared limit, of sentence-transformers before that of the tokenizer."""
-    texts = _object(next(iter(sorted(folder.glob("sentence_*_config.json"))), folder / "-"))
+    _, texts = read_text_options(folder)
     if texts.get("do_lower_case") and not _lowercases(folder):
         raise BundleError(f"{folder} declares do_lower_case, which its tokenizer does not do")
     limits = _counts(texts.get("max_seq_length"), tokenizer.get("model_max_length"))[:1]
@@ -188,11 +146,3 @@ def _token(value: Any) -> str | None:
     """Return a token that is given as a string, or as an object with its content."""
     found = value.get("content") if isinstance(value, dict) else value
     return found if isinstance(found, str) else None
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; return an empty one if there is no such file."""
-    values = read_json(path, "model") if path.is_file() else {}
-    if not isinstance(values, dict):
-        raise BundleError(f"{path} is damaged: it is {type(values).__name__}, expected an object")
-    return values

@@ -10,8 +10,8 @@ import torch
 from mirror_rt import BundleError, ConfigError
 from mirror_rt.heads.predictor import class_of, score_predictions
 from mirror_rt.heads.task_heads import FEATURES, Heads, TaskHead
-from mirror_train.pairs.recipe import CONCATENATIONS
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer
+from mirror_train.recipes.systems import CONCATENATIONS
 
 D, N = 7, 12
 LABELS = ("a", "b", "c")

@@ -10,17 +10,32 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mirror_rt import MirrorError
-from mirror_train import TuneConfig, infonce, load_recipe, load_training_data, tune
+from mirror_train import TorchEncoder, TuneConfig, infonce, load_recipe, load_training_data, tune
 from mirror_train.compute.processes import joined_processes
 from mirror_train.data.batches import Batches
+from mirror_train.data.labelled_examples import Examples
+from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_cf, tune_flow
 from mirror_train.loss import multi_similarity
 from mirror_train.model.pretrained import load_pretrained
+from mirror_train.pairs import (
+    BurtConfig,
+    BurtRecipe,
+    BurtTasks,
+    MultitaskConfig,
+    MultitaskData,
+    MultitaskRecipe,
+    tune_burt,
+    tune_multitask,
+)
+from mirror_train.pairs.multitask_data import TaskData
 from mirror_train.training.checkpoint import CheckpointStore
-from mirror_train.training.trainer import Trainer
+from mirror_train.training.loop import Trainer
+from mirror_train.training.mirror import mirror_trainer
 
 INFONCE = {
     f"{variant}-{extra}": (variant, extra)
@@ -76,7 +91,9 @@ def check_training(processes, model, data):
             pretrained.model.double()
         batches = Batches(data, recipe, loss_batch=loss_batch, seed=3, processes=processes,
                           mask_token=pretrained.mask_token)  # fmt: skip
-        trainer = Trainer(pretrained, batches, recipe, precision=precision, processes=processes)
+        trainer = mirror_trainer(
+            pretrained, batches, recipe, precision=precision, processes=processes
+        )
         gradients = []
 
         def keep(optimizer, *_, gradients=gradients):
@@ -89,6 +106,37 @@ def check_training(processes, model, data):
         weights = torch.cat([p.detach().flatten() for p in pretrained.model.parameters()])
         tokens = (stats.real_tokens, len(stats.losses))
         results[name] = (gradients[0], weights.cpu(), torch.tensor(stats.losses), tokens)
+    return results
+
+
+def check_systems(processes, model, data, folder):
+    """Return the losses of short runs of the other systems, and the vectors of what they wrote."""
+    rows = Examples(data.first[:40], data.second[:40], np.arange(40) % 3, ("a", "b", "c"), "rows")
+    held = TaskData(rows.take(range(30)), rows.take(range(30, 40)))
+    values = replace(rows, targets=np.arange(40) % 6 / 1.0, labels=())
+    similarity = TaskData(values.take(range(30)), values.take(range(30, 40)))
+    sentiment = TaskData(*(replace(part, second=None) for part in (held.train, held.dev)))
+    tasks = MultitaskData({"sentiment": sentiment, "similarity": similarity})
+    flow = FlowRecipe(steps=4, batch_size=8, learning_rate=1e-3)
+    mirror = load_recipe("word").replace(dropout=0.0, batch_size=8, epochs=1, span_length=2)
+    zero = dict.fromkeys(("sentiment", "paraphrase", "similarity"), 0.0)
+    eight = dict.fromkeys(zero, 8)
+    runs = {
+        "flow": (tune_flow, data, FlowConfig, flow),
+        "cf": (tune_cf, data, CfConfig, CfRecipe(mirror=mirror, flow=flow, joint=True)),
+        "burt": (tune_burt, BurtTasks(nli=rows), BurtConfig,
+                 BurtRecipe(steps=4, batch_size=8, dropout=0.0)),
+        "multitask": (tune_multitask, tasks, MultitaskConfig,
+                      MultitaskRecipe(steps=4, dropout=0.0, dropouts=zero, batch_sizes=eight)),
+    }  # fmt: skip
+    results = {}
+    for name, (run, given, config, recipe) in runs.items():
+        out = folder / f"{name}-{processes.count}"
+        report = run(given, config(out=out, model=str(model), recipe=recipe))
+        vectors = TorchEncoder.load(out, device="cpu").encode(data.first[:5])
+        results[name] = (torch.tensor(report.stats.losses), torch.from_numpy(vectors))
+    odd = BurtConfig(out=folder / "odd", model=str(model), recipe=BurtRecipe(batch_size=3))
+    results["odd"] = outcome(lambda: tune_burt(BurtTasks(nli=rows), odd))
     return results
 
 
@@ -165,6 +213,7 @@ def main(device, model, pairs, folder):
         seen = {
             "infonce": check_infonce(processes),
             "training": check_training(processes, model, data),
+            "systems": check_systems(processes, model, data, folder),
         }
         if processes.count > 1:
             seen["errors"] = check_errors(processes, config, data)

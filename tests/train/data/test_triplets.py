@@ -13,10 +13,10 @@ from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TrainingData, TuneConfig, load_recipe, load_training_data, tune
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
+from mirror_train.data.views import dropout_seed, step_rng
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.checkpoint import CheckpointStore
-from mirror_train.training.trainer import Trainer
-from mirror_train.training.view_tokenizer import ViewTokenizer
+from mirror_train.training.mirror import ViewTokenizer, mirror_trainer
 
 ALONE = Processes(torch.device("cpu"))
 
@@ -48,7 +48,7 @@ def first_step(model, data, recipe):
     pretrained = load_pretrained(model, dropout=recipe.dropout)
     batches = Batches(data, recipe, loss_batch=recipe.batch_size, seed=5, processes=ALONE,
                       mask_token=pretrained.mask_token)  # fmt: skip
-    trainer = Trainer(pretrained, batches, recipe, precision="fp32", processes=ALONE)
+    trainer = mirror_trainer(pretrained, batches, recipe, precision="fp32", processes=ALONE)
     gradients = []
 
     def keep(optimizer, *_):
@@ -72,7 +72,7 @@ def simcse(model, batch, *, views):
     encoder = pretrained.model.train()
     tokens = pretrained.text_tokenizer(32)(batch.texts).tokens
     padded = tokens.pad(np.arange(len(tokens)), pad_id=pretrained.pad_id)
-    torch.manual_seed(batch.dropout_seed)
+    torch.manual_seed(dropout_seed(step_rng(seed=5, step=0), rank=0))
     hidden = encoder(
         input_ids=torch.from_numpy(padded.input_ids),
         attention_mask=torch.from_numpy(padded.attention_mask),

@@ -18,9 +18,10 @@ from mirror_train.compute.precision import resolve_device
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
 from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_cf, tune_flow
-from mirror_train.flow.fitting import RegularisedFit, initial_flow
+from mirror_train.flow.steps import cf_trainer, initial_flow
 from mirror_train.model.glow import Flow
 from mirror_train.model.pretrained import load_pretrained
+from mirror_train.training.checkpoint import CheckpointStore
 
 STRINGS = [f"{a} {b}" for a in ("old river", "town hall", "doctor", "rain") for b in "abcdefghij"]
 DATA = TrainingData(STRINGS, STRINGS, None, "strings", language="en")
@@ -186,7 +187,7 @@ def naive_mirror(z, temperature):
 
 
 def regularised(tiny_bert, recipe):
-    """A fit before its first step, its batches, and the vectors of its strings."""
+    """A trainer before its first step, its batches, its encoder and its flow."""
     device = resolve_device("cpu")
     base = load_pretrained(tiny_bert, dropout=recipe.mirror.dropout)
     x = TorchEncoder.load(tiny_bert, pooling="mean").encode(STRINGS, normalize_embeddings=False)
@@ -194,16 +195,16 @@ def regularised(tiny_bert, recipe):
     batches = Batches(
         DATA, recipe.mirror, loss_batch=8, seed=1, mask_token="[MASK]", processes=Processes(device)
     )
-    fit = RegularisedFit(base, flow, batches, recipe, precision="fp32", device=device)
-    return fit, batches, base, flow
+    trainer = cf_trainer(base, flow, batches, recipe, precision="fp32", processes=Processes(device))
+    return trainer, batches, base, flow
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_the_joint_loss_is_the_formula(tiny_bert, joint):
+def test_the_joint_loss_is_the_formula(tiny_bert, tmp_path, joint):
     """L = lambda L_mirror + L_flow, both from their definitions; no dropout, nothing masked."""
     mirror = MIRROR.replace(dropout=0.0, span_length=0)
     recipe = CfRecipe(mirror, dataclasses.replace(FLOW, steps=1), mirror_weight=0.7, joint=joint)
-    fit, batches, _, flow = regularised(tiny_bert, recipe)
+    trainer, batches, _, flow = regularised(tiny_bert, recipe)
     texts = batches[0].texts
     x = TorchEncoder.load(tiny_bert, pooling="mean").encode(texts, normalize_embeddings=False)
     flow = flow.double()
@@ -212,14 +213,16 @@ def test_the_joint_loss_is_the_formula(tiny_bert, joint):
     nats = -(density + flow.log_determinant().detach()).mean()
     expected = 0.7 * naive_mirror(z, mirror.temperature) + float(nats) / (32 * math.log(2))
     flow.float()
-    assert fit.run().losses[0] == pytest.approx(expected, abs=1e-4)
+    losses = trainer.run(CheckpointStore(tmp_path, {})).losses
+    assert losses[0] == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_likelihood_does_not_move_the_encoder(tiny_bert, monkeypatch):
-    monkeypatch.setattr("mirror_train.flow.fitting.contrast", lambda z, *_: 0 * z.sum())
-    fit, batches, base, flow = regularised(tiny_bert, CfRecipe(MIRROR, FLOW, joint=True))
-    base.model.requires_grad_(True)
-    fit._loss(batches[0]).backward()
+    monkeypatch.setattr("mirror_train.flow.steps.contrast", lambda z, *_, **__: 0 * z.sum())
+    trainer, _, base, flow = regularised(tiny_bert, CfRecipe(MIRROR, FLOW, joint=True))
+    (part,) = trainer.steps[0]
+    forward = trainer.forward
+    part.loss(forward.embed(part.inputs, forward.chunks(part.inputs))).backward()
     assert all(not p.grad.any() for p in base.model.parameters() if p.grad is not None)
     assert any(p.grad.any() for p in flow.parameters())
 
@@ -235,7 +238,8 @@ def test_joint_has_no_first_step(tiny_bert, tmp_path):
 def interrupted(tiny_bert, tmp_path, monkeypatch):
     """A run that was stopped in its second step."""
     with monkeypatch.context() as patch:
-        patch.setattr(RegularisedFit, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        path = "mirror_train.flow.contrastive.cf_trainer"
+        patch.setattr(path, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(
             KeyboardInterrupt, match=r"out.mirror holds the tuned encoder: continue"
         ):
@@ -263,15 +267,15 @@ def test_the_disk_must_hold_what_is_still_to_be_written(interrupted, tiny_bert, 
     """The tuned encoder too, but not where there is none, or where it is there already."""
     asked = []
 
-    def ask(base, out, *, copies=1):
-        asked.append(copies)
+    def ask(out, needed):
+        asked.append(needed)
         raise OSError("full")
 
-    monkeypatch.setattr(sys.modules["mirror_train.flow.contrastive"], "check_disk", ask)
+    monkeypatch.setattr(sys.modules["mirror_train.training.run"], "check_space", ask)
     for out, options in [("new", {}), ("joint", {"joint": True}), ("out", {"resume": True})]:
         with pytest.raises(OSError, match="full"):
             tune_cf(DATA, cf_config(tiny_bert, interrupted.parent / out, **options))
-    assert asked == [2, 1, 1]
+    assert asked == [2 * asked[1], asked[1], asked[1]]
 
 
 def test_overwriting_forgets_the_first_step(interrupted, tiny_bert):
@@ -354,7 +358,6 @@ def test_an_odd_dimension_is_refused_before_the_work(cli, odd_bert, tmp_path, co
     (["cf", "--data", "DATA", "--mirror-weight", -1], 2, "mirror-weight must be at least 0"),
     (["cf", "--data", "DATA", "--no-regulariser", "--mirror-weight", 1], 2, "leave out"),
     (["cf", "--data", "DATA", "--no-regulariser", "--joint"], 2, "joint needs the regulariser"),
-    (["cf", "--data", "DATA", "--joint", "--resume"], 2, "which joint leaves out"),
     (["cf", "--data", "DATA", "--overwrite", "--resume"], 2, "choose one"),
     (["cf", "--data", "DATA", "--recipe", "cff"], 2, "did you mean 'cf'"),
 ])  # fmt: skip
@@ -366,18 +369,6 @@ def test_wrong_options(cli, tiny_bert, tmp_path, options, code, message):
     assert done.code == code
     assert message in done.err
     assert [path.name for path in tmp_path.iterdir()] == ["lines.txt"]
-
-
-def test_several_processes_are_refused(tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(
-        ConfigError, match="mirror-rt train flow runs in one process, torchrun started 2"
-    ):
-        tune_flow(DATA, flow_config(tiny_bert, tmp_path / "out"))
-    with pytest.raises(
-        ConfigError, match="mirror-rt train cf runs in one process, torchrun started 2"
-    ):
-        tune_cf(DATA, cf_config(tiny_bert, tmp_path / "out"))
 
 
 def test_a_flow_cannot_follow_every_pooling(tiny_bert, tmp_path):

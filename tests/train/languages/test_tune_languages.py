@@ -19,7 +19,7 @@ PROBES = ["the river", "река", "maison"]
 INTERRUPTED = """
 import signal, sys
 from mirror_rt.cli import main
-from mirror_train.training.trainer import Trainer
+from mirror_train.training.loop import Trainer
 
 step, done = Trainer._step, []
 

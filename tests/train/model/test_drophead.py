@@ -8,13 +8,13 @@ import torch
 
 from mirror_rt import ConfigError
 from mirror_train import TorchEncoder, TuneConfig, infonce, load_recipe, load_training_data, tune
-from mirror_train.model.drophead import drop_heads, drophead
+from mirror_train.model.dropout import drop_heads, drophead
 from mirror_train.model.families import FAMILIES
 from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.gradient_caching import GradCache
-from mirror_train.training.trainer import Trainer
+from mirror_train.training.loop import Trainer
 
 CPU = torch.device("cpu")
 PROBES = ["the river", "a", "old town on the river", "doctor"]

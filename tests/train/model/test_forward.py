@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_train.model.forward import Forward, length_groups
-from mirror_train.model.pooling import pool
-from mirror_train.model.pooling_head import Head
+from mirror_train.model.pooling_head import Head, pool
 from mirror_train.model.pretrained import load_pretrained
 
 

@@ -11,10 +11,9 @@ from mirror_rt.heads.task_heads import Heads
 from mirror_train import TorchEncoder
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.pairs import BurtConfig, BurtRecipe, BurtTasks, tune_burt
-from mirror_train.pairs.burt import _Batches
+from mirror_train.pairs.burt import _Batches, warm_up_then_decay
 from mirror_train.pairs.burt_data import NegativeSampling, turns
-from mirror_train.pairs.recipe import CONCATENATIONS
-from mirror_train.pairs.training import warm_up_then_decay
+from mirror_train.recipes.systems import CONCATENATIONS
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +165,7 @@ def test_bad_input(tasks, configure):
         ("objectives", ("nli", "x"), "objectives must be of nli, pi, ptc, got 'x'"),
         ("objectives", ("nli", "nli"), "given twice"),
         ("concatenation", "u,u", "concatenation must be one of 'u,v'"),
-        ("pooling", "lasttoken", "pooling must be of cls, max, mean"),
+        ("pooling", "lasttoken", "pooling must be one of cls, max, mean, got 'lasttoken'"),
         ("negatives", 0, "negatives must be at least 1"),
         ("warm_up", 1.0, "warm_up must be at least 0 and less than 1"),
         ("steps", 0, "steps must be at least 1"),

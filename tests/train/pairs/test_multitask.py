@@ -161,8 +161,8 @@ def test_earlier_weights_are_kept_where_they_were_better(folder, configure, monk
     values = iter([0.9, 0.2, 0.1])
     states = []
 
-    def evaluate(session, layers, held):
-        layer = layers["similarity"]
+    def evaluate(model, held):
+        layer = model.layers["similarity"]
         states.append(layer.linear.weight.detach().clone())
         return metrics_of(next(values))
 
@@ -196,20 +196,20 @@ def test_a_seed_reproduces_the_weights(folder, configure):
 def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
     """L = 5 L_sent + 20 L_para + L_sem (section 4.3), without dropout, at the first step."""
     from mirror_train.pairs.multitask import _layer
-    from mirror_train.pairs.task_session import open_session
+    from mirror_train.pairs.task_run import open_model
+    from mirror_train.training.run import begun
 
     data = load_multitask_data(folder)
     zero = dict.fromkeys(("sentiment", "paraphrase", "similarity"), 0.0)
     config = configure(recipe={"steps": 1, "dropout": 0.0, "dropouts": zero})
-    session = open_session(config)
-    layers = session.layers(
-        {
-            name: lambda dimension, name=name, part=part: _layer(
-                name, part.train, config.recipe, dimension
-            )
-            for name, part in data.tasks.items()
-        }
-    )
+    make = {
+        name: lambda dimension, name=name, part=part: _layer(
+            name, part.train, config.recipe, dimension
+        )
+        for name, part in data.tasks.items()
+    }
+    with begun(config, "fp32") as run:
+        layers = open_model(run, config, make, data={}).layers
     encoder = TorchEncoder.load(config.model, pooling="mean")
     expected = 0.0
     for task, texts, targets in _Batches(data, config.recipe, config.seed)(0):
@@ -399,21 +399,3 @@ def test_heads_of_other_vectors_are_left_out(tuned, tmp_path, caplog):
 class _Dimension:
     def __init__(self, dimension):
         self.dimension = dimension
-
-
-def test_ctrl_c_leaves_nothing(folder, tiny_bert, tmp_path, cli, monkeypatch):
-    from mirror_train.pairs.training import TaskTrainer
-
-    original = TaskTrainer._step
-
-    def step(self, number, *rest):
-        if number == 2:
-            raise KeyboardInterrupt
-        return original(self, number, *rest)
-
-    monkeypatch.setattr(TaskTrainer, "_step", step)
-    done = cli("train", "multitask", "--data", folder, "--model", tiny_bert, "--out",
-               tmp_path / "tuned", "--batch-sizes", "4,4,4")  # fmt: skip
-    assert done.code == 130
-    assert "interrupted" in done.err
-    assert not list(tmp_path.iterdir())

@@ -18,7 +18,7 @@ from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.gradient_caching import GradCache
-from mirror_train.training.trainer import Trainer
+from mirror_train.training.loop import Trainer
 
 PROBES = ["the river", "a", "old town on the river", "doctor"]
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -219,23 +219,6 @@ def test_resumed_equals_uninterrupted(data, configure, monkeypatch):
     resumed = tune(data, configure(**options, resume=True))
     assert resumed.stats.losses == whole.stats.losses
     np.testing.assert_array_equal(vectors(resumed.out), vectors(whole.out))
-
-
-def test_a_checkpoint_from_before_loss_batches_is_continued(data, configure, monkeypatch):
-    whole = tune(data, configure("whole"))
-    config = configure(checkpoint_every=5)
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "total_steps", 6)
-        module = sys.modules["mirror_train.training.tune"]
-        patch.setattr(module, "write_folder", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            tune(data, config)
-    (path,) = config.out.parent.glob("tuned.checkpoints/*.pt")
-    values = torch.load(path, weights_only=True)
-    del values["run"]["loss_batch"], values["run"]["processes"]
-    torch.save(values, path)
-    resumed = tune(data, configure(resume=True, loss_batch=30))
-    assert resumed.stats.losses == whole.stats.losses
 
 
 def test_from_the_command_line(cli, tiny_bert, words_file, tmp_path):

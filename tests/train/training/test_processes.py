@@ -108,6 +108,20 @@ def test_training_is_that_of_the_joined_batch(seen, name):
         assert share[3] == tokens
 
 
+@pytest.mark.parametrize("name", ["flow", "cf", "burt", "multitask"])
+def test_every_system_trains_as_in_one_process(seen, name):
+    alone, both, _ = seen
+    losses, vectors = alone["systems"][name]
+    assert len(losses) == 4
+    for results in both:
+        shared, found = results["systems"][name]
+        np.testing.assert_allclose(shared, losses, rtol=1e-4)
+        np.testing.assert_allclose(found, vectors, atol=1e-3)
+        assert results["systems"]["odd"] == (
+            "ConfigError: the 3 rows of a step do not divide among 2 processes: pass --batch-size 4"
+        )
+
+
 def test_scaled_gradients_are_averaged_before_the_step(seen):
     """fp16: the gradients that the scaler unscales are the same, and near those of one process."""
     alone, both, _ = seen
@@ -125,7 +139,7 @@ def test_what_one_process_cannot_do_none_does(seen):
         assert errors["shapes"].startswith("ValueError: all processes must give the same shapes")
         assert errors["seeds"] == "ConfigError: the processes of this run differ in seed: [0, 1]"
         assert errors["odd"] == (
-            "ConfigError: the 81 pairs of a step do not divide among 2 processes: "
+            "ConfigError: the 81 rows of a step do not divide among 2 processes: "
             "pass --loss-batch 82"
         )
         assert errors["diverging"].startswith("ModelError: the loss became")

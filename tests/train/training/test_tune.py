@@ -14,7 +14,8 @@ from transformers import AutoModel, AutoTokenizer
 from mirror_rt import ConfigError, DataError, ModelError, OutputExistsError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
-from mirror_train.training.trainer import Trainer
+from mirror_train.training.loop import Trainer
+from mirror_train.training.run import Run
 from mirror_train.training.tune import load_base, tuned_pooling
 
 PROBES = ["the river", "a", "old town on the river", "doctor"]
@@ -131,12 +132,11 @@ def test_resume_without_a_checkpoint_starts_from_the_beginning(data, configure):
 def test_the_disk_must_hold_what_the_run_writes(data, configure, monkeypatch):
     """A checkpoint is three times the weights, and is written before the last one is removed."""
     asked = []
-    folders = sys.modules["mirror_train.training.output_folder"]
-    monkeypatch.setattr(folders, "check_space", lambda path, needed: asked.append(needed))
+    run = sys.modules["mirror_train.training.run"]
+    monkeypatch.setattr(run, "check_space", lambda path, needed: asked.append(needed))
     tune(data, configure("plain"))
     with monkeypatch.context() as patch:
-        module = sys.modules["mirror_train.training.tune"]
-        patch.setattr(module, "write_folder", lambda *_, **__: 1 / 0)
+        patch.setattr(run.Run, "write", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tune(data, configure(checkpoint_every=5))
     (checkpoint,) = configure().out.parent.glob("tuned.checkpoints/*.pt")
@@ -149,17 +149,14 @@ def test_the_disk_must_hold_what_the_run_writes(data, configure, monkeypatch):
 
 def test_a_checkpoint_of_another_run_is_refused(data, configure, monkeypatch):
     config = configure(checkpoint_every=5)
-    monkeypatch.setattr(Trainer, "total_steps", 6)
-    module = sys.modules["mirror_train.training.tune"]  # the package's own `tune` is the function
-    monkeypatch.setattr(
-        module, "write_folder", lambda *_, **__: (_ for _ in ()).throw(OSError("full"))
-    )
+    monkeypatch.setattr(Run, "write", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         tune(data, config)
     monkeypatch.undo()
     with pytest.raises(ConfigError, match="is of another run: seed was 42, now 1"):
         tune(data, configure(resume=True, seed=1))
     path = next(config.out.parent.glob("tuned.checkpoints/*.pt"))
+    whole = torch.load(path, weights_only=True)
     path.write_bytes(path.read_bytes()[:1000])
     for content in (path.read_bytes(), b"garbage"):
         path.write_bytes(content)
@@ -167,6 +164,12 @@ def test_a_checkpoint_of_another_run_is_refused(data, configure, monkeypatch):
             tune(data, configure(resume=True))
     torch.save([1, 2], path)
     with pytest.raises(ConfigError, match="cannot be read"):
+        tune(data, configure(resume=True))
+    del whole["format"]  # as in the first checkpoints that there were
+    torch.save(whole, path)
+    with pytest.raises(
+        ConfigError, match=r"step-\d+.pt cannot be read: it has format 1, this .* 2"
+    ):
         tune(data, configure(resume=True))
     assert tune(data, configure(overwrite=True)).out.exists()
 

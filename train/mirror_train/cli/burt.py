@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.training_options import RUN, Training, print_result
+from mirror_train.compute.launch import check_one_process, is_first_process
 from mirror_train.pairs.burt_data import BurtTasks
-from mirror_train.pairs.recipe import BurtConfig, BurtRecipe
+from mirror_train.recipes.systems import BurtRecipe
+from mirror_train.training.run_config import BurtConfig
 
 if TYPE_CHECKING:
     from mirror_rt.evaluation.suites import EvaluationSet
@@ -71,7 +73,7 @@ class Burt(Training):
     phrases and words). Batches of the three come in turn, those of sentences every second time.
 
     The folder is exported like any other, with the heads of the three (see 'mirror-rt predict').
-    Ctrl-C leaves nothing; with --ablation, it leaves the runs that are finished.
+    Ctrl-C writes a checkpoint; with --ablation, it leaves the runs that are finished.
 
     Examples:
         mirror-rt train burt --nli snli_1.0_train.jsonl --ppdb ppdb-2.0-s-phrasal.gz --out tuned
@@ -111,12 +113,17 @@ class Burt(Training):
             top=data.top,
             seed=config.seed,
         )
-        for name in tasks.objectives:
+        for name in tasks.objectives if is_first_process() else ():
             found = tasks.of(name)
             print(f"{name}: {len(found)} pairs ({found.source}; {found.left_out} lines left out)")
         if rows.ablation is not None:
+            check_one_process("--ablation")
+            if config.resume:
+                raise ConfigError("--ablation goes on by the same command, without --resume")
             return _run_ablation(tasks, config, rows.ablation, sets)
-        print_result(tune_burt(tasks, config))
+        report = tune_burt(tasks, config)
+        if is_first_process():
+            print_result(report)
         return 0
 
 

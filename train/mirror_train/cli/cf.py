@@ -9,8 +9,9 @@ from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError
 from mirror_train.cli.flow import report
 from mirror_train.cli.training_options import RUN, StringOptions, Training
-from mirror_train.flow.recipe import CfConfig, CfRecipe, FlowRecipe
 from mirror_train.recipes.recipe import Recipe, load_recipe
+from mirror_train.recipes.systems import CfRecipe, FlowRecipe
+from mirror_train.training.run_config import CfConfig
 
 # The fields of the first step's recipe with an option; a flow has options of some of their names.
 _MIRROR = ("epochs", "batch_size", "learning_rate", "temperature", "dropout", "max_length")
@@ -51,8 +52,8 @@ class Cf(Training):
     loss of what the flow gives, weighted by --mirror-weight.
 
     The folder is exported and evaluated like a tuned one, the flow inside the graph;
-    sentence-transformers refuses it, for it has no such module. Ctrl-C in step 1 writes a
-    checkpoint, in step 2 it keeps the tuned encoder in OUT.mirror; --resume goes on there.
+    sentence-transformers refuses it, for it has no such module. Ctrl-C writes a checkpoint,
+    in step 2 beside the tuned encoder, which is in OUT.mirror; --resume goes on from there.
 
     Examples:
         mirror-rt train cf --data lines.txt --out cf

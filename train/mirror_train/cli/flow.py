@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_train.cli.training_options import MODEL, RUN, StringOptions, Training
-from mirror_train.flow.recipe import FlowConfig, FlowRecipe
+from mirror_train.compute.launch import is_first_process
+from mirror_train.recipes.systems import FlowRecipe
+from mirror_train.training.run_config import FlowConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.tune import TuneReport
@@ -21,7 +23,7 @@ class Flow(Training):
     spreads them. The encoder stays as it is; each string is encoded once.
 
     The folder is exported and evaluated like a tuned one, the flow inside the graph;
-    sentence-transformers refuses it, for it has no such module. Ctrl-C leaves nothing.
+    sentence-transformers refuses it, for it has no such module. Ctrl-C writes a checkpoint.
 
     Examples:
         mirror-rt train flow --data lines.txt --out flowed
@@ -44,7 +46,9 @@ class Flow(Training):
 
 
 def report(made: TuneReport) -> None:
-    """Print what was written, and how the flow's loss changed."""
+    """Print what was written, and how the flow's loss changed, in the first process."""
+    if not is_first_process():
+        return
     losses = made.stats.losses
     ends = max(1, min(100, len(losses) // 2))
     first, last = sum(losses[:ends]) / ends, sum(losses[-ends:]) / ends

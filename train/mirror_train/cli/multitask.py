@@ -11,8 +11,10 @@ from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, Setting
 from mirror_train.cli.training_options import RUN, Training, print_result
+from mirror_train.compute.launch import is_first_process
 from mirror_train.pairs.multitask_data import load_multitask_data
-from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
+from mirror_train.recipes.systems import TASKS, MultitaskRecipe
+from mirror_train.training.run_config import MultitaskConfig
 
 _DEFAULTS = MultitaskRecipe()
 
@@ -79,7 +81,7 @@ class Multitask(Training):
 
     As BERT-CF does (its section 4.3): sentiment by softmax, paraphrases by a cosine with a hinge,
     similarity by a cosine, with a head for each task. The folder is exported like any other, and
-    the heads go with it: see 'mirror-rt predict'. Ctrl-C leaves nothing.
+    the heads go with it: see 'mirror-rt predict'. Ctrl-C writes a checkpoint.
 
     Examples:
         mirror-rt train multitask --data pairs --out tuned
@@ -104,13 +106,15 @@ class Multitask(Training):
             top=self.data.top,
             seed=config.seed,
         )
-        for name, part in data.tasks.items():
+        for name, part in data.tasks.items() if is_first_process() else ():
             print(
                 f"{name}: {len(part.train)} rows to train on ({part.train.source}; "
                 f"{part.train.left_out} without a label or a text left out), {len(part.dev)} to "
                 f"evaluate on ({part.dev.source})"
             )
         report = tune_multitask(data, config)
+        if not is_first_process():
+            return
         training = report.manifest.training or {}
         print_result(report, f"; best after step {training['best_step']}")
         print(_metrics(training["metrics"]))

@@ -17,7 +17,7 @@ from mirror_train.data.training_data import TrainingData
 from mirror_train.model.model_folder import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from mirror_train.training.output_folder import TuneReport
+    from mirror_train.training.run import TuneReport
 
 TOP = 10_000
 MODEL = (

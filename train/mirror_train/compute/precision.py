@@ -13,11 +13,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device named `auto` (CUDA if available, else CPU), `cpu`, `cuda` or `cuda:N`.
-
-    Raises:
-        ConfigError: the name is unknown, or PyTorch finds no such CUDA device.
-    """
+    """Return the device named `auto` (CUDA if available, else CPU), `cpu`, `cuda` or `cuda:N`."""
     import torch  # imported here, because configurations can be read without torch
 
     if name == "auto":
@@ -47,9 +43,6 @@ def resolve_precision(name: str, device: torch.device) -> Precision:
     16-bit matrix products need hardware support: on a CPU without AVX512-BF16 or AMX, bf16 is far
     slower than fp32 (a 2048 x 384 x 1536 product on two AMD EPYC cores with only AVX2, torch 2.13:
     1.3 against 147 GFLOP/s).
-
-    Raises:
-        ConfigError: the name is unknown.
     """
     import torch
 

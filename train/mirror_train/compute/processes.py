@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,16 @@ class Processes:
     count: int = 1
     group: dist.ProcessGroup | None = None
 
+    def own_rows(self, size: int, option: str = "--batch-size") -> slice:
+        """Return this process's share of the `size` rows of a step, whose number `option` sets."""
+        if size % self.count:
+            raise ConfigError(
+                f"the {size} rows of a step do not divide among {self.count} processes: pass "
+                f"{option} {math.ceil(size / self.count) * self.count}"
+            )
+        share = size // self.count
+        return slice(self.rank * share, (self.rank + 1) * share)
+
     def total(self, *values: int) -> list[int]:
         """Sum each value over the processes."""
         if self.group is None:
@@ -47,6 +58,14 @@ class Processes:
         sums = torch.tensor(values, dtype=torch.int64, device=self.device)
         dist.all_reduce(sums, group=self.group)
         return cast(list[int], sums.tolist())
+
+    def mean(self, value: float) -> float:
+        """Average a number over the processes."""
+        if self.group is None:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total, group=self.group)
+        return float(total) / self.count
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace every parameter's gradient by its mean over the processes, in one all-reduce.
@@ -67,9 +86,7 @@ class Processes:
     def in_first(self, work: Callable[[], T]) -> T:
         """Run `work` in process 0 while the others wait; return its result in all processes.
 
-        Raises:
-            ProcessGroupError: `work` failed in process 0; raised in the other processes, while
-                process 0 raises the original exception.
+        Where it fails there, the others raise a ProcessGroupError.
         """
         if self.group is None:
             return work()
@@ -115,10 +132,6 @@ def joined_processes(device: str) -> Iterator[Processes]:
 
     Args:
         device: auto, cpu, cuda, or (with a single process) cuda:N.
-
-    Raises:
-        ConfigError: the device cannot be used, or torchrun's variables are incomplete.
-        ProcessGroupError: the processes cannot be joined, or one of them has ended.
     """
     started = dist.is_available() and dist.is_initialized()
     count = dist.get_world_size() if started else world_size()

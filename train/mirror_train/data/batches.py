@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.errors import DataError
 from mirror_train.compute.processes import Processes
 from mirror_train.data.training_data import TrainingData, connected_groups
 from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
@@ -21,20 +20,12 @@ from mirror_train.recipes.recipe import Recipe
 _MOST_CHAINED = 0.1
 
 
-def check_loss_batch(data: TrainingData, recipe: Recipe, loss_batch: int, count: int) -> None:
-    """Check that the data fill a batch of `loss_batch` pairs that `count` processes can share.
-
-    Raises:
-        ConfigError: the batch does not divide among the processes.
-        DataError: there are fewer pairs.
-    """
+def check_loss_batch(
+    data: TrainingData, recipe: Recipe, loss_batch: int, processes: Processes
+) -> None:
+    """Check that the data fill a batch of `loss_batch` pairs that the processes can share."""
     cached = loss_batch != recipe.batch_size
-    if loss_batch % count:
-        raise ConfigError(
-            f"the {loss_batch} pairs of a step do not divide among {count} processes: pass "
-            f"{'--loss-batch' if cached else '--batch-size'} "
-            f"{math.ceil(loss_batch / count) * count}"
-        )
+    processes.own_rows(loss_batch, "--loss-batch" if cached else "--batch-size")
     if len(data) < loss_batch:
         option = "--loss-batch" if cached and len(data) >= recipe.batch_size else "--batch-size"
         hint = f"pass {option} {len(data)} or less" if len(data) > 1 else "give at least 2"
@@ -51,15 +42,13 @@ class StepBatch(NamedTuple):
         texts: V * n strings: n, then their positives and, where V is 3, their hard negatives.
         views: V, 2 or 3.
         group_ids: int64 [n] (see `TrainingData`), with the same meaning in all processes.
-        dropout_seed: seed for torch's generators, different in every process.
         span_draws: float64 [n, 2], the random numbers that choose the masked tokens of the
-            positives (see `mirror_train.data.token_masking`); None to mask none.
+            positives (see `mirror_train.data.views.mask_token_spans`); None to mask none.
     """
 
     texts: list[str]
     views: int
     group_ids: npt.NDArray[np.int64] | None
-    dropout_seed: int
     span_draws: npt.NDArray[np.float64] | None = None
 
 
@@ -81,10 +70,11 @@ class Batches:
         processes: Processes,
     ) -> None:
         self._data, self._recipe = data, recipe
-        self._seed, self._mask_token = seed, mask_token
+        self.seed, self._mask_token = seed, mask_token
         self.loss_batch = loss_batch
+        self.views = 2 if data.hard_negatives is None else 3
         self.share = loss_batch // processes.count
-        self._rank = processes.rank
+        self._own = processes.own_rows(loss_batch)
         self._per_epoch = len(data) // loss_batch
         largest = max(Counter(data.group_ids or [0]).values())
         self._chained = data.group_ids is not None and largest > _MOST_CHAINED * len(data)
@@ -96,19 +86,18 @@ class Batches:
         """Return the batch of a step; raise DataError where its pairs leave no negatives."""
         epoch, batch = divmod(step, self._per_epoch)
         size = self.loss_batch
-        rows = epoch_order(len(self._data), seed=self._seed, epoch=epoch)[batch * size :][:size]
+        rows = epoch_order(len(self._data), seed=self.seed, epoch=epoch)[batch * size :][:size]
         groups = self._group_ids(rows)
-        rng = step_rng(seed=self._seed, step=step)
-        seed = dropout_seed(rng, rank=self._rank)
+        rng = step_rng(seed=self.seed, step=step)
+        dropout_seed(rng, rank=0)  # a step's first number, which the loop draws again
         texts = make_views(self._data, rows, self._recipe, mask_token=self._mask_token, rng=rng)
-        own = slice(self._rank * self.share, (self._rank + 1) * self.share)
+        own = self._own
         views = [texts[start : start + size][own] for start in range(0, len(texts), size)]
         tokens = self._recipe.span_mask == "tokens" and self._recipe.span_length > 0
         return StepBatch(
             [text for view in views for text in view],
-            len(views),
+            self.views,
             None if groups is None else groups[own],
-            seed,
             rng.random((size, 2))[own] if tokens else None,
         )
 

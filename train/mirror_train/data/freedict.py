@@ -29,9 +29,6 @@ def installed_dictionaries(languages: Collection[str]) -> dict[str, Path]:
     """Return the installed dictionaries between two of the languages: `en-fr` -> its index file.
 
     $MIRROR_RT_DICTIONARIES, a folder, is looked through before the system's /usr/share/dictd.
-
-    Raises:
-        MissingDependencyError: langcodes, a dependency of wordfreq, is not installed.
     """
     langcodes = require("langcodes", extra="demo", purpose="the dictionaries of a system")
     folders = [Path(own)] if (own := os.environ.get("MIRROR_RT_DICTIONARIES")) else []
@@ -51,9 +48,6 @@ def read_freedict(path: Path, languages: tuple[str, str]) -> list[tuple[str, str
     Both are frequent words of their languages (all words, where wordfreq has none), and a word has
     its first two translations. Explanations, examples and cross-references are left out. `path` is
     the index, beside which the entries are, as .dict.dz or .dict.
-
-    Raises:
-        DataError: a file is missing or not in dictd's format, or no entry is left.
     """
     body = _body(path)
     source, target = (_frequent(language) for language in languages)

@@ -28,9 +28,6 @@ def find_thesaurus(language: str) -> Path:
     $MIRROR_RT_THESAURI, a folder of MyThes files, is looked through before the system's folders.
     `pt-BR` finds th_pt_BR_v2.dat, else another of `pt`; `pt` finds th_pt_PT_v2.dat first, and `no`
     finds th_nb_NO_v2.dat.
-
-    Raises:
-        ConfigError: none is found; the message says where they come from.
     """
     folders = [Path(own)] if (own := os.environ.get("MIRROR_RT_THESAURI")) else []
     folders += [folder for pattern in _FOLDERS for folder in _matching(pattern)]

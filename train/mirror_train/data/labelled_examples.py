@@ -104,9 +104,6 @@ def held_out(examples: Examples, share: float, *, seed: int) -> tuple[Examples, 
 
     Rows that share a text, directly or through others, stay together. Both parts are in their old
     order.
-
-    Raises:
-        DataError: one part would be empty.
     """
     sides = zip(examples.first, examples.second or examples.first, strict=True)
     groups = np.array(connected_groups(list(sides)))

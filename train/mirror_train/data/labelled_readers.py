@@ -27,11 +27,7 @@ _Cells = tuple[int, tuple[str, ...], str]
 
 
 def read_sentiment(path: Path) -> Examples:
-    """Read a table of sentence (or text) and sentiment (or label), 0 .. 4 as in SST-5.
-
-    Raises:
-        DataError: as for `read_nli`.
-    """
+    """Read a table of sentence (or text) and sentiment (or label), 0 .. 4 as in SST-5."""
     table = read_any_table(path)
     text = find_column(table, ("sentence", "text"), "texts")
     label = find_column(table, ("sentiment", "label"), "labels")
@@ -40,11 +36,7 @@ def read_sentiment(path: Path) -> Examples:
 
 
 def read_paraphrases(path: Path) -> Examples:
-    """Read a table with two text columns and is_duplicate (or label), 1 or 0, as in Quora's pairs.
-
-    Raises:
-        DataError: as for `read_nli`.
-    """
+    """Read a table with two text columns and is_duplicate (or label), 1 or 0, as of Quora."""
     return _classes(path, _pairs(path, ("is_duplicate", "label")), PARAPHRASE_LABELS)
 
 
@@ -53,10 +45,6 @@ def read_nli(path: Path) -> Examples:
 
     The published files have the label in gold_label. Rows where it is `-` (no agreement) or a text
     is blank are left out and counted.
-
-    Raises:
-        DataError: a column or field is missing, a label is not entailment, neutral or
-            contradiction (the message names the line), or no row is left.
     """
     if path.suffix == ".jsonl":
         records = enumerate(iter_jsonl(path, "sentence1", "sentence2", "gold_label"), 1)
@@ -74,11 +62,7 @@ def read_nli(path: Path) -> Examples:
 
 
 def read_similarity(path: Path) -> Examples:
-    """Read a table with two text columns and similarity (or score), 0 .. 5.
-
-    Raises:
-        DataError: as for `read_nli`, or a value is not a number in that range.
-    """
+    """Read a table with two text columns and similarity (or score), 0 .. 5."""
 
     def parse(cell: str) -> float | None:
         try:

@@ -85,11 +85,7 @@ def has_word_list(language: str) -> bool:
 
 
 def listed_languages() -> list[str]:
-    """Return the languages that wordfreq has words for, in alphabetical order.
-
-    Raises:
-        MissingDependencyError: wordfreq is not installed.
-    """
+    """Return the languages that wordfreq has words for, in alphabetical order."""
     wordfreq = require("wordfreq", extra="demo", purpose="--lang all")
     return sorted(wordfreq.available_languages())
 

@@ -29,10 +29,6 @@ def read_synonyms(path: Path, *, language: str | None = None) -> TrainingData:
     A line is `ID<TAB>name`, or `ID||name` as in BioSyn and SapBERT; or the file is a TSV with a
     header and the columns `concept_id` and `mention`. Names of several concepts at once (an id such
     as `D1|D2`) and concepts with only one name are left out; a log line counts both.
-
-    Raises:
-        DataError: the file is missing, empty or not UTF-8, a line has no id or no name, or no
-            concept has two names.
     """
     names = _read(path)
     pairs = [

@@ -47,9 +47,6 @@ def read_thesaurus(path: Path) -> Thesaurus:
     Only synonyms are kept: in MyThes files, words with a remark in brackets are left out, because
     the remark may say that they are antonyms or more general terms. A line of a TSV file is a set
     of words, each a synonym of the others.
-
-    Raises:
-        DataError: the path is missing, none of these, or not in its format.
     """
     if path.is_dir():
         files, form, read = _wordnet_files(path), "wordnet", _read_wordnet

@@ -25,9 +25,6 @@ def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
     The columns are called `sent0`, `sent1` and `hard_neg`, as in SimCSE's own file, or `anchor`,
     `positive` and `negative`. A `.csv` file has commas and quotes; any other has tabs and no
     quotes.
-
-    Raises:
-        DataError: the file is missing, empty or not UTF-8, a column is missing, or a text is blank.
     """
     table = read_any_table(path)
     names = [
@@ -43,12 +40,7 @@ def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
 
 
 def read_nli(path: Path, *, language: str | None = None) -> TrainingData:
-    """Read SNLI or MultiNLI (JSON lines or TSV) and make triplets of it by `nli_triplets`.
-
-    Raises:
-        DataError: as for `mirror_train.data.labelled_readers.read_nli`, or no premise has both an
-            entailed and a contradicting sentence.
-    """
+    """Read SNLI or MultiNLI (JSON lines or TSV) and make triplets of it by `nli_triplets`."""
     pairs = read_pairs(path)
     labels = [pairs.labels[target] for target in pairs.targets]
     triplets = nli_triplets(zip(pairs.first, pairs.second or [], labels, strict=True))

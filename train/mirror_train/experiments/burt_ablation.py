@@ -15,11 +15,11 @@ from mirror_rt.evaluation.suites.base import scored_set
 from mirror_train.experiments.study import Row, Study
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.ppdb import read_ppdb
-from mirror_train.pairs.recipe import CONCATENATIONS, BurtConfig
-from mirror_train.training.run_config import RunConfig
+from mirror_train.recipes.systems import CONCATENATIONS
+from mirror_train.training.run_config import BurtConfig, RunConfig
 
 if TYPE_CHECKING:
-    from mirror_train.training.output_folder import TuneReport
+    from mirror_train.training.run import TuneReport
 
 # The changes of the recipe for each row of each ablation.
 ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {

@@ -25,7 +25,7 @@ from mirror_train.recipes.recipe import Level, Recipe
 from mirror_train.training.run_config import RunConfig, TuneConfig
 
 if TYPE_CHECKING:
-    from mirror_train.training.output_folder import TuneReport
+    from mirror_train.training.run import TuneReport
 
 
 @dataclass(frozen=True, slots=True)

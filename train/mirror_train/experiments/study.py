@@ -16,7 +16,7 @@ from mirror_train.recipes.recipe import least
 from mirror_train.training.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from mirror_train.training.output_folder import TuneReport
+    from mirror_train.training.run import TuneReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,23 +8,18 @@ from typing import Any
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import OutputExistsError
-from mirror_rt.io.atomic import check_free
-from mirror_train.compute.launch import check_one_process
-from mirror_train.compute.precision import Precision, resolve_device, resolve_precision
-from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.training_data import TrainingData
-from mirror_train.flow.fitting import RegularisedFit, fit_flow, initial_flow
-from mirror_train.flow.recipe import CfConfig
-from mirror_train.flow.run import check_batch, text_vectors
+from mirror_train.flow.likelihood import check_batch, text_vectors
+from mirror_train.flow.steps import LikelihoodSteps, cf_trainer, flow_trainer, initial_flow
 from mirror_train.model.glow import Flow, check_flow_size
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.training.output_folder import TuneReport, check_disk, write_folder
-from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
-from mirror_train.training.step_bar import shows_bars, step_bar
-from mirror_train.training.trainer import TrainingStats
-from mirror_train.training.tune import tune, tuned_pooling
+from mirror_train.training.checkpoint import Interrupted
+from mirror_train.training.loop import Trainer, encoder_forward
+from mirror_train.training.run import Run, TuneReport, begun
+from mirror_train.training.run_config import CfConfig, TuneConfig, check_same_run, recorded_run
+from mirror_train.training.tune import check_recipe, tune, tuned_pooling
 
 
 def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
@@ -38,63 +33,56 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
         DataError: there are fewer strings than one batch holds.
         ModelError: the base model cannot be loaded, or a loss diverges.
         OutputExistsError: `out` or the files of an earlier run exist.
-        Interrupted: Ctrl-C in the first step; a checkpoint was written.
-        KeyboardInterrupt: Ctrl-C in the second step; the result of the first is in OUT.mirror.
+        Interrupted: training was stopped by Ctrl-C or SIGTERM; a checkpoint was written.
+        KeyboardInterrupt: Ctrl-C between the steps; the result of the first is in OUT.mirror.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.
     """
-    check_one_process("mirror-rt train cf")
-    check_free(config.out, overwrite=config.overwrite)
-    check_batch(data, config.recipe.flow.batch_size)
-    if not config.recipe.joint:
-        check_batch(data, config.recipe.mirror.batch_size, "--mirror-batch-size")
-    device = resolve_device(config.device)
-    base = _load(config.model, config)
-    check_flow_size(base.dimension)
-    finished = config.resume and (config.mirror_out / Layout.manifest).is_file()
-    # The result of a first step that is still to come is there while that of the run is written.
-    check_disk(base, config.out, copies=1 if config.recipe.joint or finished else 2)
-    config = _with_pooling(base, config)
-    precision = resolve_precision(config.precision, device)
-    encoder: Pretrained = base
-    training: dict[str, Any] = {}
-    if not config.recipe.joint:
-        encoder, training = _first_step(data, config, base, finished=finished)
-    try:
-        flow, stats = _second_step(data, config, encoder, Processes(device), precision)
-    except KeyboardInterrupt as error:
-        if config.recipe.joint:
-            raise
-        raise KeyboardInterrupt(
-            f"interrupted while the flow was fitted; {config.mirror_out} holds the tuned encoder: "
-            "continue with --resume"
-        ) from error
-    report = write_folder(
-        base,
-        Head([config.recipe.mirror.fixed_pooling], [flow]),
-        stats,
-        config,
-        recipe={"system": "cf"} | config.recipe.to_dict(),
-        data=data.summary(),
-        training={"precision": precision, "device": device.type} | training,
-        level=config.recipe.mirror.level,
-        language=data.language,
-        tuned=encoder,
-    )
-    shutil.rmtree(config.mirror_out, ignore_errors=True)
-    return report
-
-
-def _load(model: str, config: CfConfig) -> Pretrained:
-    dropout = config.recipe.mirror.dropout
-    return load_pretrained(model, dropout=dropout, **config.load_options(model))
+    with begun(config, config.precision) as run:
+        recipe = config.recipe
+        check_batch(data, recipe.flow.batch_size)
+        run.processes.own_rows(recipe.flow.batch_size)
+        if not recipe.joint:
+            check_batch(data, recipe.mirror.batch_size, "--mirror-batch-size")
+        base = run.load(dropout=recipe.mirror.dropout)
+        check_flow_size(base.dimension)
+        config = _with_pooling(base, config)
+        recipe = config.recipe
+        check_recipe(recipe.mirror, data, base, run.processes.count)
+        finished = config.resume and (config.mirror_out / Layout.manifest).is_file()
+        # While the run's result is written, that of a first step still to come is on the disk.
+        copies = 1 if recipe.joint or finished else 2
+        run.start(data.sha256(), recipe.to_dict(), copies=copies)
+        encoder: Pretrained = base
+        training: dict[str, Any] = {}
+        if not recipe.joint:
+            encoder, training = _first_step(data, config, base, finished=finished)
+        try:
+            flow, trainer = _second_step(data, config, encoder, run)
+        except KeyboardInterrupt as error:
+            if recipe.joint or isinstance(error, Interrupted):
+                raise
+            raise KeyboardInterrupt(
+                f"interrupted while the flow was fitted; {config.mirror_out} holds the tuned "
+                "encoder: continue with --resume"
+            ) from error
+        report = run.write(
+            Head([recipe.mirror.fixed_pooling], [flow]),
+            trainer.stats,
+            recipe={"system": "cf"} | recipe.to_dict(),
+            data=data.summary(),
+            training=training,
+            level=recipe.mirror.level,
+            language=data.language,
+            tuned=encoder,
+        )
+        run.processes.in_first(lambda: shutil.rmtree(config.mirror_out, ignore_errors=True))
+        return report
 
 
 def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
     """Return the configuration with the pooling that `mirror-rt tune` would choose."""
     pooling = tuned_pooling(base, _mirror_config(config))
-    mirror = config.recipe.mirror.replace(pooling=pooling)
-    base.check_special_tokens([pooling])
-    recipe = dataclasses.replace(config.recipe, mirror=mirror)
+    recipe = config.recipe.replace(mirror=config.recipe.mirror.replace(pooling=pooling))
     return dataclasses.replace(config, recipe=recipe)
 
 
@@ -105,18 +93,22 @@ def _first_step(
     out = config.mirror_out
     if finished:
         manifest = Manifest.read(out, "mirror_rt encoder")
-        _check_same_run(manifest, data, config, base)
+        manifest.verify(out)
+        wanted = {"model": base.weights_sha256(), "data": data.sha256(), "seed": config.seed}
+        wanted |= dataclasses.asdict(config.recipe.mirror)
+        check_same_run(out, recorded_run(manifest, "weights_sha256"), wanted)
     else:
         if out.exists() and not config.overwrite:
             raise OutputExistsError(
                 f"{out} is left of an earlier run: continue it with --resume, or start again with "
                 "--overwrite"
             )
-        tuned = tune(data, _mirror_config(config), base=base)
-        manifest = tuned.manifest
+        manifest = tune(data, _mirror_config(config), base=base).manifest
     training = manifest.training or {}
     kept = ("steps", "loss_first", "loss_last", "seconds")
-    return _load(str(out), config), {f"mirror_{name}": training.get(name) for name in kept}
+    dropout = config.recipe.mirror.dropout
+    tuned = load_pretrained(str(out), dropout=dropout, **config.load_options(str(out)))
+    return tuned, {f"mirror_{name}": training.get(name) for name in kept}
 
 
 def _mirror_config(config: CfConfig) -> TuneConfig:
@@ -125,38 +117,21 @@ def _mirror_config(config: CfConfig) -> TuneConfig:
         recipe=config.recipe.mirror,
         pooling=config.pooling,
         precision=config.precision,
+        checkpoint_every=config.checkpoint_every,
         resume=config.resume,
         **options,
     )
 
 
-def _check_same_run(
-    manifest: Manifest, data: TrainingData, config: CfConfig, base: Pretrained
-) -> None:
-    """Raise ConfigError unless the first step's result in OUT.mirror belongs to this run."""
-    manifest.verify(config.mirror_out)
-    wanted = {"model": base.weights_sha256(), "data": data.sha256(), "seed": config.seed}
-    wanted |= dataclasses.asdict(config.recipe.mirror)
-    check_same_run(config.mirror_out, recorded_run(manifest, "weights_sha256"), wanted)
-
-
 def _second_step(
-    data: TrainingData,
-    config: CfConfig,
-    encoder: Pretrained,
-    processes: Processes,
-    precision: Precision,
-) -> tuple[Flow, TrainingStats]:
-    recipe, seed, device = config.recipe, config.seed, processes.device
-    show = shows_bars(config.show_progress_bar)
+    data: TrainingData, config: CfConfig, encoder: Pretrained, run: Run
+) -> tuple[Flow, Trainer]:
+    """Fit the flow behind the tuned encoder; return it with its trainer."""
+    recipe, seed, processes = config.recipe, config.seed, run.processes
     head = Head([recipe.mirror.fixed_pooling])
-    vectors = text_vectors(encoder, head, data, device=device, show=show)
+    vectors = text_vectors(run, encoder, head, data)
     flow = initial_flow(encoder.dimension, recipe.flow, seed=seed, vectors=vectors)
-    with step_bar(recipe.flow.steps, show, "flow") as on_step:
-        if not recipe.mirror_weight:
-            return flow, fit_flow(
-                flow, vectors, recipe.flow, seed=seed, device=device, on_step=on_step
-            )
+    if recipe.mirror_weight:
         batches = Batches(
             data,
             recipe.mirror,
@@ -165,5 +140,13 @@ def _second_step(
             mask_token=encoder.mask_token,
             processes=processes,
         )
-        fit = RegularisedFit(encoder, flow, batches, recipe, precision=precision, device=device)
-        return flow, fit.run(on_step)
+        trainer = cf_trainer(
+            encoder, flow, batches, recipe, precision=run.precision, processes=processes
+        )
+    else:
+        encoder.model.requires_grad_(False)
+        steps = LikelihoodSteps(flow, vectors, recipe.flow, seed, processes)
+        forward = encoder_forward(encoder, head, run.device, "fp32")
+        trainer = flow_trainer(forward, flow, steps, recipe.flow, seed=seed, processes=processes)
+    run.train(trainer, "flow")
+    return flow, trainer

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from typing import cast, get_args
 
-from mirror_rt.io.atomic import check_free
-from mirror_train.compute.launch import check_one_process
-from mirror_train.compute.precision import resolve_device
+import numpy as np
+
+from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
+from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.errors import DataError, ModelError
 from mirror_train.data.training_data import TrainingData
-from mirror_train.flow.fitting import fit_flow, initial_flow
-from mirror_train.flow.recipe import FlowConfig
-from mirror_train.flow.run import check_batch, frozen_head, text_vectors, tuned_level
+from mirror_train.flow.steps import LikelihoodSteps, flow_trainer, initial_flow
+from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.glow import check_flow_size
 from mirror_train.model.pooling_head import Head
-from mirror_train.model.pretrained import load_pretrained
-from mirror_train.training.output_folder import TuneReport, check_disk, write_folder
-from mirror_train.training.step_bar import shows_bars, step_bar
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.training.loop import encoder_forward
+from mirror_train.training.run import Run, TuneReport, begun
+from mirror_train.training.run_config import FlowConfig
 
 
 def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
@@ -24,36 +29,85 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
     Every string is encoded once, without dropout; the encoder does not change.
 
     Raises:
-        ConfigError: an option cannot be used, or the vectors have an odd number of dimensions.
+        ConfigError: an option cannot be used, the vectors have an odd number of dimensions, or a
+            checkpoint is of another run.
         DataError: there are fewer strings than one batch holds.
         ModelError: the model cannot be loaded, no flow can follow it, it gives every string the
             same vector, or the loss diverges.
-        OutputExistsError: `out` exists.
+        OutputExistsError: `out` or a checkpoint of an earlier run exists.
+        Interrupted: training was stopped by Ctrl-C or SIGTERM; a checkpoint was written.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.
     """
-    check_one_process("mirror-rt train flow")
-    check_free(config.out, overwrite=config.overwrite)
-    check_batch(data, config.recipe.batch_size)
-    device, show = resolve_device(config.device), shows_bars(config.show_progress_bar)
-    base = load_pretrained(config.model, **config.load_options())
-    check_disk(base, config.out)
-    head = frozen_head(base, config.pooling)
-    dimension = head.dimension(base.dimension)
-    check_flow_size(dimension)
-    vectors = text_vectors(base, head, data, device=device, show=show)
-    flow = initial_flow(dimension, config.recipe, seed=config.seed, vectors=vectors)
-    with step_bar(config.recipe.steps, show, "flow") as on_step:
-        stats = fit_flow(
-            flow, vectors, config.recipe, seed=config.seed, device=device, on_step=on_step
+    with begun(config, "fp32") as run:
+        recipe = config.recipe
+        check_batch(data, recipe.batch_size)
+        run.processes.own_rows(recipe.batch_size)
+        base = run.load(dropout=None)
+        head = frozen_head(base, config.pooling)
+        dimension = head.dimension(base.dimension)
+        check_flow_size(dimension)
+        fields = dataclasses.asdict(recipe)
+        run.start(data.sha256(), fields | {"pooling": head.pooling})
+        vectors = text_vectors(run, base, head, data)
+        flow = initial_flow(dimension, recipe, seed=config.seed, vectors=vectors)
+        base.model.requires_grad_(False)
+        trainer = flow_trainer(
+            encoder_forward(base, head, run.device, run.precision),
+            flow,
+            LikelihoodSteps(flow, vectors, recipe, config.seed, run.processes),
+            recipe,
+            seed=config.seed,
+            processes=run.processes,
         )
-    return write_folder(
-        base,
-        Head(head.poolings, [*head.layers, flow]),
-        stats,
-        config,
-        recipe={"system": "flow"} | dataclasses.asdict(config.recipe),
-        data=data.summary(),
-        training={"precision": "fp32", "device": device.type},
-        level=tuned_level(base.folder),
-        language=data.language,
-    )
+        run.train(trainer, "flow")
+        return run.write(
+            Head(head.poolings, [*head.layers, flow]),
+            trainer.stats,
+            recipe={"system": "flow"} | fields,
+            data=data.summary(),
+            training={},
+            level=_tuned_level(base.folder),
+            language=data.language,
+        )
+
+
+def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size") -> None:
+    """Raise DataError for fewer strings than a batch has; `option` is what sets its size."""
+    count = min(len(data), len({*data.first, *data.second}))  # pairs may share strings
+    if count < batch_size:
+        hint = f"pass {option} {count} or less" if count > 1 else "give at least 2"
+        raise DataError(
+            f"{data.source} has {count} different strings, fewer than one batch of {batch_size}: "
+            f"{hint}"
+        )
+
+
+def frozen_head(base: Pretrained, pooling: str) -> Head:
+    """Return the head that a flow follows: a pooling alone, or for `auto` the one that is declared.
+
+    Where `auto` finds no declared head, it is the mean. What no flow can follow is refused.
+    """
+    head = declared_head(base.folder) if pooling == "auto" else Head([cast(Pooling, pooling)])
+    head = head or Head(["mean"])
+    if head.pooling not in get_args(Pooling) or head.pooling == "mean-with-padding":
+        raise ModelError(
+            f"{base.name} declares the pooling {head.pooling}, which a flow cannot follow: pass "
+            "--pooling cls or --pooling mean"
+        )
+    base.check_special_tokens(head.poolings)
+    return head
+
+
+def text_vectors(run: Run, model: Pretrained, head: Head, data: TrainingData) -> Vectors:
+    """Return the head's vectors of all different strings of `data`, float32 [n, D]."""
+    strings = list(dict.fromkeys([*data.first, *data.second]))
+    encoder = TorchEncoder(model, head=head, device=run.device)
+    vectors = encoder.encode(strings, normalize_embeddings=False, show_progress_bar=run.shows_bars)
+    return np.asarray(vectors, dtype=np.float32)
+
+
+def _tuned_level(folder: Path) -> str | None:
+    """Return the level that a folder was tuned for; None where it has no mirror.json."""
+    if not (folder / Layout.manifest).is_file():
+        return None
+    return Manifest.read(folder, "mirror_rt encoder").level

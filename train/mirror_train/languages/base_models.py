@@ -86,11 +86,7 @@ class LanguageTable:
     languages: dict[str, dict[str, Any]]
 
     def find(self, tag: str) -> str:
-        """Return the language of the table that a BCP 47 tag means: `pt` for `pt-BR`.
-
-        Raises:
-            ConfigError: there is none; the message suggests the most similar one.
-        """
+        """Return the language of the table that a BCP 47 tag means: `pt` for `pt-BR`."""
         with contextlib.suppress(ConfigError):
             if found := find_language(tag, {code: code for code in self.languages}):
                 return found
@@ -113,9 +109,6 @@ class LanguageTable:
 
         The result has the tag as given, even if the table only has a more general one. `base` is
         another base model of the table, a folder or a hub name, in place of the language's own.
-
-        Raises:
-            ConfigError: there is no such language or level; the message suggests the most similar.
         """
         if level not in _LEVELS:
             raise ConfigError(

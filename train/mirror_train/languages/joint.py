@@ -27,9 +27,6 @@ def joint_data(
     run's batches is random, so each has all sources in these shares. Pairs that share a string,
     also of two languages, are no negatives of each other. An epoch has about `pairs` pairs, or as
     many as there are; the seed decides which are taken.
-
-    Raises:
-        ConfigError: the temperature is below 1, or there is no source.
     """
     if not temperature >= 1:
         raise ConfigError(f"the temperature of the shares must be at least 1, got {temperature}")

@@ -57,11 +57,7 @@ class Dense(nn.Module):
 
 
 def save_dense(layer: Dense, folder: Path) -> None:
-    """Write a Dense module into the empty `folder`, so that sentence-transformers loads it.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Write a Dense module into the empty `folder`, so that sentence-transformers loads it."""
     activation = type(layer.activation_function)
     config = {
         "in_features": layer.linear.in_features,
@@ -76,11 +72,7 @@ def save_dense(layer: Dense, folder: Path) -> None:
 
 
 def load_dense(folder: Path) -> Dense:
-    """Read a Dense module of sentence-transformers, with safetensors or pickled weights.
-
-    Raises:
-        ModelError: the folder holds no Dense module, or one that needs what is not supported.
-    """
+    """Read a Dense module of sentence-transformers, with safetensors or pickled weights."""
     path = folder / "config.json"
     config = read_object(path)
     for key in ("module_input_name", "module_output_name"):
@@ -103,11 +95,7 @@ def load_dense(folder: Path) -> Dense:
 
 
 def save_weights(layer: nn.Module, folder: Path) -> None:
-    """Write the parameters and buffers of a layer as `folder`/model.safetensors.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Write the parameters and buffers of a layer as `folder`/model.safetensors."""
     weights = {name: weight.contiguous() for name, weight in layer.state_dict().items()}
     try:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -116,11 +104,7 @@ def save_weights(layer: nn.Module, folder: Path) -> None:
 
 
 def load_weights(layer: nn.Module, weights: dict[str, Tensor], folder: Path, *, noun: str) -> None:
-    """Replace the weights of a layer by the tensors that `read_weights` returned.
-
-    Raises:
-        ModelError: the tensors belong to another layer, or hold NaN or an infinity.
-    """
+    """Replace the weights of a layer by the tensors that `read_weights` returned."""
     try:
         layer.load_state_dict(weights, assign=True)
     except (TypeError, RuntimeError) as error:
@@ -148,11 +132,7 @@ def _activation(path: Path, name: str) -> nn.Module:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the file that `save_weights` wrote, or a pickle of tensors in pytorch_model.bin.
-
-    Raises:
-        ModelError: there is no such file, or it cannot be read.
-    """
+    """Read the file that `save_weights` wrote, or a pickle of tensors in pytorch_model.bin."""
     if (safe := folder / "model.safetensors").is_file():
         try:
             return load_file(safe)

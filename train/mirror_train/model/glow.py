@@ -48,9 +48,6 @@ class Flow(nn.Module):
     what an ONNX graph gets; call `eval()` again after the weights change. The inverse of this
     mode's output is exact to 1e-5 for vectors of text encoders; in training mode the rounding of
     L and U adds to the error.
-
-    Raises:
-        ConfigError: `size` is odd or less than 2, or there is no block or hidden unit.
     """
 
     def __init__(
@@ -95,9 +92,6 @@ class Flow(nn.Module):
 
         Glow uses the first batch. A batch of texts is too small to estimate the deviations well, so
         give more vectors than that.
-
-        Raises:
-            ModelError: all vectors are the same.
         """
         for block in self._blocks():
             x = block.initialise(x)
@@ -125,22 +119,14 @@ class Flow(nn.Module):
 
 
 def save_flow(flow: Flow, folder: Path) -> None:
-    """Write a flow into the empty `folder`.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Write a flow into the empty `folder`."""
     config = {"in_features": flow.size, "blocks": len(flow.blocks), "hidden_size": flow.hidden_size}
     write_json(folder / "config.json", config)
     save_weights(flow.blocks, folder)
 
 
 def load_flow(folder: Path) -> Flow:
-    """Read a flow that `save_flow` wrote, in evaluation mode.
-
-    Raises:
-        ModelError: the folder holds no flow.
-    """
+    """Read a flow that `save_flow` wrote, in evaluation mode."""
     config = read_object(folder / "config.json")
     weights = read_weights(folder)
     held = sum(weight.numel() for weight in weights.values())

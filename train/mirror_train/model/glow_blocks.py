@@ -26,11 +26,7 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> Tensor:
-        """Fit to `x` [n, size] so that the result has mean 0 and deviation 1 in each dimension.
-
-        Raises:
-            ModelError: all vectors are the same.
-        """
+        """Fit to `x` [n, size] so that the result has mean 0 and deviation 1 in each dimension."""
         exact = x.double()
         mean, deviation = exact.mean(dim=0), exact.std(dim=0, correction=0)
         spread = deviation.square().mean().sqrt()

@@ -12,12 +12,8 @@ from mirror_rt.errors import ModelError
 _MOST_BYTES = 1 << 26
 
 
-def read_json(path: Path) -> Any:
-    """Return the JSON value that the file holds.
-
-    Raises:
-        ModelError: the file cannot be read, or is not JSON.
-    """
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object that the file holds; raise ModelError for anything else."""
     if path.exists() and not path.is_file():  # reading a pipe would wait for ever
         raise ModelError(f"{path} cannot be read: it is not a regular file")
     try:
@@ -25,18 +21,9 @@ def read_json(path: Path) -> Any:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise ModelError(f"{path} cannot be read: it has more than {_MOST_BYTES:,} bytes")
-        return json.loads(content.decode())
+        values = json.loads(content.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object that the file holds.
-
-    Raises:
-        ModelError: the file cannot be read, or holds something else.
-    """
-    values = read_json(path)
     if not isinstance(values, dict):
         raise ModelError(f"{path} is not a JSON object")
     return values

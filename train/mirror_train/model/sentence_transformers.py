@@ -12,9 +12,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from mirror_rt.bundle.declared_modules import POOLING_FLAGS
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.io.atomic import write_json
-from mirror_train.model.declared_modules import FLOW_MODULE, POOLING_FLAGS
+from mirror_train.model.declared_modules import FLOW_MODULE
 from mirror_train.model.dense import Dense, save_dense
 from mirror_train.model.glow import Flow, save_flow
 from mirror_train.model.json_file import read_object
@@ -33,9 +34,6 @@ def save_tokenizer(tokenizer: Any, folder: Path, *, max_length: int) -> None:
 
     The tokenizer must have neither truncation nor padding; its model_max_length is changed to
     `max_length` tokens.
-
-    Raises:
-        OSError: the disk is full.
     """
     tokenizer.model_max_length = max_length
     try:
@@ -63,9 +61,6 @@ def write_modules(
     `mean-without-special` or a `Flow` either; these are written nevertheless, so that it refuses to
     load the folder instead of computing other vectors. The manifest gives the maximum length of a
     text and the prompts; `similarity` names the function that vectors are compared with.
-
-    Raises:
-        OSError: the disk is full.
     """
     limit = {"max_seq_length": manifest.max_length, "do_lower_case": False}
     write_json(folder / "sentence_bert_config.json", limit)

@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING
 
 from mirror_rt.lazy_exports import lazy_exports
+from mirror_train.recipes.systems import BurtRecipe, MultitaskRecipe
+from mirror_train.training.run_config import BurtConfig, MultitaskConfig
 
 if TYPE_CHECKING:
     from mirror_train.pairs.burt import tune_burt
     from mirror_train.pairs.burt_data import BurtTasks
     from mirror_train.pairs.multitask import tune_multitask
     from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
-    from mirror_train.pairs.recipe import BurtConfig, BurtRecipe, MultitaskConfig, MultitaskRecipe
 
 __all__ = [
     "BurtConfig",
@@ -24,5 +25,5 @@ __all__ = [
 ]
 
 __getattr__ = lazy_exports(
-    __name__, __all__, ("recipe", "multitask_data", "burt_data", "multitask", "burt"), extra="train"
+    __name__, __all__, ("multitask_data", "burt_data", "multitask", "burt"), extra="train"
 )

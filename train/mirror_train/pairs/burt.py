@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -12,13 +12,11 @@ import torch
 from mirror_rt.errors import ConfigError
 from mirror_train.pairs.burt_data import IDENTIFICATION_LABELS, BurtTasks, batches_of, turns
 from mirror_train.pairs.passes import TaskBatch
-from mirror_train.pairs.recipe import BurtConfig, BurtRecipe
 from mirror_train.pairs.task_layers import SoftmaxLayer, TaskLayer
-from mirror_train.pairs.task_session import Session, open_session
-from mirror_train.pairs.training import TaskTrainer, warm_up_then_decay
-from mirror_train.training.output_folder import TuneReport
-from mirror_train.training.step_bar import step_bar
-from mirror_train.training.trainer import TrainingStats
+from mirror_train.pairs.task_run import open_model
+from mirror_train.recipes.systems import BurtRecipe
+from mirror_train.training.run import TuneReport, begun
+from mirror_train.training.run_config import BurtConfig
 
 
 def tune_burt(tasks: BurtTasks, config: BurtConfig) -> TuneReport:
@@ -28,43 +26,49 @@ def tune_burt(tasks: BurtTasks, config: BurtConfig) -> TuneReport:
         ConfigError: an option cannot be used, or an objective has no data.
         DataError: a class never occurs, or there are no negatives.
         ModelError: the base model cannot be loaded, or the loss diverges.
-        OutputExistsError: `config.out` exists.
-        KeyboardInterrupt: Ctrl-C; nothing is written.
+        OutputExistsError: `config.out` or a checkpoint of an earlier run exists.
+        Interrupted: training was stopped by Ctrl-C or SIGTERM; a checkpoint was written.
     """
     objectives = config.recipe.objectives or tasks.objectives
     if not objectives:
         raise ConfigError("there are no data: pass --nli FILE, --ppdb FILE or --paraphrases FILE")
-    recipe = dataclasses.replace(config.recipe, objectives=objectives)
+    recipe = config.recipe.replace(objectives=objectives)
     for name in objectives:
         if name != "pi":
             tasks.of(name).check_classes()
     batches = _Batches(tasks, recipe, config.seed)
-    session = open_session(dataclasses.replace(config, recipe=recipe))
-    layers = session.layers({name: partial(_layer, name, tasks, recipe) for name in objectives})
-    stats = _train(session, layers, batches, recipe)
-    return session.save(layers, stats, system="burt", data=tasks.summary(objectives), training={})
+    config = dataclasses.replace(config, recipe=recipe)
+    with begun(config, config.precision) as run:
+        run.processes.own_rows(recipe.batch_size)
+        names: tuple[str, ...] = objectives
+        make = {name: partial(_layer, name, tasks, recipe) for name in names}
+        hashes = {name: tasks.of(name).sha256() for name in names}
+        model = open_model(run, config, make, data=hashes)
+        trainer = model.trainer(
+            len(batches),
+            batches,
+            torch.optim.Adam(
+                list(model.modules.parameters()),
+                lr=recipe.learning_rate,
+                betas=(0.9, 0.98),
+                eps=1e-9,
+                fused=True,
+            ),
+            schedule=partial(warm_up_then_decay, share=recipe.warm_up),
+        )
+        run.train(trainer, "burt")
+        return model.write(trainer.stats, system="burt", data=tasks.summary(objectives))
 
 
-def _train(
-    session: Session, layers: Mapping[str, TaskLayer], batches: _Batches, recipe: BurtRecipe
-) -> TrainingStats:
-    config = session.config
-    trainer = TaskTrainer(
-        session=session,
-        layers=layers,
-        batches=batches,
-        weights=dict.fromkeys(layers, 1.0),
-        optimizer=torch.optim.Adam(
-            session.parameters(layers),
-            lr=recipe.learning_rate,
-            betas=(0.9, 0.98),
-            eps=1e-9,
-            fused=True,
-        ),
-        schedule=partial(warm_up_then_decay, share=recipe.warm_up),
-    )
-    with step_bar(len(batches), config.show_progress_bar, "burt") as on_step:
-        return trainer.run(len(batches), on_step=lambda done, loss: on_step(loss))
+def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
+    """Return a factor that rises linearly to 1 over the first `share` of steps, then falls to 0.
+
+    The factor is above 0 in the first and the last step, so that these train too.
+    """
+    warm = math.ceil(share * total)
+    if step < warm:
+        return (step + 1) / warm
+    return (total - step) / max(1, total - warm)
 
 
 class _Batches:

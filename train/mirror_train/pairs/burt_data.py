@@ -18,7 +18,7 @@ from mirror_train.data.labelled_readers import PARAPHRASE_LABELS, read_nli, read
 from mirror_train.data.strings import load_training_data
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
 from mirror_train.pairs.ppdb import Ppdb, read_ppdb
-from mirror_train.pairs.recipe import OBJECTIVES, Objective
+from mirror_train.recipes.systems import OBJECTIVES, Objective
 
 IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
 
@@ -71,11 +71,7 @@ class BurtTasks:
         return cls(sentences, _join([*([relations] if relations else []), *phrases]), relations)
 
     def of(self, objective: str) -> Examples:
-        """Return the rows of an objective of `OBJECTIVES`.
-
-        Raises:
-            ConfigError: the objective has no data.
-        """
+        """Return the rows of an objective of `OBJECTIVES`."""
         rows = {"nli": self.nli, "pi": self.paraphrases, "ptc": self.relations}[objective]
         if rows is None:
             needed = {
@@ -112,9 +108,6 @@ class NegativeSampling:
     Li and Zhao 2020, section 3.2: for each target, k sequences are drawn from the data set and
     labelled as not its paraphrases. A sequence that is the target itself or listed as one of its
     paraphrases is drawn again. The seed decides the order and the draws.
-
-    Raises:
-        DataError: there is a phrase for which no other could be a negative.
     """
 
     def __init__(self, pairs: Examples, negatives: int, batch_size: int, seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,12 +12,12 @@ from mirror_rt.heads.predictor import Predictor, score_predictions
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.pairs.multitask_data import MultitaskData
 from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
-from mirror_train.pairs.recipe import TASKS, MultitaskConfig, MultitaskRecipe
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
-from mirror_train.pairs.task_session import Session, open_session
-from mirror_train.pairs.training import TaskTrainer
-from mirror_train.training.output_folder import TuneReport
-from mirror_train.training.step_bar import step_bar
+from mirror_train.pairs.task_run import TaskModel, open_model
+from mirror_train.recipes.systems import TASKS, MultitaskRecipe
+from mirror_train.training.loop import Selection
+from mirror_train.training.run import TuneReport, begun
+from mirror_train.training.run_config import MultitaskConfig
 
 _SIMILARITY_SCALE = (0.0, 5.0)
 
@@ -33,24 +32,51 @@ def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
         ConfigError: an option cannot be used.
         DataError: a class has no training rows.
         ModelError: the base model cannot be loaded, or the loss diverges.
-        OutputExistsError: `config.out` exists.
-        KeyboardInterrupt: Ctrl-C; nothing is written.
+        OutputExistsError: `config.out` or a checkpoint of an earlier run exists.
+        Interrupted: training was stopped by Ctrl-C or SIGTERM; a checkpoint was written.
     """
     recipe = config.recipe
     for part in data.tasks.values():
         part.train.check_classes()
-    session = open_session(config)
-    layers = session.layers(
-        {name: partial(_layer, name, part.train, recipe) for name, part in data.tasks.items()}
-    )
-    return _train(session, data, recipe, layers)
+    with begun(config, config.precision) as run:
+        for name in data.tasks:
+            run.processes.own_rows(recipe.batch_sizes[name], "--batch-sizes with")
+        make = {
+            name: partial(_layer, name, part.train, recipe) for name, part in data.tasks.items()
+        }
+        hashes = {
+            name: [part.train.sha256(), part.dev.sha256()] for name, part in data.tasks.items()
+        }
+        model = open_model(run, config, make, data=hashes)
+        held = {name: part.dev for name, part in data.tasks.items()}
+        best = Selection(lambda: _score(model, held), recipe.evaluate_every)
+        trainer = model.trainer(
+            recipe.steps,
+            _Batches(data, recipe, config.seed),
+            torch.optim.AdamW(
+                list(model.modules.parameters()),
+                lr=recipe.learning_rate,
+                weight_decay=recipe.weight_decay,
+                fused=True,
+            ),
+            weights=recipe.weights,
+            selection=best,
+        )
+        run.train(trainer, "multitask")
+        return model.write(
+            trainer.stats,
+            system="multitask",
+            data=data.summary(),
+            metrics=best.best["record"],
+            best_step=best.best["step"],
+        )
 
 
 def evaluate_tasks(
-    session: Session, layers: Mapping[str, TaskLayer], held: Mapping[str, Examples]
+    model: TaskModel, held: Mapping[str, Examples]
 ) -> dict[str, dict[str, float | None]]:
     """Return the metrics that a bundle's heads would reach, by task and name of the metric."""
-    predictor = Predictor(session.encoder(), session.heads(layers))
+    predictor = Predictor(model.encoder(), model.heads())
     scores = {}
     for name, examples in held.items():
         head = predictor.heads.get(name)
@@ -59,38 +85,11 @@ def evaluate_tasks(
     return scores
 
 
-def _train(
-    session: Session, data: MultitaskData, recipe: MultitaskRecipe, layers: dict[str, TaskLayer]
-) -> TuneReport:
-    config = session.config
-    trainer = TaskTrainer(
-        session=session,
-        layers=layers,
-        batches=_Batches(data, recipe, config.seed),
-        weights=recipe.weights,
-        optimizer=torch.optim.AdamW(
-            session.parameters(layers),
-            lr=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        ),
-    )
-    best = _Best(session, layers, {name: part.dev for name, part in data.tasks.items()})
-    with step_bar(recipe.steps, config.show_progress_bar, "multitask") as show:
-
-        def on_step(done: int, loss: float) -> None:
-            show(loss)
-            if done % recipe.evaluate_every == 0 or done == recipe.steps:
-                best.evaluate(done, last=done == recipe.steps)
-
-        stats = trainer.run(recipe.steps, on_step=on_step)
-    return session.save(
-        layers,
-        stats,
-        system="multitask",
-        data=data.summary(),
-        training={"metrics": best.metrics, "best_step": best.step},
-    )
+def _score(model: TaskModel, held: Mapping[str, Examples]) -> tuple[float, dict[str, Any]]:
+    """Return the mean of the tasks' metrics, which chooses the weights (section 5.3), and all."""
+    metrics = evaluate_tasks(model, held)
+    values = [scores.get("accuracy", scores.get("pearson")) for scores in metrics.values()]
+    return sum(value or 0.0 for value in values) / len(values), metrics
 
 
 class _Batches:
@@ -108,34 +107,6 @@ class _Batches:
             batch_of(name, examples, self._passes[name][step])
             for name, examples in self._train.items()
         ]
-
-
-class _Best:
-    """The weights of the evaluation with the highest mean metric (BERT-CF, section 5.3)."""
-
-    def __init__(
-        self, session: Session, layers: dict[str, TaskLayer], held: Mapping[str, Examples]
-    ) -> None:
-        self._session, self._layers, self._held = session, layers, held
-        self._modules = [session.base.model, *layers.values()]
-        self._states: list[dict[str, Any]] = []
-        self._mean = float("-inf")
-        self.step = 0
-        self.metrics: dict[str, dict[str, float | None]] = {}
-
-    def evaluate(self, step: int, *, last: bool) -> None:
-        """Evaluate the weights after `step` steps; after the last step, restore the best ones."""
-        metrics = evaluate_tasks(self._session, self._layers, self._held)
-        values = [scores.get("accuracy", scores.get("pearson")) for scores in metrics.values()]
-        mean = sum(value or 0.0 for value in values) / len(values)
-        if mean > self._mean:
-            self._mean, self.metrics, self.step = mean, metrics, step
-            self._states = []  # freed before copying, so that only one set is in memory
-            if not last:
-                self._states = [copy.deepcopy(module.state_dict()) for module in self._modules]
-        elif last:
-            for module, state in zip(self._modules, self._states, strict=True):
-                module.load_state_dict(state)
 
 
 def _layer(name: str, train: Examples, recipe: MultitaskRecipe, dimension: int) -> TaskLayer:

@@ -10,7 +10,7 @@ from typing import Any
 from mirror_rt.errors import ConfigError, DataError
 from mirror_train.data.labelled_examples import Examples, held_out
 from mirror_train.data.labelled_readers import read_paraphrases, read_sentiment, read_similarity
-from mirror_train.pairs.recipe import TASKS
+from mirror_train.recipes.systems import TASKS
 
 _READERS: dict[str, Callable[[Path], Examples]] = {
     "sentiment": read_sentiment,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_train.data.labelled_examples import Examples
+
+if TYPE_CHECKING:
+    from mirror_train.compute.processes import Processes
 
 Rows = npt.NDArray[np.int64]
 
@@ -24,6 +27,12 @@ class TaskBatch(NamedTuple):
     task: str
     texts: list[str]
     targets: npt.NDArray[Any]
+
+    def share(self, processes: Processes) -> TaskBatch:
+        """Return the rows that this process takes."""
+        own, n = processes.own_rows(len(self.targets)), len(self.targets)
+        sides = [self.texts[start : start + n][own] for start in range(0, len(self.texts), n)]
+        return TaskBatch(self.task, [text for side in sides for text in side], self.targets[own])
 
 
 class Passes:

@@ -68,9 +68,6 @@ class Ppdb:
         """Draw equally many pairs of each relation at random, in their old order.
 
         `per_relation` is their number; None takes as many as the rarest relation has.
-
-        Raises:
-            DataError: a relation has no pairs, or fewer than `per_relation`.
         """
         self.pairs.check_classes()
         counts = np.bincount(self.pairs.targets, minlength=len(RELATIONS))
@@ -92,9 +89,6 @@ class Ppdb:
         """Return pairs with their probability of equivalence as similarity (BURT, section 4.2).
 
         Pairs of two single words and pairs without that probability are left out.
-
-        Raises:
-            DataError: fewer than two pairs are left.
         """
         pairs = self.pairs
         kept = [
@@ -114,9 +108,6 @@ def read_ppdb(path: Path) -> Ppdb:
     Pairs of the relations Exclusion and OtherRelated are dropped, and so are repetitions and lines
     with missing fields, an unknown relation, a nonterminal (of syntactic paraphrases) or a blank
     phrase. All are counted and reported.
-
-    Raises:
-        DataError: the file is not a text file, or none of its lines is a pair.
     """
     skipped: Counter[str] = Counter()
     found: dict[tuple[str, str], tuple[int, float]] = {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError, Setting
@@ -21,7 +21,7 @@ Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way", "first_view", "multi_similarity"]
 ViewMask = Literal[SpanMask, "tokens"]
 RecipePooling = Literal[Pooling, "auto"]
-# Numbers with their ranges, which `check_rules` checks.
+# Numbers with their ranges.
 Positive = Annotated[float, Rule("greater than 0", lambda value: value > 0)]
 NotNegative = Annotated[float, Rule("at least 0", lambda value: value >= 0)]
 Rate = Annotated[float, Rule("at least 0 and less than 1", lambda value: 0 <= value < 1)]
@@ -33,7 +33,21 @@ def least(number: int, reason: str = "") -> Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class Hyperparameters:
+    """The base of all recipes, which checks each field against its type and its rules."""
+
+    def __post_init__(self) -> None:
+        for name, expected in get_type_hints(type(self)).items():
+            object.__setattr__(self, name, _checked(name, getattr(self, name), expected))
+        check_rules(self)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed and checked."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Hyperparameters):
     """Hyper-parameters of Mirror-BERT tuning (EMNLP 2021, section 3 and appendix J).
 
     Attributes:
@@ -92,12 +106,8 @@ class Recipe:
     triplet_margin: float = 0.2
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_rules(self)
-        self._check_loss()
-
-    def _check_loss(self) -> None:
-        """Refuse values of fields that the loss ignores, so that none seems to have an effect."""
+        Hyperparameters.__post_init__(self)
+        # Values that the loss ignores are refused, so that none seems to have an effect.
         if self.loss == "multi_similarity":
             if self.temperature != 1:
                 raise ConfigError(
@@ -120,10 +130,6 @@ class Recipe:
         if self.pooling == "auto":
             raise ConfigError("the pooling auto depends on the base model, which is not loaded yet")
         return self.pooling
-
-    def replace(self, **changes: Any) -> Recipe:
-        """Return a copy with some fields changed and checked."""
-        return dataclasses.replace(self, **changes)
 
 
 def recipe_names() -> list[str]:
@@ -168,12 +174,6 @@ def _from_table(table: dict[str, Any]) -> Recipe:
     return Recipe(**table)
 
 
-def check_types(values: Any) -> None:
-    """Set each field of a dataclass to its value as `checked` returns it."""
-    for name, expected in get_type_hints(type(values)).items():
-        object.__setattr__(values, name, checked(name, getattr(values, name), expected))
-
-
 def check_rules(values: object) -> None:
     """Raise ConfigError for a field, other than None, that breaks a rule in its annotation."""
     for name, hint in get_type_hints(type(values), include_extras=True).items():
@@ -183,20 +183,23 @@ def check_rules(values: object) -> None:
                 raise ConfigError(field=name, expected=rule.expected, value=value)
 
 
-def checked(name: str, value: Any, expected: Any) -> Any:
-    """Return `value` as its declared type; an int passes as a float, a bool as neither."""
-    choices = get_args(expected)
-    if choices:
-        if value not in choices:
-            raise ConfigError(field=name, expected=f"one of {', '.join(choices)}", value=value)
+def _checked(name: str, value: Any, expected: Any) -> Any:
+    """Return a choice, a number or a flag as its declared type; other types are left to the rules.
+
+    An int passes as a float, a bool as neither.
+    """
+    if get_origin(expected) is Literal:
+        if value not in get_args(expected):
+            choices = ", ".join(get_args(expected))
+            raise ConfigError(field=name, expected=f"one of {choices}", value=value)
+        return value
+    if expected not in (float, int, bool):
         return value
     if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise ConfigError(field=name, expected="a finite number", value=value)
         return float(value)
-    if expected is bool and isinstance(value, bool):
-        return value
-    if expected is int and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, expected) and isinstance(value, bool) == (expected is bool):
         return value
     raise ConfigError(field=name, expected=expected.__name__, value=value)
 

@@ -1,28 +1,26 @@
-"""Write, read and check the checkpoints of a run; only the newest is kept, beside the output."""
+"""Keep the newest checkpoint of a run beside its output, and write one where it is interrupted."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pickle
 import shutil
+import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from mirror_rt.errors import ConfigError, OutputExistsError
 from mirror_rt.io.atomic import new_file
-from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.run_config import check_same_run
 
-# The values of settings that did not exist yet when an older checkpoint was written.
-_ABSENT = {"loss_batch": None, "processes": 1}
-_ABSENT_IN_RECIPE = {
-    field.name: field.default
-    for field in dataclasses.fields(Recipe)
-    if field.default is not dataclasses.MISSING
-}
+_FORMAT = 2  # of the fields of Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +29,15 @@ class Checkpoint:
 
     The order of the data and all random numbers follow from the seed and the step, so they need
     not be saved. The state of the gradient scaler is empty but for fp16; `stats` has the fields of
-    TrainingStats.
+    TrainingStats, and `best` is that of the Selection, if there is one.
     """
 
     step: int
-    model: dict[str, Any]
+    modules: dict[str, Any]
     optimizer: dict[str, Any]
     scaler: dict[str, Any]
     stats: dict[str, Any]
+    best: dict[str, Any]
 
 
 class CheckpointStore:
@@ -65,7 +64,7 @@ class CheckpointStore:
         values = {f.name: getattr(checkpoint, f.name) for f in dataclasses.fields(checkpoint)}
         try:
             with new_file(path, overwrite=True) as file:
-                torch.save({"run": self._run, **values}, file)
+                torch.save({"format": _FORMAT, "run": self._run, **values}, file)
         except RuntimeError as error:  # torch.save's error for a full disk
             raise OSError(
                 f"cannot write the checkpoint {path}: {error.__context__ or error}"
@@ -78,17 +77,17 @@ class CheckpointStore:
     def load(self) -> Checkpoint | None:
         """Load the newest checkpoint, or None where there is none.
 
-        Raises:
-            ConfigError: the checkpoint is of a run with other settings or data (the message names
-                the first difference), or it cannot be read.
+        One of a run with other settings or data is refused with a ConfigError, which names the
+        first difference, and so is one that cannot be read.
         """
         path = self._newest()
         if path is None:
             return None
         try:
             values = torch.load(path, map_location="cpu", weights_only=True)
-            run: dict[str, Any] = _ABSENT | dict(values.pop("run"))
-            run["recipe"] = _ABSENT_IN_RECIPE | run.get("recipe", {})
+            run = dict(values.pop("run"))
+            if (written := values.pop("format", 1)) != _FORMAT:
+                raise ValueError(f"it has format {written}, this version reads {_FORMAT}")
             checkpoint = Checkpoint(**values)
         except (OSError, RuntimeError, KeyError, EOFError, TypeError, AttributeError, ValueError,
                 pickle.UnpicklingError) as error:  # fmt: skip
@@ -105,3 +104,39 @@ class CheckpointStore:
 
     def _newest(self) -> Path | None:
         return max(self.folder.glob("step-*.pt"), default=None, key=lambda path: path.name)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was interrupted after a step; the checkpoint holds everything up to that step."""
+
+    def __init__(self, step: int, total: int, checkpoint: str) -> None:
+        super().__init__(
+            f"interrupted after step {step} of {total}; continue with --resume "
+            f"(checkpoint {checkpoint})"
+        )
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM into an event; a second signal acts at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # only the main thread may set handlers
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.getsignal(number) for number in numbers}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        event.set()
+        restore()
+
+    for number in numbers:
+        signal.signal(number, handle)
+    try:
+        yield event
+    finally:
+        restore()

@@ -73,9 +73,6 @@ class GradCache(Generic[Chunk]):
         """Backpropagate the gradient of the embeddings into the parameters' `grad`.
 
         The generators are left as they were found.
-
-        Raises:
-            RuntimeError: no gradient has reached the embeddings; call `backward()` first.
         """
         cached, self._cached = self._cached, []
         with RandomState.kept(self._device):

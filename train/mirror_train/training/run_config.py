@@ -1,10 +1,10 @@
-"""The settings of a run: those of every training command, and those of Mirror-BERT."""
+"""The settings of a run: those of every training command, and those of each system."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,9 @@ from mirror_rt.errors import ConfigError, Setting
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.recipes.recipe import Recipe, check_rules, least
+from mirror_train.recipes.systems import BurtRecipe, CfRecipe, FlowRecipe, MultitaskRecipe
+
+FlowPooling = Literal["auto", "cls", "mean", "mean-without-special"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +46,6 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_rules(self)
-        if getattr(self, "resume", False) and self.overwrite:
-            raise ConfigError(
-                Setting("resume"), " continues a run, overwrite starts it again: choose one"
-            )
 
     def run_options(self) -> dict[str, Any]:
         """Return the fields of `RunConfig`, to make the settings of another run from."""
@@ -60,8 +59,28 @@ class RunConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneConfig(RunConfig):
-    """All settings of a Mirror-BERT run but its strings; see `RunConfig`.
+class TrainConfig(RunConfig):
+    """All settings of one training run but its data and its hyper-parameters; see `RunConfig`.
+
+    Attributes:
+        checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
+        resume: continue after the last checkpoint, if there is one.
+    """
+
+    checkpoint_every: Annotated[int, least(0)] = 0
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        RunConfig.__post_init__(self)
+        if self.resume and self.overwrite:
+            raise ConfigError(
+                Setting("resume"), " continues a run, overwrite starts it again: choose one"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneConfig(TrainConfig):
+    """All settings of a Mirror-BERT run but its strings; see `TrainConfig`.
 
     Attributes:
         recipe: hyper-parameters.
@@ -72,19 +91,15 @@ class TuneConfig(RunConfig):
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
             That many pairs then go through the encoder at a time, and gradients are cached: memory
             follows the batch size, the loss `loss_batch`. By default the batch size.
-        checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
-        resume: continue after the last checkpoint, if there is one.
     """
 
     recipe: Recipe
     pooling: Pooling | Literal["auto"] = "auto"
     precision: Precision = "auto"
     loss_batch: int | None = None
-    checkpoint_every: Annotated[int, least(0)] = 0
-    resume: bool = False
 
     def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
+        TrainConfig.__post_init__(self)
         if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
             raise ConfigError(
                 Setting("loss_batch"),
@@ -92,6 +107,70 @@ class TuneConfig(RunConfig):
                 f"{self.loss_batch}: it counts the pairs that are contrasted with one another, the "
                 "batch size those that go through the encoder at a time",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowConfig(TrainConfig):
+    """All settings of a run of BERT-flow but its strings; see `TrainConfig`.
+
+    Attributes:
+        recipe: hyper-parameters.
+        pooling: cls, mean or mean-without-special; auto for what the model declares, else mean.
+            What follows the pooling of the model stays, and the flow comes after it.
+    """
+
+    recipe: FlowRecipe = field(default_factory=FlowRecipe)
+    pooling: FlowPooling = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CfConfig(TrainConfig):
+    """All settings of a run of BERT-CF but its strings; see `TrainConfig`.
+
+    The result of the first step is kept in OUT.mirror until the run is complete.
+
+    Attributes:
+        recipe: hyper-parameters of both steps.
+        pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
+        precision: precision of the encoder: auto, fp32, bf16 or fp16.
+        resume: go on with the result of the first step, and after the last checkpoint of a step.
+    """
+
+    recipe: CfRecipe = field(default_factory=CfRecipe)
+    pooling: FlowPooling = "auto"
+    precision: Precision = "auto"
+
+    @property
+    def mirror_out(self) -> Path:
+        """The folder in which the first step leaves its result."""
+        return self.out.parent / f"{self.out.name}.mirror"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig(TrainConfig):
+    """All settings of a run with task heads but its data and its recipe; see `TrainConfig`.
+
+    Attributes:
+        precision: auto, fp32, bf16 or fp16.
+        seed: see `RunConfig`; the default is that of BERT-CF.
+    """
+
+    precision: Precision = "auto"
+    seed: Annotated[int, least(0)] = 11711
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurtConfig(TaskConfig):
+    """All settings of a run of `tune_burt` but its data; see `TaskConfig`."""
+
+    recipe: BurtRecipe = field(default_factory=BurtRecipe)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultitaskConfig(TaskConfig):
+    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`."""
+
+    recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
 
 
 def recorded_run(manifest: Manifest, model: str) -> dict[str, Any]:

@@ -37,9 +37,6 @@ def fit_whitening(
 
     Returns:
         The layer on `device`; None where the recipe has no whitening.
-
-    Raises:
-        ModelError: the vectors of all strings are the same.
     """
     if not recipe.whitening:
         return None
@@ -86,9 +83,6 @@ def whitening_layer(vectors: Vectors, power: float) -> Dense:
     The vectors are float32 [n, D], n at least 2. With power 1 and s = 1 they get unit covariance
     (ZCA, so that y stays near x); power 0 only centres them. The factor s gives them a mean norm of
     1. The layer is computed in float64 and stored in float32.
-
-    Raises:
-        ModelError: the vectors are all the same.
     """
     x = vectors.astype(np.float64)
     mean = x.mean(axis=0)

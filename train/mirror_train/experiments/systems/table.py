@@ -18,9 +18,8 @@ from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.study import Claim, Row, Study, StudyConfig
 from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.inputs import Inputs
-from mirror_train.flow.recipe import FlowRecipe
-from mirror_train.pairs.recipe import BurtRecipe, MultitaskRecipe
 from mirror_train.recipes.recipe import least, load_recipe, suggest
+from mirror_train.recipes.systems import BurtRecipe, FlowRecipe, MultitaskRecipe
 
 BASE = "untuned"
 SUITES = ("sentences", "words", "linking", "geometry")

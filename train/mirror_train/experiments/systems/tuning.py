@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 from mirror_train.compute.precision import Precision
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.systems.inputs import Inputs
-from mirror_train.flow.recipe import CfConfig, CfRecipe, FlowConfig, FlowRecipe
-from mirror_train.pairs.recipe import BurtConfig, BurtRecipe, MultitaskConfig, MultitaskRecipe
 from mirror_train.recipes.recipe import Recipe
-from mirror_train.training.run_config import RunConfig, TuneConfig
+from mirror_train.recipes.systems import BurtRecipe, CfRecipe, FlowRecipe, MultitaskRecipe
+from mirror_train.training.run_config import (
+    BurtConfig,
+    CfConfig,
+    FlowConfig,
+    MultitaskConfig,
+    RunConfig,
+    TuneConfig,
+)
 
 if TYPE_CHECKING:
-    from mirror_train.training.output_folder import TuneReport
+    from mirror_train.training.run import TuneReport
 
 # Tunes by a recipe on the inputs of a folder, in a precision, with the settings of a run.
 Tune = Callable[[Inputs, Any, Precision, RunConfig], "TuneReport"]

@@ -1,17 +1,24 @@
-"""The hyper-parameters and the run settings of BURT and of multi-task fine-tuning."""
+"""The hyper-parameters of BERT-flow, BERT-CF, BURT and multi-task fine-tuning."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from mirror_rt.bundle.manifest import PoolingMode
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.schema import Rule
-from mirror_train.compute.precision import Precision
-from mirror_train.recipes.recipe import NotNegative, Positive, Rate, check_rules, least
-from mirror_train.training.run_config import RunConfig
+from mirror_train.recipes.recipe import (
+    Hyperparameters,
+    NotNegative,
+    Positive,
+    Rate,
+    Recipe,
+    least,
+    load_recipe,
+)
 
 # The names in section 5.1 of the paper: natural language inference, paraphrase identification and
 # pairwise text classification.
@@ -21,29 +28,78 @@ TASKS = ("sentiment", "paraphrase", "similarity")
 BurtPooling = Literal["cls", "max", "mean"]
 # The seven concatenations of table 4, made of the parts in `mirror_rt.heads.task_heads.FEATURES`.
 CONCATENATIONS = ("u,v", "|u-v|", "u*v", "u,v,|u-v|", "u,v,u*v", "|u-v|,u*v", "u,v,|u-v|,u*v")
-_BURT_POOLING = Rule(
-    f"of {', '.join(get_args(BurtPooling))}", lambda name: name in get_args(BurtPooling)
-)
 _CONCATENATION = Rule(
     "one of " + " ".join(map(repr, CONCATENATIONS)), lambda name: name in CONCATENATIONS
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfig(RunConfig):
-    """All settings of a run with task heads but its data and its recipe; see `RunConfig`.
+@dataclass(frozen=True, slots=True)
+class FlowRecipe(Hyperparameters):
+    """The hyper-parameters of a flow (BERT-CF, sections 4.2, 5.3; hidden size: BERT-flow's code).
 
     Attributes:
-        precision: auto, fp32, bf16 or fp16.
-        seed: see `RunConfig`; the default is that of BERT-CF.
+        blocks: number of blocks of the flow.
+        hidden_size: hidden size of the network in each block's coupling.
+        steps: number of steps of AdamW, at a constant learning rate.
+        batch_size: number of strings of a step.
+        learning_rate: rate of AdamW.
+        weight_decay: weight decay of AdamW.
     """
 
-    precision: Precision = "auto"
-    seed: Annotated[int, least(0)] = 11711
+    blocks: Annotated[int, least(1)] = 3
+    hidden_size: Annotated[int, least(1)] = 32
+    steps: Annotated[int, least(1)] = 10_000
+    batch_size: Annotated[int, least(1)] = 16
+    learning_rate: Positive = 3e-4
+    weight_decay: NotNegative = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class BurtRecipe:
+class CfRecipe(Hyperparameters):
+    """The hyper-parameters of BERT-CF (sections 4.1, 4.2, 5.3).
+
+    Each ablation of the paper's section 6.1 changes one field.
+
+    Attributes:
+        mirror: the first step, and the views and the loss of the regulariser. With `span_length` 0
+            the views are those of SimCSE ("MinBERT-SimCSE-joint").
+        flow: the second step. Its batches are those of the regulariser, too.
+        mirror_weight: lambda, the weight of the contrastive loss beside the flow's; 0 fits the flow
+            by likelihood alone ("MinBERT-Mirror-flow").
+        joint: leave out the first step, and let the contrastive loss of the second one move the
+            encoder, too, at the learning rate of `mirror` ("MinBERT-joint").
+    """
+
+    mirror: Recipe = field(default_factory=lambda: load_recipe("cf"))
+    flow: FlowRecipe = field(default_factory=FlowRecipe)
+    mirror_weight: NotNegative = 0.3
+    joint: bool = False
+
+    def __post_init__(self) -> None:
+        Hyperparameters.__post_init__(self)
+        if self.joint and not self.mirror_weight:
+            raise ConfigError(
+                Setting("joint"),
+                " needs the regulariser: without it nothing would train the encoder",
+            )
+        if self.mirror_weight and self.flow.batch_size < 2:
+            raise ConfigError(
+                field="batch_size", expected="at least 2: InfoNCE needs negatives", value=1
+            )
+        if self.mirror.pooling == "mean-with-padding" or self.mirror.whitening:
+            raise ConfigError(
+                "a flow follows neither the pooling mean-with-padding nor a whitening layer"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for mirror.json; names of the flow's fields begin with `flow_`."""
+        flow = {f"flow_{name}": value for name, value in dataclasses.asdict(self.flow).items()}
+        joint = {"mirror_weight": self.mirror_weight, "joint": self.joint}
+        return dataclasses.asdict(self.mirror) | flow | joint
+
+
+@dataclass(frozen=True, slots=True)
+class BurtRecipe(Hyperparameters):
     """The hyper-parameters of BURT (sections 3.2, 3.3); the paper gives no learning rate.
 
     Attributes:
@@ -63,7 +119,7 @@ class BurtRecipe:
     """
 
     objectives: tuple[Objective, ...] = ()
-    pooling: Annotated[BurtPooling, _BURT_POOLING] = "mean"
+    pooling: BurtPooling = "mean"
     concatenation: Annotated[str, _CONCATENATION] = "u,v,|u-v|"
     negatives: Annotated[int, least(1)] = 3
     batch_size: Annotated[int, least(1)] = 16
@@ -81,18 +137,11 @@ class BurtRecipe:
             )
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"an objective is given twice: {', '.join(self.objectives)}")
-        check_rules(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurtConfig(TaskConfig):
-    """All settings of a run of `tune_burt` but its data; see `TaskConfig`."""
-
-    recipe: BurtRecipe = field(default_factory=BurtRecipe)
+        Hyperparameters.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True)
-class MultitaskRecipe:
+class MultitaskRecipe(Hyperparameters):
     """The hyper-parameters of multi-task fine-tuning; defaults as in BERT-CF (sections 4.3, 5.3).
 
     Attributes:
@@ -133,7 +182,7 @@ class MultitaskRecipe:
     )
 
     def __post_init__(self) -> None:
-        check_rules(self)
+        Hyperparameters.__post_init__(self)
         checks = [
             (f"hinge of {name}", hinge, -1 <= hinge < 1, "in -1 .. 1, below 1")
             for name, hinge in self.hinges.items()
@@ -148,10 +197,3 @@ class MultitaskRecipe:
         for name, value, holds, expected in checks:
             if not holds:
                 raise ConfigError(f"{name} must be {expected}, got {value}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultitaskConfig(TaskConfig):
-    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`."""
-
-    recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)

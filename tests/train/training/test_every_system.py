@@ -1,0 +1,198 @@
+"""What the one training loop gives every system: checkpoints, Ctrl-C, resuming, processes."""
+
+import dataclasses
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from mirror_rt import ConfigError, OutputExistsError
+from mirror_rt.heads.task_heads import Heads
+from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
+from mirror_train.data.labelled_examples import Examples
+from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_cf, tune_flow
+from mirror_train.pairs import (
+    BurtConfig,
+    BurtRecipe,
+    BurtTasks,
+    MultitaskConfig,
+    MultitaskData,
+    MultitaskRecipe,
+    tune_burt,
+    tune_multitask,
+)
+from mirror_train.pairs.multitask_data import TaskData
+from mirror_train.training.checkpoint import Interrupted
+from mirror_train.training.loop import Trainer
+
+PROBES = ["the river", "old town hall", "doctor"]
+STEPS = 8
+SIZES = dict.fromkeys(("sentiment", "paraphrase", "similarity"), 4)
+
+
+def strings(words):
+    texts = [" ".join(words[i : i + 1 + i % 5]) for i in range(STEPS * 8)]
+    return TrainingData(texts, texts, None, "strings")
+
+
+def tasks(words):
+    def rows(labels, targets, *, pairs=True):
+        second = words[40:80] if pairs else None
+        return Examples(words[:40], second, np.asarray(targets), tuple(labels), "rows")
+
+    def split(examples):
+        return TaskData(examples.take(range(30)), examples.take(range(30, 40)))
+
+    numbers = np.arange(40)
+    nli = rows(("entailment", "neutral", "contradiction"), numbers % 3)
+    multitask = MultitaskData(
+        {
+            "sentiment": split(rows("abcde", numbers % 5, pairs=False)),
+            "paraphrase": split(rows("ny", numbers % 2)),
+            "similarity": split(rows((), numbers % 6 / 1.0)),
+        }
+    )
+    return BurtTasks(nli=nli, paraphrases=nli), multitask
+
+
+def systems(words):
+    """The function of each system, its data, and the class of its settings with a short recipe."""
+    flow = FlowRecipe(steps=STEPS, batch_size=8, learning_rate=1e-3)
+    mirror = load_recipe("word").replace(batch_size=8, epochs=1, learning_rate=1e-3)
+    cf = CfRecipe(mirror=mirror, flow=flow)
+    burt = BurtRecipe(steps=STEPS, batch_size=4, learning_rate=1e-3)
+    multitask = MultitaskRecipe(
+        steps=STEPS, evaluate_every=3, learning_rate=1e-2, projection=8, batch_sizes=SIZES
+    )
+    texts, (burt_tasks, multitask_data) = strings(words), tasks(words)
+    return {
+        "tune": (tune, texts, TuneConfig, mirror),
+        "flow": (tune_flow, texts, FlowConfig, flow),
+        "cf": (tune_cf, texts, CfConfig, cf),
+        "cf-joint": (tune_cf, texts, CfConfig, cf.replace(joint=True)),
+        "burt": (tune_burt, burt_tasks, BurtConfig, burt),
+        "multitask": (tune_multitask, multitask_data, MultitaskConfig, multitask),
+    }
+
+
+SYSTEMS = ["tune", "flow", "cf", "cf-joint", "burt", "multitask"]
+
+
+@pytest.fixture
+def runner(words, tiny_bert, tmp_path):
+    """Runs a system into a folder, with options."""
+
+    def run(system, out, **options):
+        function, data, config, recipe = systems(words)[system]
+        return function(
+            data, config(out=tmp_path / out, model=str(tiny_bert), recipe=recipe, **options)
+        )
+
+    return run
+
+
+def weights(out):
+    """Everything that a run has trained, by its effect or its value."""
+    found = [TorchEncoder.load(out).encode(PROBES, normalize_embeddings=False)]
+    if Heads.present(out):
+        found += [head.weight for head in Heads.read(out).by_name.values()]
+    return found
+
+
+def interrupt_at(step, monkeypatch):
+    original = Trainer._step
+
+    def interrupted(self, number):
+        # Of BERT-CF's two steps, the second has the flow.
+        if number == step and ("flow" in self.modules or "flow" not in str(type(self.steps))):
+            signal.raise_signal(signal.SIGINT)
+        return original(self, number)
+
+    monkeypatch.setattr(Trainer, "_step", interrupted)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_ctrl_c_leaves_a_checkpoint_from_which_the_same_comes(
+    system, runner, tmp_path, monkeypatch
+):
+    whole = runner(system, "whole")
+    with monkeypatch.context() as patch:
+        interrupt_at(4, patch)
+        with pytest.raises(Interrupted, match="interrupted after step 5 of 8; continue with --res"):
+            runner(system, "parts")
+    left = "parts.checkpoints"
+    if system == "cf":  # the first step comes first
+        left = "parts.mirror.checkpoints"
+    assert [path.name for path in (tmp_path / left).iterdir()] == ["step-00000005.pt"]
+    assert not (tmp_path / "parts").exists()
+    with pytest.raises((OutputExistsError, ConfigError), match="continue it with --resume"):
+        runner(system, "parts")
+    with pytest.raises(ConfigError, match="of another run: seed was"):
+        runner(system, "parts", resume=True, seed=1)
+    resumed = runner(system, "parts", resume=True)
+    assert resumed.stats.losses == whole.stats.losses
+    for found, expected in zip(weights(resumed.out), weights(whole.out), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parts", "whole"]
+
+
+def test_the_second_step_of_bert_cf_is_resumed(runner, tmp_path, monkeypatch):
+    whole = runner("cf", "whole")
+    original = Trainer._step
+
+    def crash(self, step):
+        if step == 6 and "flow" in self.modules:
+            raise MemoryError("simulated")
+        return original(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", crash)
+        with pytest.raises(MemoryError):
+            runner("cf", "parts", checkpoint_every=2)
+    assert [path.name for path in (tmp_path / "parts.checkpoints").iterdir()] == [
+        "step-00000006.pt"
+    ]
+    resumed = runner("cf", "parts", resume=True)
+    assert resumed.stats.losses == whole.stats.losses
+    np.testing.assert_array_equal(weights(resumed.out)[0], weights(whole.out)[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parts", "whole"]
+
+
+def test_the_best_weights_outlive_an_interruption(runner, monkeypatch):
+    """Those of an evaluation before the checkpoint, where no later one is better."""
+    scores = iter([0.9, 0.2, 0.1])
+    metrics = {"similarity": {"pearson": 0.9}}
+
+    def evaluate(model, held):
+        return {"similarity": {"pearson": next(scores)}}
+
+    monkeypatch.setattr("mirror_train.pairs.multitask.evaluate_tasks", evaluate)
+    with monkeypatch.context() as patch:
+        interrupt_at(4, patch)
+        with pytest.raises(Interrupted):
+            runner("multitask", "parts")
+    training = runner("multitask", "parts", resume=True).manifest.training
+    assert (training["best_step"], training["metrics"]) == (3, metrics)
+
+
+@pytest.mark.parametrize("system", ["burt", "multitask", "cf-joint"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision(system, precision, runner):
+    report = runner(system, "out", precision=precision)
+    assert np.isfinite(report.stats.losses).all()
+    assert report.manifest.training["precision"] == precision
+
+
+def test_multitask_trains_the_flow_that_it_begins_with(runner, words, tmp_path):
+    """BERT-CF, section 5.3: "we have all layers unfrozen"."""
+    flowed = runner("flow", "flowed").out
+    _, data, _, recipe = systems(words)["multitask"]
+    recipe = dataclasses.replace(recipe, evaluate_every=STEPS)
+    config = MultitaskConfig(out=tmp_path / "out", model=str(flowed), recipe=recipe)
+    report = tune_multitask(data, config)
+    (before,) = TorchEncoder.load(flowed).head.layers
+    (after,) = TorchEncoder.load(report.out).head.layers
+    for name, weight in before.blocks.state_dict().items():
+        fixed = name.endswith(("signs", "permutation"))
+        assert torch.equal(weight, after.blocks.state_dict()[name]) == fixed, name

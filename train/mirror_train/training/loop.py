@@ -1,0 +1,274 @@
+"""The training loop of every system: what is minimised is its argument, everything else is here."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mirror_rt.errors import ModelError
+from mirror_rt.tokens.padding import RaggedTokens
+from mirror_train.compute.precision import Precision
+from mirror_train.compute.processes import Processes
+from mirror_train.compute.random_state import RandomState
+from mirror_train.data.views import dropout_seed, step_rng
+from mirror_train.model.forward import Forward, in_order
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    Interrupted,
+    deferred_interrupt,
+)
+from mirror_train.training.gradient_caching import GradCache
+
+_AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Part(NamedTuple):
+    """A part of a step, backpropagated before the next, so that one graph is in memory at a time.
+
+    Attributes:
+        inputs: this process's share of the rows: their tokens, which go through the encoder, or
+            vectors [n, D] that are known already.
+        loss: maps the vectors [n, D] of these rows, in the dtype of the encoder's output, to the
+            share's loss, a scalar. The mean over the processes is the loss of the part.
+    """
+
+    inputs: RaggedTokens | Tensor
+    loss: Callable[[Tensor], Tensor]
+
+
+class Steps(Protocol):
+    """The optimiser steps of a run: each is the sum of its parts, and follows from its number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, step: int, /) -> Iterable[Part]: ...
+
+
+@dataclass(slots=True)
+class TrainingStats:
+    """The measurements of a run, over all its sessions.
+
+    Attributes:
+        losses: the loss of every step.
+        seconds: wall time of the steps.
+        real_tokens: number of tokens of the strings.
+        padded_tokens: number of tokens computed, including padding.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    real_tokens: int = 0
+    padded_tokens: int = 0
+
+    @property
+    def padding_percent(self) -> float:
+        """The share of computed tokens that were padding, in percent."""
+        return 100 * (1 - self.real_tokens / max(1, self.padded_tokens))
+
+
+@dataclass(slots=True)
+class Selection:
+    """The weights that score best among those of every `every`-th step and of the last one.
+
+    Attributes:
+        evaluate: returns the score of the current weights, higher for better, and what
+            mirror.json records of them. The first process alone calls it.
+        every: steps between evaluations.
+        best: the step, the score, the record and the weights of the best evaluation so far.
+    """
+
+    evaluate: Callable[[], tuple[float, Any]]
+    every: int
+    best: dict[str, Any] = field(default_factory=lambda: {"score": -math.inf})
+
+    def after(self, done: int, total: int, modules: nn.Module, processes: Processes) -> None:
+        """Evaluate the modules after `done` of `total` steps, if it is time to."""
+        if done % self.every and done < total:
+            return
+        modules.eval()
+        score, record = processes.in_first(self.evaluate)
+        modules.train()
+        if score > self.best["score"]:
+            self.best.clear()  # frees the weights before others are copied
+            weights = copy.deepcopy(modules.state_dict())
+            self.best |= {"score": score, "step": done, "record": record, "weights": weights}
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """One run, alone or as one of several processes.
+
+    The weights and the optimiser's state are the same in all processes at every step: each adds its
+    share, and the gradients are averaged. Everything random follows from the seed and the number of
+    the step, so a resumed run repeats the uninterrupted one.
+
+    Attributes:
+        steps: what is minimised.
+        forward: the encoder, from tokens to vectors; moved to the device by `encoder_forward`.
+        modules: the modules that are trained, by name, on the device.
+        optimizer: optimiser of their parameters.
+        seed: decides all that is random.
+        processes: this process and the others.
+        precision: precision of the encoder.
+        max_rows: most rows that go through the encoder at once. Gradients are cached then (see
+            `gradient_caching.py`); None for all rows of a part, without a cache.
+        schedule: maps a step and the total to a factor of the learning rates.
+        selection: chooses the weights to end with; None for those of the last step.
+        advice: what to try where the loss diverges.
+    """
+
+    steps: Steps
+    forward: Forward
+    modules: nn.ModuleDict
+    optimizer: torch.optim.Optimizer
+    seed: int
+    processes: Processes
+    precision: Precision
+    max_rows: int | None = None
+    schedule: Callable[[int, int], float] = lambda step, total: 1.0
+    selection: Selection | None = None
+    advice: str = "a lower --learning-rate or --precision fp32"
+    stats: TrainingStats = field(init=False, default_factory=TrainingStats)
+    _scaler: torch.amp.GradScaler = field(init=False)
+    _rates: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        trains_encoder = any(one.requires_grad for one in self.forward.model.parameters())
+        self._scaler = torch.amp.GradScaler(
+            self.forward.device.type, enabled=self.precision == "fp16" and trains_encoder
+        )
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    def run(
+        self,
+        store: CheckpointStore,
+        *,
+        checkpoint_every: int = 0,
+        resume_from: Checkpoint | None = None,
+        on_step: Callable[[float], None] = lambda loss: None,
+    ) -> TrainingStats:
+        """Train to the end, from the start or after a checkpoint; call `on_step` with each loss.
+
+        With `checkpoint_every` 0, a checkpoint is only written on interruption: Ctrl-C or SIGTERM,
+        in any of the processes, ends the run with Interrupted after the running step.
+        """
+        total = len(self.steps)
+        start = 0 if resume_from is None else self._restore(resume_from)
+        with deferred_interrupt() as interrupted, RandomState.kept(self.forward.device):
+            for step in range(start, total):
+                on_step(self._step(step))
+                done = step + 1
+                if self.selection is not None:
+                    self.selection.after(done, total, self.modules, self.processes)
+                (stop,) = self.processes.total(interrupted.is_set())
+                if stop and done < total:
+                    path = self._save(store, done)
+                    raise Interrupted(done, total, str(path))
+                if checkpoint_every and done % checkpoint_every == 0:
+                    self._save(store, done)
+        if self.selection is not None:
+            self.modules.load_state_dict(self.selection.best["weights"])
+        self._train_mode(on=False)
+        return self.stats
+
+    def _step(self, step: int) -> float:
+        began = time.perf_counter()
+        self._train_mode(on=True)  # an evaluation between two steps has ended it
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self.schedule(step, len(self.steps))
+        # Dropout draws from torch's generators: seeded by the step, they give a resumed run the
+        # masks of an uninterrupted one.
+        rng = step_rng(seed=self.seed, step=step)
+        torch.manual_seed(dropout_seed(rng, rank=self.processes.rank))
+        self.optimizer.zero_grad(set_to_none=True)
+        value = sum(self._backward(part, step) for part in self.steps[step])
+        self.processes.average_gradients(
+            one for group in self.optimizer.param_groups for one in group["params"]
+        )
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        self.stats.losses.append(value)
+        self.stats.seconds += time.perf_counter() - began
+        return value
+
+    def _backward(self, part: Part, step: int) -> float:
+        """Backpropagate a part (scaled where there is a scaler) and return its loss."""
+        tokens = part.inputs
+        if isinstance(tokens, Tensor):
+            return self._backward_loss(part.loss(tokens), step)
+        chunks = self.forward.chunks(tokens, max_rows=self.max_rows)
+        real, padded = self.processes.total(
+            int(tokens.lengths.sum()), self.forward.padded_tokens(tokens, chunks)
+        )
+        self.stats.real_tokens += real
+        self.stats.padded_tokens += padded
+        if self.max_rows is None:
+            return self._backward_loss(part.loss(self.forward.embed(tokens, chunks)), step)
+        cache = GradCache(partial(self.forward.embed_chunk, tokens), device=self.forward.device)
+        z = in_order(cache.first_pass(chunks), chunks)
+        value = self._backward_loss(part.loss(z), step)
+        cache.second_pass()
+        return value
+
+    def _backward_loss(self, loss: Tensor, step: int) -> float:
+        # The mean is not finite in all processes where it is not in one, so that all stop.
+        value = self.processes.mean(loss.item())
+        if not math.isfinite(value):
+            raise ModelError(f"the loss became {value} at step {step + 1}: try {self.advice}")
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return value
+
+    def _train_mode(self, *, on: bool) -> None:
+        """Turn the dropout of the encoder, which may be frozen, and of all modules on or off."""
+        self.forward.model.train(on)
+        self.modules.train(on)
+
+    def _save(self, store: CheckpointStore, step: int) -> str:
+        def save() -> str:
+            state = Checkpoint(
+                step=step,
+                modules=self.modules.state_dict(),
+                optimizer=self.optimizer.state_dict(),
+                scaler=self._scaler.state_dict(),
+                stats=dataclasses.asdict(self.stats),
+                best=self.selection.best if self.selection else {},
+            )
+            return str(store.save(state))
+
+        return self.processes.in_first(save)
+
+    def _restore(self, checkpoint: Checkpoint) -> int:
+        """Continue from a checkpoint; return the number of steps that it has behind it."""
+        self.modules.load_state_dict(checkpoint.modules)
+        self.optimizer.load_state_dict(checkpoint.optimizer)
+        self._scaler.load_state_dict(checkpoint.scaler)
+        self.stats = TrainingStats(**checkpoint.stats)
+        if self.selection is not None and checkpoint.best:
+            self.selection.best = checkpoint.best
+        return checkpoint.step
+
+
+def encoder_forward(
+    base: Pretrained, head: Head, device: torch.device, precision: Precision, **options: Any
+) -> Forward:
+    """Move a model and its head to the device; return its forward pass, with more of its fields."""
+    return Forward(
+        base.model.to(device),
+        head=head.to(device),
+        pad_id=base.pad_id,
+        device=device,
+        dtype=_AUTOCAST.get(precision),
+        **options,
+    )

@@ -1,0 +1,227 @@
+"""A run of any system: its base model, its checkpoints, its training, and the folder it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from mirror_rt.bundle.manifest import Layout, Manifest, record_files
+from mirror_rt.bundle.provenance import made_now
+from mirror_rt.io.atomic import check_free, check_space, new_folder, write_json
+from mirror_rt.progress import progress_bar
+from mirror_train.compute.precision import Precision, resolve_precision
+from mirror_train.compute.processes import Processes, joined_processes
+from mirror_train.model.license import describe_base
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
+from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
+from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
+from mirror_train.training.loop import Trainer, TrainingStats
+from mirror_train.training.run_config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """The result of a run.
+
+    Attributes:
+        out: the folder written.
+        manifest: the content of its mirror.json.
+        stats: losses, wall time and padding.
+    """
+
+    out: Path
+    manifest: Manifest
+    stats: TrainingStats
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that has begun, alone or in one of several processes.
+
+    A system checks its data, and calls `load`, `start`, `train` and `write` in this order.
+
+    Attributes:
+        config: the settings.
+        processes: this process and the others.
+        precision: precision of the encoder.
+        base: the base model, once it is loaded.
+    """
+
+    config: TrainConfig
+    processes: Processes
+    precision: Precision
+    base: Pretrained = field(init=False)
+    _weights: list[str] = field(init=False)
+    _store: CheckpointStore = field(init=False)
+    _checkpoint: Checkpoint | None = field(init=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return self.processes.device
+
+    @property
+    def shows_bars(self) -> bool:
+        """Whether this process shows its progress: the first does, by default on a terminal."""
+        wanted = self.config.show_progress_bar
+        return self.processes.rank == 0 and (sys.stderr.isatty() if wanted is None else wanted)
+
+    def load(self, *, dropout: float | None, given: Pretrained | None = None) -> Pretrained:
+        """Load the base model, or take the one given; hash its weights before they are trained."""
+        self.base = given or self.processes.first_then_all(
+            lambda: load_pretrained(
+                self.config.model, dropout=dropout, **self.config.load_options()
+            )
+        )
+        self._weights = self.base.weights_sha256()
+        return self.base
+
+    def start(self, data: Any, recipe: Mapping[str, Any], *, copies: int = 1, **more: Any) -> None:
+        """Find the checkpoint to go on from, and check that the disk can hold what is to come.
+
+        `data` (hashes), `recipe` and `more` decide the result besides the base model and the
+        settings of the run: where one of them differs, the checkpoint is refused. The run writes
+        the weights `copies` times, besides checkpoints.
+        """
+        identity = {"model": self._weights, "data": data, "seed": self.config.seed,
+                    "precision": self.precision, "processes": self.processes.count,
+                    **recipe, **more}  # fmt: skip
+        self._store = CheckpointStore(self.config.out, identity)
+        self._checkpoint = self.processes.first_then_all(self._starting_point)
+        step = self._checkpoint.step if self._checkpoint else 0
+        self.processes.check_alike(
+            identity | {"the step of the checkpoint, which all nodes must see": step}
+        )
+        if self.config.checkpoint_every:
+            # A checkpoint takes three times the memory of the weights, because it has the state of
+            # AdamW. The next is written before the last one, which a resumed run has, is removed.
+            copies = max(copies, 3 if self._checkpoint else 6)
+        weights = sum(p.numel() * p.element_size() for p in self.base.model.parameters())
+        self.processes.in_first(lambda: check_space(self.config.out, copies * weights))
+
+    def train(self, trainer: Trainer, what: str, *, unit: str = "step", size: int = 1) -> None:
+        """Train to the end under a bar, labelled `what`, which counts `size` units a step."""
+        done = self._checkpoint.step if self._checkpoint else 0
+        bar = progress_bar(
+            len(trainer.steps) * size, self.shows_bars, unit=unit, desc=what, initial=done * size
+        )
+
+        def on_step(loss: float) -> None:
+            bar.set_postfix_str(f"loss={loss:.4f}")
+            bar.update(size)
+
+        try:
+            trainer.run(
+                self._store,
+                checkpoint_every=self.config.checkpoint_every,
+                resume_from=self._checkpoint,
+                on_step=on_step,
+            )
+        finally:
+            bar.close()
+
+    def write(
+        self,
+        head: Head,
+        stats: TrainingStats,
+        *,
+        recipe: dict[str, Any],
+        data: dict[str, Any],
+        training: dict[str, Any],
+        level: str | None,
+        language: str | None = None,
+        pad_to: int | None = None,
+        tuned: Pretrained | None = None,
+        also: Callable[[Path], None] = lambda folder: None,
+    ) -> TuneReport:
+        """Write the model and its mirror.json as `out`, whole or not at all; forget checkpoints.
+
+        The head is a pooling that can be tuned, and the layers after it. `recipe` has every
+        hyper-parameter, and `training` what to record besides the settings of the run and `stats`.
+        The model written is `tuned`, or the base model, where that was trained in place. `also`
+        writes further files into the folder.
+        """
+        base = self.base
+        manifest = Manifest(
+            dimension=head.dimension(base.dimension),
+            max_length=pad_to or base.max_length,
+            pad_id=base.pad_id,
+            pad_to=pad_to,
+            pooling=head.pooling,
+            mask_token=base.mask_token,
+            language=language,
+            level=level,
+            base_model=describe_base(base) | {"weights_sha256": self._weights},
+            recipe=recipe,
+            data=data,
+            training=self._recorded(stats) | training,
+            **made_now(),
+            format="mirror_rt encoder",
+        )
+
+        def write() -> Manifest:
+            written = self._write_folder(tuned or base, head, manifest, also)
+            self._store.remove()
+            return written
+
+        return TuneReport(self.config.out, self.processes.in_first(write), stats)
+
+    def _starting_point(self) -> Checkpoint | None:
+        if self.config.resume:
+            return self._store.load()
+        if self.config.overwrite:
+            self._store.remove()
+        self._store.check_unused()
+        return None
+
+    def _recorded(self, stats: TrainingStats) -> dict[str, Any]:
+        return {
+            "seed": self.config.seed,
+            "precision": self.precision,
+            "device": self.device.type,
+            "processes": self.processes.count,
+            "steps": len(stats.losses),
+            "loss_first": stats.losses[0],
+            "loss_last": stats.losses[-1],
+            "seconds": round(stats.seconds, 2),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+
+    def _write_folder(
+        self, model: Pretrained, head: Head, manifest: Manifest, also: Callable[[Path], None]
+    ) -> Manifest:
+        with new_folder(self.config.out, overwrite=self.config.overwrite) as folder:
+            try:
+                with quiet_transformers():
+                    model.model.save_pretrained(folder)
+            except SafetensorError as error:  # safetensors' error for a full disk
+                raise OSError(f"cannot write {self.config.out}: {error}") from error
+            save_tokenizer(model.hf_tokenizer, folder, max_length=manifest.max_length)
+            normalized = Head(head.poolings, head.layers).cpu()
+            write_modules(folder, normalized, manifest, hidden_size=self.base.dimension)
+            also(folder)
+            manifest = dataclasses.replace(manifest, files=record_files(folder))
+            write_json(folder / Layout.manifest, manifest.to_dict())
+        return manifest
+
+
+@contextmanager
+def begun(config: TrainConfig, precision: Precision) -> Iterator[Run]:
+    """Begin a run in this process and the others that `torchrun` has started, if any.
+
+    Raises OutputExistsError before any work where `config.out` exists and may not be overwritten.
+    """
+    with joined_processes(config.device) as processes:
+        processes.in_first(lambda: check_free(config.out, overwrite=config.overwrite))
+        yield Run(config, processes, resolve_precision(precision, processes.device))
