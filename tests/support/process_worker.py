@@ -135,8 +135,9 @@ def check_systems(processes, model, data, folder):
         report = run(given, config(out=out, model=str(model), recipe=recipe))
         vectors = TorchEncoder.load(out, device="cpu").encode(data.first[:5])
         results[name] = (torch.tensor(report.stats.losses), torch.from_numpy(vectors))
-    odd = BurtConfig(out=folder / "odd", model=str(model), recipe=BurtRecipe(batch_size=3))
-    results["odd"] = outcome(lambda: tune_burt(BurtTasks(nli=rows), odd))
+    if processes.count > 1:
+        odd = BurtConfig(out=folder / "odd", model=str(model), recipe=BurtRecipe(batch_size=3))
+        results["odd"] = outcome(lambda: tune_burt(BurtTasks(nli=rows), odd))
     return results
 
 
