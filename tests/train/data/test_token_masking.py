@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from mirror_train.training.view_tokenizer import ViewTokenizer
 
 from mirror_rt import ConfigError
 from mirror_rt.tokens.padding import RaggedTokens
@@ -12,6 +11,7 @@ from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.views import mask_token_spans
 from mirror_train.model.pretrained import load_pretrained
+from mirror_train.training.mirror import ViewTokenizer
 
 CLS, SEP, MASK = 2, 3, 4
 
