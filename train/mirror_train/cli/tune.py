@@ -20,10 +20,10 @@ from mirror_train.cli.tune_languages import (
     with_base,
 )
 from mirror_train.compute.launch import is_first_process
-from mirror_train.data.scripts import UNSPACED, letters_by_script
 from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
+from mirror_train.languages.fit import UNSPACED, letters_by_script
 from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
 from mirror_train.training.run_config import TuneConfig
 

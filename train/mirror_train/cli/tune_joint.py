@@ -27,8 +27,7 @@ from mirror_train.languages.base_models import load_languages
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import EmbeddingModel
     from mirror_train.cli.tune import Tune
-    from mirror_train.languages.joint import Entries
-    from mirror_train.languages.retrieval import HeldOut
+    from mirror_train.languages.joint import Entries, HeldOut
     from mirror_train.model.pretrained import Pretrained
     from mirror_train.training.run_config import TuneConfig
 
@@ -76,8 +75,7 @@ class JointRun:
 
 def joint_run(call: Tune, *, seed: int) -> JointRun:
     """Read and join the strings of the languages, and the entries of the dictionaries."""
-    from mirror_train.languages.joint import joint_data
-    from mirror_train.languages.retrieval import hold_out
+    from mirror_train.languages.joint import hold_out, joint_data
 
     strings, languages = call.strings, call.languages
     if strings.language is None or strings.data is not None:

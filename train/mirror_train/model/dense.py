@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -13,9 +14,11 @@ from torch import Tensor, nn
 
 from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
-from mirror_train.model.json_file import read_object
 
 logger = logging.getLogger("mirror_train")
+
+# A tokenizer_config.json with all special tokens of a large vocabulary has a few million bytes.
+_MOST_BYTES = 1 << 26
 
 
 class Dense(nn.Module):
@@ -148,3 +151,20 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise ModelError(
             f"{pickled} cannot be read: {' '.join(str(error).split()[:30])}"
         ) from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object that the file holds; raise ModelError for anything else."""
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise ModelError(f"{path} cannot be read: it is not a regular file")
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ModelError(f"{path} cannot be read: it has more than {_MOST_BYTES:,} bytes")
+        values = json.loads(content.decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} is not a JSON object")
+    return values

@@ -27,9 +27,8 @@ from torch import Tensor, nn
 
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.io.atomic import write_json
-from mirror_train.model.dense import load_weights, read_weights, save_weights
+from mirror_train.model.dense import load_weights, read_object, read_weights, save_weights
 from mirror_train.model.glow_blocks import FlowBlock, FoldedBlock
-from mirror_train.model.json_file import read_object
 
 
 def check_flow_size(size: int) -> None:

@@ -21,10 +21,9 @@ from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import InnerPath, build
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_train.model.declared_modules import declared_text_options, transformer_folder
-from mirror_train.model.dense import check_finite
+from mirror_train.model.dense import check_finite, read_object
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.families import family_of
-from mirror_train.model.json_file import read_object
 from mirror_train.model.model_folder import DEFAULT_MODEL, SAFE_WEIGHTS, resolve_model
 
 logger = logging.getLogger("mirror_train")

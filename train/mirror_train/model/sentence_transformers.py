@@ -16,9 +16,8 @@ from mirror_rt.bundle.declared_modules import POOLING_FLAGS
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.io.atomic import write_json
 from mirror_train.model.declared_modules import FLOW_MODULE
-from mirror_train.model.dense import Dense, save_dense
+from mirror_train.model.dense import Dense, read_object, save_dense
 from mirror_train.model.glow import Flow, save_flow
-from mirror_train.model.json_file import read_object
 from mirror_train.model.pooling_head import Head
 
 # The module names from before version 5, which every version resolves.
