@@ -16,7 +16,7 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 
-from mirror_rt.bulk.records import iter_records, record_windows
+from mirror_rt.bulk.reading import iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
 from mirror_rt.cpus import available_cpus
 from mirror_rt.inference.load_options import LoadOptions

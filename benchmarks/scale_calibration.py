@@ -99,7 +99,7 @@ def tokenized_per_second(bundle: str, folder: Path) -> float:
 
 def files(folder: Path) -> dict[str, float]:
     """Return what finding a small file costs, in processor time, and the bytes of a block."""
-    from mirror_rt.bulk.blocks import find_blocks
+    from mirror_rt.bulk.reading import find_blocks
     from mirror_rt.io.storage import Folder
 
     number = 2000

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirror_rt.adapters.ray_cluster import connected
-from mirror_rt.bulk.blocks import Block, find_blocks
-from mirror_rt.bulk.manifest import (
+from mirror_rt.bulk.options import DatasetConfig, parse_shard
+from mirror_rt.bulk.parts import (
+    PartWriter,
+    digest_of_plan,
     open_output,
     read_plan,
     remove_manifest,
     whole_parts,
     write_manifest,
 )
-from mirror_rt.bulk.options import DatasetConfig, parse_shard
-from mirror_rt.bulk.parts import PartWriter, digest_of_plan
 from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
 from mirror_rt.bulk.progress import Progress
+from mirror_rt.bulk.reading import Block, find_blocks
 from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.errors import OutputExistsError
 from mirror_rt.io.storage import Folder

@@ -61,7 +61,7 @@ class BulkConfig(JobConfig):
         processes: how many processes encode; they share the processors, unless the number of
             threads of each is given.
         window: most texts that are sorted by length together, and saved together. Long texts and
-            large models have fewer, so that work is saved every half minute or so.
+            large models have fewer, so that work is saved every minute or sooner.
     """
 
     id_field: str | None = None

@@ -44,8 +44,8 @@ def window_characters(folder: Path, load: LoadOptions) -> int:
     """Return the most characters of a window, whose work a kill loses.
 
     A model of up to 90 MiB takes two processors half a minute for two million characters; a larger
-    one has proportionally fewer. The clock would be the obvious measure, but a resumed job needs
-    the windows of the one that was killed, for they make the batches.
+    one has proportionally fewer, for less than a minute. The clock would be the obvious measure,
+    but a resumed job needs the windows of the one that was killed, for they make the batches.
     """
     variant = read_manifest(folder, pooling=load.pooling).variant(load.stored_variant)
     graph = folder / (variant.weights or variant.file)
@@ -54,7 +54,7 @@ def window_characters(folder: Path, load: LoadOptions) -> int:
     return _WINDOW_CHARACTERS * _SMALL_MODEL // max(size, _SMALL_MODEL)
 
 
-def vector_plan(folder: Path, load: LoadOptions, options: EncodeOptions) -> dict[str, Any]:
+def _vector_plan(folder: Path, load: LoadOptions, options: EncodeOptions) -> dict[str, Any]:
     """Return everything that determines the vector of a text: a JSON value for each name.
 
     An option counts unless it is known to change no vector, so a new option counts by default.
@@ -76,7 +76,7 @@ def vector_plan(folder: Path, load: LoadOptions, options: EncodeOptions) -> dict
 def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
     """Return everything that determines the part of a given block, on this machine."""
     return {
-        **vector_plan(find_bundle(config.model, config.load), config.load, config.options),
+        **_vector_plan(find_bundle(config.model, config.load), config.load, config.options),
         "text_field": config.text_field,
         "columns": None if config.columns is None else list(config.columns),
         "window": config.window,
@@ -86,7 +86,7 @@ def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
 def file_plan(config: BulkConfig, folder: Path) -> dict[str, Any]:
     """Return everything that determines the bytes of the output, with the bundle in `folder`."""
     return {
-        **vector_plan(folder, config.load, config.options),
+        **_vector_plan(folder, config.load, config.options),
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,
         "id_field": config.id_field,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from mirror_rt.bulk.blocks import Block
 from mirror_rt.bulk.options import DatasetConfig
 from mirror_rt.bulk.parts import PartWriter, digest_of_plan, find_part
 from mirror_rt.bulk.plan import dataset_plan
 from mirror_rt.bulk.progress import Progress, RunCounter
+from mirror_rt.bulk.reading import Block
 from mirror_rt.errors import DataError, MirrorError, require
 from mirror_rt.inference.load_options import LoadOptions
 

@@ -12,7 +12,7 @@ from mirror_rt.bulk.job import JobFolder, open_job
 from mirror_rt.bulk.options import BulkConfig, texts_named_in
 from mirror_rt.bulk.plan import file_plan, find_bundle, window_characters
 from mirror_rt.bulk.progress import Progress
-from mirror_rt.bulk.records import count_records, iter_records, record_windows
+from mirror_rt.bulk.reading import count_records, iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
 from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError
 from mirror_rt.io.vectors import open_sink, output_files

@@ -26,7 +26,7 @@ from mirror_rt import (
 )
 from mirror_rt.bulk import BulkConfig, encode_file
 from mirror_rt.bulk.plan import window_characters
-from mirror_rt.bulk.records import count_records
+from mirror_rt.bulk.reading import count_records
 from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.load_options import LoadOptions
@@ -553,7 +553,7 @@ def test_a_line_without_end(command_in_child, tmp_path, suffix):
     endless.symlink_to("/dev/zero")
     code = f"""
 import resource
-from mirror_rt.bulk.records import iter_records
+from mirror_rt.bulk.reading import iter_records
 from mirror_rt.errors import DataError
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + 500_000_000,) * 2)
