@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirror_rt.adapters.lazy import LazyEncoder, check_names
+from mirror_rt.adapters.lazy import LazyEncoder
 from mirror_rt.errors import ConfigError, importing
+from mirror_rt.keywords import refuse_unknown
 
 with importing("daft", extra="daft", purpose="mirror_rt.adapters.daft"):
     from daft import DataType
@@ -66,7 +67,7 @@ class MirrorProvider(Provider):
         """
         if model is None:
             raise ConfigError("model must be the path or hub name of a bundle, got None")
-        check_names("", options, _OF_DAFT)
+        refuse_unknown("embed_text", options, _OF_DAFT)
         kept = {} if dimensions is None else {"truncate_dim": dimensions}
         lazy = LazyEncoder(model, self._model_kwargs, self._encode_kwargs | kept)
         return MirrorEmbedderDescriptor(lazy, {"batch_size": _BATCH_SIZE} | options)

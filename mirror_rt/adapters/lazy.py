@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.vectors.quantization import Embeddings
@@ -77,8 +78,8 @@ class LazyEncoder:
         self.model = model
         self.model_kwargs = dict(model_kwargs or {})
         self.encode_kwargs = dict(encode_kwargs or {})
-        check_names("model_kwargs: ", self.model_kwargs, LoadKeywords.__annotations__)
-        check_names("encode_kwargs: ", self.encode_kwargs, EncodeKeywords.__annotations__)
+        refuse_unknown("model_kwargs", self.model_kwargs, LoadKeywords.__annotations__)
+        refuse_unknown("encode_kwargs", self.encode_kwargs, EncodeKeywords.__annotations__)
         self._encoder: TextEncoder | None = None
         if not isinstance(model, str | Path):
             if not hasattr(model, "encode_query"):
@@ -251,13 +252,6 @@ def _load(model: str, options: dict[str, Any]) -> Encoder:
         if encoder is None:
             encoder = _loaded[key] = Encoder.load(model, **options)
     return encoder
-
-
-def check_names(what: str, options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise ConfigError for the first option that is not known; `what` begins its message."""
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"{what}no option {name!r}, there are {', '.join(known)}")
 
 
 def _one(text: Any) -> str:

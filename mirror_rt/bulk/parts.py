@@ -209,8 +209,8 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
     if pages:
         with ThreadPoolExecutor() as pool:
             list(pool.map(_check_pages, [files[name] for name in parts]))
-    if output.local is not None:  # what killed processes have left of parts that they wrote
-        for path in output.local.rglob(".*.parquet.*"):
+    if output.local is not None:  # what killed processes have left of files that they wrote
+        for path in [*output.local.rglob(".*.parquet.*"), *output.local.glob("._*.json.*")]:
             if path.is_file():
                 path.unlink(missing_ok=True)
     manifest = {

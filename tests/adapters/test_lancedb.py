@@ -71,5 +71,5 @@ def test_bad_options(tmp_path):
     create = get_registry().get("mirror-rt").create
     with pytest.raises(BundleError):
         create(model=str(tmp_path / "nothing")).ndims()
-    with pytest.raises(ConfigError, match="encode_kwargs: no option 'dimensions'"):
+    with pytest.raises(ConfigError, match="encode_kwargs takes no argument 'dimensions'"):
         create(model="bundle", encode_kwargs={"dimensions": 3})

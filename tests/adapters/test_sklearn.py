@@ -55,7 +55,7 @@ def test_bad_input(model):
         MirrorVectorizer(model).fit_transform(["a", float("nan")])
     with pytest.raises(ConfigError, match="expected a list of texts, got one: 'a text'"):
         MirrorVectorizer(model).fit_transform("a text")
-    with pytest.raises(ConfigError, match="model_kwargs: no option 'device'"):
+    with pytest.raises(ConfigError, match="model_kwargs takes no argument 'device'"):
         MirrorVectorizer(model, model_kwargs={"device": "cpu"}).fit()
     with pytest.raises(ConfigError, match=r"model must be .* an Encoder, got 3"):
         MirrorVectorizer(3).fit()

@@ -91,7 +91,7 @@ def test_function_of_columns(model, frame, documents, encoder):
 
 
 def test_unknown_options_are_refused_at_once(model):
-    with pytest.raises(ConfigError, match="no option 'thread'"):
+    with pytest.raises(ConfigError, match="takes no argument 'thread'"):
         MirrorEmbedder(str(model), model_kwargs={"thread": 1})
 
 

@@ -139,6 +139,14 @@ def test_kills_leave_the_files_of_one_run(bundle, dataset, tmp_path):
     assert contents(out) == contents(tmp_path / "whole")
 
 
+def test_nothing_stays_of_files_that_a_kill_cut_off(bundle, dataset, tmp_path):
+    encode_dataset(config(bundle, dataset / "d.csv", tmp_path / "out"))
+    for name in (".d.csv-00000.parquet.x", "._manifest.json.x", "._job.json.x"):
+        (tmp_path / "out" / name).touch()
+    encode_dataset(config(bundle, dataset / "d.csv", tmp_path / "out", resume=True))
+    assert set(contents(tmp_path / "out")) == {"_job.json", "d.csv-00000.parquet"}
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
