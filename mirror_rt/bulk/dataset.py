@@ -7,7 +7,6 @@ DIR/_manifest.json          written when all blocks are there: see `merge_manife
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,7 @@ from mirror_rt.bulk.parts import (
     write_manifest,
 )
 from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
-from mirror_rt.bulk.progress import Progress
+from mirror_rt.bulk.progress import Progress, told_how_to_resume
 from mirror_rt.bulk.reading import Block, find_blocks
 from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.errors import OutputExistsError
@@ -98,7 +97,7 @@ def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> Dat
     total = None if None in known else sum(filter(None, known))
     with (
         Progress(config.show_progress_bar, total, resumed) as progress,
-        _told_how_to_resume(output, parts),
+        told_how_to_resume(lambda: f"{len(parts)} parts are saved in {output}" if parts else ""),
     ):
         if todo:
             remove_manifest(output)
@@ -140,13 +139,3 @@ def _encode_here(
 
 def _rows(parts: Mapping[str, dict[str, Any]]) -> int:
     return sum(record["rows"] for record in parts.values())
-
-
-@contextlib.contextmanager
-def _told_how_to_resume(output: Folder, parts: Mapping[str, object]) -> Iterator[None]:
-    """Add to Ctrl-C what is saved; other errors say themselves what to do."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        saved = f"{len(parts)} parts are saved in {output}: go on with --resume"
-        raise KeyboardInterrupt(f"interrupted; {saved}") from error

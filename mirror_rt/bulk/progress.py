@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypedDict
 
+from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.progress import progress_bar, repeatedly
 from mirror_rt.tokens.padding import PaddedBatch
 
@@ -94,3 +96,20 @@ class Progress:
 
 def _padding(tokens: int, padded: int) -> float:
     return 1 - tokens / padded if padded else 0.0
+
+
+@contextmanager
+def told_how_to_resume(saved: Callable[[], str]) -> Iterator[None]:
+    """Add to an error what is saved, which `saved` says, and how to go on; nothing for ""."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError, ProcessGroupError, InvalidTextError) as error:
+        if not (said := saved()):
+            raise
+        said = f"{said}: go on with --resume"
+        if isinstance(error, OSError):
+            raise OSError(f"{error}; {said}") from error
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {said}") from error
+        error.args = (f"{error}; {said}",)
+        raise

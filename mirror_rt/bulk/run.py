@@ -11,10 +11,10 @@ from pathlib import Path
 from mirror_rt.bulk.job import JobFolder, open_job
 from mirror_rt.bulk.options import BulkConfig, texts_named_in
 from mirror_rt.bulk.plan import file_plan, find_bundle, window_characters
-from mirror_rt.bulk.progress import Progress
+from mirror_rt.bulk.progress import Progress, told_how_to_resume
 from mirror_rt.bulk.reading import count_records, iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
-from mirror_rt.errors import ConfigError, DataError, InvalidTextError, ProcessGroupError
+from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.vectors import open_sink, output_files
 from mirror_rt.tokens.windows import TextWindow
 from mirror_rt.vectors.quantization import Embeddings
@@ -92,7 +92,11 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
         overwrite=config.overwrite,
     ) as job:
         resumed = job.rows
-        with _progress(config, resumed) as progress, _told_how_to_resume(job):
+
+        def saved() -> str:
+            return f"{job.rows} texts are saved in {job.folder}" if job.rows else ""
+
+        with _progress(config, resumed) as progress, told_how_to_resume(saved):
             if not job.is_complete:
                 _encode_rest(config, spec, job, progress)
                 now = path.stat()
@@ -135,20 +139,3 @@ def _progress(config: BulkConfig, done: int) -> Progress:
     counted = config.show_progress_bar and Path(config.input).is_file()
     total = count_records(config.input) if counted else None
     return Progress(config.show_progress_bar, total, done)
-
-
-@contextlib.contextmanager
-def _told_how_to_resume(job: JobFolder) -> Iterator[None]:
-    """Add to an error, if the job can be resumed, how many texts are saved and where."""
-    try:
-        yield
-    except (KeyboardInterrupt, OSError, ProcessGroupError, InvalidTextError) as error:
-        if job.rows == 0:
-            raise
-        saved = f"{job.rows} texts are saved in {job.folder}: go on with --resume"
-        if isinstance(error, OSError):
-            raise OSError(f"{error}; {saved}") from error
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"interrupted; {saved}") from error
-        error.args = (f"{error}; {saved}",)
-        raise

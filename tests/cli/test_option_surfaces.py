@@ -340,7 +340,7 @@ def test_adapters(loaded):
         lazy.load()
     assert loaded == [GIVEN_LOAD]
     for keywords in ({"model_kwargs": {"x": 1}}, {"encode_kwargs": {"x": 1}}):
-        with pytest.raises(ConfigError, match="no option 'x'"):
+        with pytest.raises(ConfigError, match="takes no argument 'x'"):
             LazyEncoder("m", **keywords)
 
 
