@@ -63,7 +63,7 @@ def test_code_of_its_own_is_not_run_unasked(model, tmp_path):
     rewrite(model / "config.json", model_type="own", auto_map=code)
     with pytest.raises(
         ModelError,
-        match=r"\(own\) comes with code of its own: read it, and pass --trust-remote-code",
+        match=r"\(own\) comes with code of its own: read it, and pass trust_remote_code=True",
     ):
         load_pretrained(model)
     rewrite(model / "config.json", model_type="bert")
