@@ -91,8 +91,9 @@ class ServerConfig:
         if self.max_waiting_texts < self.max_items:
             raise ConfigError(
                 Setting("max_waiting_texts"),
-                f" {self.max_waiting_texts} is less than the {self.max_items} texts that a request "
-                "may have, so that no such request could ever be accepted",
+                f" {self.max_waiting_texts} is less than ",
+                Setting("max_items"),
+                f" {self.max_items}, so that no such request could ever be accepted",
             )
 
 
