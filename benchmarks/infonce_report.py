@@ -8,8 +8,6 @@ import re
 
 from helpers import write_whole
 
-from mirror_rt.evaluation.plots import COLOURS, label_lines, new_figure, save_png
-
 
 def write_json(path, machine, results):
     write_whole(path, json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
@@ -55,6 +53,9 @@ def table(machine, results):
 
 
 def plot(path, machine, results):
+    # The table is also made where this project is not installed yet.
+    from mirror_rt.evaluation.plots import COLOURS, label_lines, new_figure, save_png
+
     dims = sorted({r["dim"] for r in results})
     names = list(dict.fromkeys(name for r in results for name in r["contenders"]))
     colours = dict(zip(names, itertools.cycle(COLOURS)))

@@ -222,6 +222,33 @@ def test_the_script_lists_its_steps_with_nothing_but_python(tmp_path):
         assert stage in done.stdout
 
 
+def test_the_report_is_made_with_nothing_but_python(tmp_path):
+    """The machine's Python sums up what the environment with this project has measured."""
+    figures = {"forward_ms": 1.0, "total_ms": 3.0, "forward_products": 0.5, "total_products": 1.5,
+               "peak_mb": 7.0}  # fmt: skip
+    size = {"rows": 65_536, "dim": 768, "product_ms": 2.0, "product_ms_by_dtype": {"float16": 2.0},
+            "contenders": {"mirror_rt": figures}, "left_out": {"PyTorch": "52 GB"}}  # fmt: skip
+    rate = {"texts_per_second": 9.0, "p50_ms": 1.0, "p95_ms": 2.0}
+    encode = {"texts": 3, "versions": {}, "rounds": [{"mirror-rt fp16": rate}], "left_out": {},
+              "agreement": {"mirror-rt fp16": {"batch": 1.0, "alone": 1.0}},
+              "batch": {"mirror-rt fp16": 32}}  # fmt: skip
+    results = {"speed": {"machine": {}, "results": [size]}, "encode-base": encode}
+    steps = {
+        name: {"stage": 1, "verdict": PASSED, "seconds": 1.0, "limit": 9.0, "result": result}
+        for name, result in results.items()
+    }
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"about": {}, "stages": {}, "steps": steps}))
+    code = "import json, sys; from gpu_report import summarize\n"
+    code += "print(summarize(json.load(open(sys.argv[1]))))"
+    command = [sys._base_executable, "-S", "-c", code, str(state)]
+    environment = {"PYTHONPATH": str(ROOT / "benchmarks"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "| 65536 | 768 | mirror_rt | 1.00 | 3.00 |" in done.stdout
+    assert "| mirror-rt fp16 | 9 | 32 |" in done.stdout
+
+
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_every_step_is_there_once_and_in_order(device, tmp_path):
     arguments = argparse.Namespace(device=device, parts=tmp_path, work=tmp_path, patience=1)
