@@ -47,7 +47,8 @@ pack() {
   mkdir -p "$source/models"
   [[ -f "$source/models/$1.tar.xz" ]] || {
     echo "== packing $1"
-    tar --create --xz --exclude "${2:-nothing}" --directory "$made" \
+    # The layers of the model of base size are there twice, some 14 MB apart.
+    XZ_OPT='--lzma2=preset=6,dict=64MiB' tar --create --xz --exclude "${2:-nothing}" --directory "$made" \
       --file "$source/models/$1.tar.xz.making" "$1"
     mv "$source/models/$1.tar.xz.making" "$source/models/$1.tar.xz"
   }
