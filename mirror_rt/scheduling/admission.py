@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mirror_rt.errors import ConfigError, OverloadedError
 from mirror_rt.scheduling.requests import BatchReport, Request
-from mirror_rt.scheduling.waiting import WaitingTexts
+from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
 
 # Each run, and each request, multiplies the weight of those before it by this: about ten count.
 _DECAY = 0.9
@@ -80,9 +80,13 @@ class Admission:
         self._unqueued[request.large] += tokens - request.unqueued
         request.unqueued = tokens
 
-    def set_running(self, *, large: bool, tokens: int) -> None:
-        """Note that so many tokens more run; fewer if the number is negative."""
-        self._running[large] += tokens
+    def run(self, batch: Sequence[WaitingText], *, ended: bool = False) -> None:
+        """Note that a batch runs, or that it has ended."""
+        tokens = sum([text.length for text in batch])
+        large = sum([text.length for text in batch if text.large])
+        sign = -1 if ended else 1
+        self._running[False] += sign * (tokens - large)
+        self._running[True] += sign * large
 
     @property
     def waiting_tokens(self) -> int:

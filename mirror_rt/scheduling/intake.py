@@ -105,8 +105,10 @@ class Intake:
         """
         request = self.request(inputs, timeout, options, times, of_tokens=of_tokens)
         request.exempt = exempt
-        if here or _is_short(request.texts):
-            texts, plan = request.texts, request.plan
+        texts, plan = request.texts, request.plan
+        if _is_short(texts):
+            self.queue.put(request, self._pipeline.tokenize(texts, plan))
+        elif here:
             self.queue.put(request, _tokenize(self._pipeline, texts, plan, request.ended))
         else:
             self.queue.admit(request, self.queue.admission.estimate.tokens(request))

@@ -63,8 +63,8 @@ class RequestQueue:
 
     def put(self, request: Request, rows: TokenRows) -> None:
         """Queue the rows of a request; one that is not admitted yet is admitted first."""
-        lengths = rows.tokens.lengths if self._pad_to is None else [self._pad_to] * len(rows.tokens)
-        tokens = int(sum(lengths))
+        n = len(rows.tokens)
+        tokens = len(rows.tokens.ids) if self._pad_to is None else n * self._pad_to
         with self._lock:
             if not request.admitted:
                 self.admit(request, tokens)
@@ -74,12 +74,13 @@ class RequestQueue:
                 self.admission.estimate.learn(request.texts, tokens)
             request.accept(rows, self._dimension)
             self.admission.tokenized(request, tokens)
-            # Rows of similar length follow each other, so that those that run together need little
-            # padding.
-            request.order = np.argsort(lengths, kind="stable")[::-1].tolist()
             if request.large:
+                # Rows of similar length follow each other, so that those that run together need
+                # little padding.
+                request.order = np.argsort(rows.tokens.lengths, kind="stable")[::-1].tolist()
                 self._turns.append(request)
             else:
+                request.order = list(range(n))[::-1]
                 self._queue_rows(request, math.inf)
             self._changed.notify()
             complete = request.left == 0 and self.end(request)
@@ -105,8 +106,9 @@ class RequestQueue:
                 batch = self._waiting.take(token_budget=self._token_budget, run_cost=self._run_cost)
                 now = time.monotonic()
                 late = {t.request for t in batch if t.deadline is not None and t.deadline <= now}
-                late = {request for request in late if self._end_late(request)}
-                batch = [text for text in batch if not text.request.over]
+                if late:
+                    late = {request for request in late if self._end_late(request)}
+                    batch = [text for text in batch if not text.request.over]
                 if batch or late:
                     break
                 if self._closed and all(
@@ -116,7 +118,7 @@ class RequestQueue:
                 self._changed.wait()
             for text in batch:
                 self.admission.set_waiting(text.request, text.request.waiting - 1)
-                self.admission.set_running(large=text.large, tokens=text.length)
+            self.admission.run(batch)
             if self._waiting or self._turns:
                 self._changed.notify()  # another device may be free
         for request in late:
@@ -126,8 +128,7 @@ class RequestQueue:
     def ran(self, batch: list[WaitingText]) -> None:
         """Note that a batch runs no longer, whatever became of it."""
         with self._lock:
-            for text in batch:
-                self.admission.set_running(large=text.large, tokens=-text.length)
+            self.admission.run(batch, ended=True)
 
     def fill(self, batch: list[WaitingText], vectors: Sequence[Any]) -> list[Request]:
         """Store the vectors of a batch; return the requests that it completes."""
@@ -233,12 +234,13 @@ class RequestQueue:
         assert request.rows is not None
         ids, offsets = request.rows.tokens.ids, request.rows.tokens.offsets
         now, deadline = time.monotonic(), request.deadline
-        while request.order and tokens > 0:
+        queued = 0
+        while request.order and queued < tokens:
             row = request.order.pop()
             begin, end = int(offsets[row]), int(offsets[row + 1])
             length = self._pad_to or end - begin
             text = WaitingText(request, row, ids[begin:end], length, now, deadline, request.large)
             request.queued.append(text)
             self._waiting.add(text)
-            self.admission.set_unqueued(request, request.unqueued - length)
-            tokens -= length
+            queued += length
+        self.admission.set_unqueued(request, request.unqueued - queued)
