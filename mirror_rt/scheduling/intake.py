@@ -109,7 +109,7 @@ class Intake:
         if _is_short(texts):
             self.queue.put(request, self._pipeline.tokenize(texts, plan))
         elif here:
-            self.queue.put(request, _tokenize(self._pipeline, texts, plan, request.ended))
+            self.queue.put(request, _tokenize(self._pipeline, texts, plan))
         else:
             self.queue.admit(request, self.queue.admission.estimate.tokens(request))
             self.tokenize_aside(request, self.queue.put)
@@ -121,11 +121,12 @@ class Intake:
         """Tokenise the texts of an admitted request in another thread, and go on there."""
         # The work must not hold the texts: the request may be over before it begins.
         pipeline, queue = self._pipeline, self.queue
+        stop = request.stop = threading.Event()
 
         def work() -> None:
             try:
                 if not request.over:
-                    then(request, _tokenize(pipeline, request.texts, request.plan, request.ended))
+                    then(request, _tokenize(pipeline, request.texts, request.plan, stop))
             except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
                 if queue.end(request):
                     request.fail(error)
@@ -176,7 +177,7 @@ def _is_long(texts: list[Any]) -> bool:
 
 
 def _tokenize(
-    pipeline: Pipeline, texts: list[Any], plan: EncodePlan, stop: threading.Event
+    pipeline: Pipeline, texts: list[Any], plan: EncodePlan, stop: threading.Event | None = None
 ) -> TokenRows:
     """Check and tokenise texts, or check token ids, step by step; raise Stopped once `stop` is set.
 
@@ -188,7 +189,7 @@ def _tokenize(
         return pipeline.tokenize(texts, plan, stop)
     parts, invalid = [], []
     for step in steps:
-        if stop.is_set():
+        if stop is not None and stop.is_set():
             raise Stopped
         try:
             parts.append(pipeline.tokenize(texts[step.start : step.stop], plan, stop))

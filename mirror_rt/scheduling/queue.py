@@ -147,7 +147,9 @@ class RequestQueue:
         with self._lock:
             if request.over:
                 return False
-            request.ended.set()
+            request.over = True
+            if request.stop is not None:
+                request.stop.set()
             self.admission.open.discard(request)
             self.admission.set_waiting(request, 0)
             self.admission.set_unqueued(request, 0)

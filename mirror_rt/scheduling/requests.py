@@ -70,7 +70,8 @@ class Request:
         vectors: vectors of the rows, unset for rows that are not done: float32 [m, D], pooled, or
             m arrays float32 [tokens, H].
         left: number of rows that are not done.
-        ended: set when it has a result or an error, or was cancelled.
+        over: whether it has a result or an error, or was cancelled.
+        stop: set when it is over, for a tokenizer that works in steps.
         future: the future that the caller holds.
     """
 
@@ -91,17 +92,13 @@ class Request:
     queued: list[WaitingText] = field(default_factory=list)
     vectors: Vectors | list[Vectors] = field(default_factory=list)
     left: int = 0
-    ended: threading.Event = field(default_factory=threading.Event)
+    over: bool = False
+    stop: threading.Event | None = None
     future: Future[Any] = field(default_factory=Future)
     n: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.n = self.waiting = len(self.texts)
-
-    @property
-    def over(self) -> bool:
-        """Whether nobody needs its vectors any more."""
-        return self.ended.is_set()
 
     @property
     def deadline(self) -> float | None:
