@@ -17,6 +17,7 @@ from mirror_rt import (
     OutputExistsError,
 )
 from mirror_rt.bulk import DatasetConfig, encode_dataset, merge_manifest
+from mirror_rt.bulk.parts import PartWriter
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeOptions
 
@@ -137,6 +138,22 @@ def test_kills_leave_the_files_of_one_run(bundle, dataset, tmp_path):
     assert done.returncode == 0, done.stderr
     assert parts
     assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_an_interrupted_job_says_what_is_saved(bundle, dataset, tmp_path, monkeypatch):
+    write, allowed = PartWriter.write, iter(range(2))
+
+    def write_two(*arguments, **options):
+        if next(allowed, None) is None:
+            raise KeyboardInterrupt
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(PartWriter, "write", write_two)
+    with pytest.raises(KeyboardInterrupt, match=r"2 parts are saved in .*: go on with --resume"):
+        encode_dataset(config(bundle, dataset, tmp_path / "out"))
+    monkeypatch.undo()
+    report = encode_dataset(config(bundle, dataset, tmp_path / "out", resume=True))
+    assert (report.blocks, report.resumed) == (7, 200)
 
 
 def test_nothing_stays_of_files_that_a_kill_cut_off(bundle, dataset, tmp_path):
