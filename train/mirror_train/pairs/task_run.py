@@ -108,7 +108,8 @@ def open_model(
     base = run.load(dropout=recipe.dropout)
     base.check_length(recipe.max_length)
     head = _declared(base) if recipe.pooling == "auto" else Head([recipe.pooling])
-    run.start(data, dataclasses.asdict(recipe) | {"pooling": head.pooling})
+    fields = dataclasses.asdict(recipe) | {"pooling": head.pooling}
+    run.start(data, fields, selects="evaluate_every" in fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         layers = {name: of(base.dimension).to(run.device) for name, of in make.items()}

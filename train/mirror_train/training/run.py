@@ -86,12 +86,20 @@ class Run:
         self._weights = self.base.weights_sha256()
         return self.base
 
-    def start(self, data: Any, recipe: Mapping[str, Any], *, copies: int = 1, **more: Any) -> None:
+    def start(
+        self,
+        data: Any,
+        recipe: Mapping[str, Any],
+        *,
+        copies: int = 1,
+        selects: bool = False,
+        **more: Any,
+    ) -> None:
         """Find the checkpoint to go on from, and check that the disk can hold what is to come.
 
         `data` (hashes), `recipe` and `more` decide the result besides the base model and the
         settings of the run: where one of them differs, the checkpoint is refused. The run writes
-        the weights `copies` times, besides checkpoints.
+        the weights `copies` times, besides checkpoints, which have one more set where it `selects`.
         """
         identity = {"model": self._weights, "data": data, "seed": self.config.seed,
                     "precision": self.precision, "processes": self.processes.count,
@@ -105,7 +113,8 @@ class Run:
         if self.config.checkpoint_every:
             # A checkpoint takes three times the memory of the weights, because it has the state of
             # AdamW. The next is written before the last one, which a resumed run has, is removed.
-            copies = max(copies, 3 if self._checkpoint else 6)
+            kept = 4 if selects else 3
+            copies = max(copies, kept if self._checkpoint else 2 * kept)
         weights = sum(p.numel() * p.element_size() for p in self.base.model.parameters())
         self.processes.in_first(lambda: check_space(self.config.out, copies * weights))
 

@@ -103,9 +103,11 @@ class TuneConfig(TrainConfig):
         if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
             raise ConfigError(
                 Setting("loss_batch"),
-                f" must be at least the batch size, {self.recipe.batch_size}, got "
-                f"{self.loss_batch}: it counts the pairs that are contrasted with one another, the "
-                "batch size those that go through the encoder at a time",
+                " must be at least ",
+                Setting("batch_size"),
+                f", {self.recipe.batch_size}, got {self.loss_batch}: it counts the pairs that are "
+                "contrasted with one another, the batch size those that go through the encoder at "
+                "a time",
             )
 
 
