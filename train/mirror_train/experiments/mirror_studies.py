@@ -88,7 +88,7 @@ class MirrorStudy:
         return Study(
             name=self.name,
             title=self.title,
-            source=f"Mirror-BERT (Liu et al., EMNLP 2021): {self.source}",
+            source=f"Mirror-BERT (Liu et al., EMNLP 2021), {self.source}",
             rows=[_row(setup, recipe, data, config) for setup in setups],
             sets=[scored_set("pairs", pairs.stem, pairs, (data.language,), lambda _: scored)],
             reference=next(setup.label for setup in setups if setup.tuned),

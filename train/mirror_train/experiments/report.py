@@ -78,7 +78,7 @@ class Report:
             f"# {study.name}: {study.title}",
             f"After {study.source}." if study.source else "",
             self.table().rstrip(),
-            self._reading(),
+            f"A column that names no measure has Spearman's rho. {self._reading()}",
             self._claims().rstrip(),
             "\n".join(f"- {note}" for note in notes),
         ]
@@ -165,13 +165,13 @@ class Report:
         if (seeds := self._config.seeds) > 1:
             return (
                 f"Mean of {seeds} seeds, with Student's t interval of {CONFIDENCE:.0%} over them. "
-                "It covers the\nrandomness of tuning (order, masks, dropout), not the choice of "
+                "It covers the randomness of tuning (order, masks, dropout), not the choice of "
                 "the items or of the training data."
             )
         if self._config.samples:
             return (
                 f"Intervals of {CONFIDENCE:.0%}: percentile bootstrap over the items of a set. "
-                "They leave out the\nrandomness of tuning: one seed was run."
+                "They leave out the randomness of tuning: one seed was run."
             )
         return "One seed: nothing tells a difference between two setups from chance."
 
