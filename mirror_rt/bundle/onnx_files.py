@@ -34,15 +34,9 @@ _SINGLE = ("fp32", "optimized", "O1", "O2", "O3")
 
 
 def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
-    """Read the manifest of a bundle, or derive one from a folder of plain ONNX files.
+    """Read the manifest of a bundle, or derive one from ONNX files with a tokenizer.json.
 
-    Args:
-        folder: folder of a bundle, or of ONNX files with a tokenizer.json.
-        pooling: pooling of plain ONNX files that declare none; `auto` for the declared one.
-
-    Raises:
-        BundleError: the folder is neither, or is damaged, or does not say what must be known.
-        ConfigError: `pooling` is unknown, or contradicts what is declared.
+    `pooling` is that of ONNX files that declare none; `auto` stands for the declared one.
     """
     if pooling not in get_args(PoolingChoice):
         raise ConfigError(
@@ -75,11 +69,7 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
 def download_onnx(
     name: str, *, revision: str, offline: bool, variants: Sequence[str | None] | None
 ) -> Path:
-    """Download plain ONNX files from a repository of a hub, with only the graphs of `variants`.
-
-    Raises:
-        BundleError: the repository has no such ONNX file.
-    """
+    """Download plain ONNX files from a repository of a hub, with only the graphs of `variants`."""
     folder = Path()
     for variant in [None] if variants is None else variants:
         for file in _places(variant):
@@ -101,9 +91,6 @@ def digest_of(folder: Path) -> str:
 
     That of a bundle is the SHA-256 of its manifest, which holds the hashes of all files. Large
     graphs of plain ONNX files count with their size and time of change.
-
-    Raises:
-        BundleError: the folder is neither a bundle nor one of plain ONNX files.
     """
     variants = {} if (folder / Layout.manifest).exists() else onnx_variants(folder)
     if not variants:

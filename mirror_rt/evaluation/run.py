@@ -163,15 +163,8 @@ def evaluate_sets(
 
     A set that cannot be read or measured is recorded as a failure, and the next one is tried. A
     model that cannot be loaded or run fails on all remaining sets. Each model is closed when its
-    sets are done.
-
-    Args:
-        models: models with different labels.
-        sets: sets that `find_sets` found.
-        samples: number of bootstrap samples; 0 for no intervals.
-        seed: seed of the bootstrap.
-        before: called before each set with the model and the set.
-        after: called after each set with all results so far, to save them.
+    sets are done. `samples` and `seed` are those of the bootstrap; 0 samples give no intervals.
+    `after` is called with all results so far, to save them.
     """
     evaluation = Evaluation([model.label for model in models])
     for model in models:

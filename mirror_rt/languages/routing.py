@@ -27,12 +27,8 @@ logger = logging.getLogger("mirror_rt")
 class Router:
     """Finds the bundles of a pack by language; py3langid is the default detector for `auto`.
 
-    Args:
-        folder: folder of the pack.
-        index: its index.
-        detector: maps texts to their languages.
-        fallback: language whose bundle takes the texts of languages that the pack lacks; None for
-            what the index declares, if anything.
+    `fallback` is the language whose bundle takes the texts of languages that the pack lacks; None
+    stands for what the index declares, if anything.
     """
 
     def __init__(

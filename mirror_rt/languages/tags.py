@@ -57,10 +57,8 @@ def lookup_chain(tag: str) -> list[str]:
 def find_language(tag: str, available: Mapping[str, T]) -> T | None:
     """Return the value for a language, or for a more general one; None if there is none.
 
-    Args:
-        tag: a language tag, in any spelling; `iw` means `he`, and `pt-BR` falls back to `pt`. A
-            name that is no tag is found as it is.
-        available: values by `language_key`.
+    A tag may have any spelling; `iw` means `he`, and `pt-BR` falls back to `pt`. A name that is no
+    tag is found as it is. The values are `available` by `language_key`.
     """
     try:
         chain = lookup_chain(tag)
@@ -88,10 +86,7 @@ def need_language(tag: str, available: Mapping[str, T], owner: str, fallback: T 
 def did_you_mean(text: str, tags: Iterable[str], names: Mapping[str, str] | None = None) -> str:
     """Return ` (did you mean fr?)` for the name or another code of one of `tags`; `` for no such.
 
-    Args:
-        text: what was given instead of a tag.
-        tags: the tags to choose from.
-        names: further names of these tags.
+    `names` has further names of the tags.
     """
     spellings: dict[str, str] = {}
     for tag in tags:

@@ -14,11 +14,7 @@ _POOLED = OUTPUT_NAMES[1]
 
 
 def map_output(model: ir.Model, matrix: npt.NDArray[np.float32]) -> None:
-    """Multiply the pooled vector [B, D] by `matrix`, float32 [D, D], before it is normalised.
-
-    Raises:
-        ModelError: the graph does not give the pooled vector as an output of its own.
-    """
+    """Multiply the pooled vector [B, D] by `matrix`, float32 [D, D], before it is normalised."""
     graph = model.graph
     pooled = next((value for value in graph.outputs if value.name == _POOLED), None)
     if pooled is None or pooled.producer() is None:

@@ -41,9 +41,6 @@ def write_onnx(model: ir.Model, path: Path) -> None:
     A model over 2 GB gets its weights in a second file, `path` with `_data` at the end. Any other
     model gets a second graph, `Layout.mapped(path)`, which reads its large weights from `path`,
     and until `remove_sources` is called a third, `source(path)`, to derive others from.
-
-    Raises:
-        OSError: the disk is full.
     """
     weights = list(model.graph.initializers.values())
     if sum(_tensor(value).nbytes for value in weights) > 0.99 * _LIMIT:

@@ -57,11 +57,7 @@ def pack(model: ir.Model) -> None:
 
 
 def check_packed(model: ir.Model, layers: int) -> None:
-    """Check a packed graph by its operators, since without CUDA it cannot be run.
-
-    Raises:
-        ModelError: their numbers are not those of a model with so many layers.
-    """
+    """Check a packed graph by its operators, since without CUDA it cannot be run."""
     found = Counter(node.op_type for node in model.graph)
     expected = {"PackedMultiHeadAttention": layers} | dict.fromkeys(ATTENTIONS, 0)
     if wrong := [name for name, count in expected.items() if found[name] != count]:

@@ -63,9 +63,6 @@ def export_graph(
     The encoder is of transformers, in evaluation mode on the CPU. The inputs are input_ids,
     attention_mask and, if the model has types, token_type_ids. Return what the graph consists of,
     see `describe_graph`.
-
-    Raises:
-        ModelError: torch cannot trace the model or translate one of its operations.
     """
     try:
         with _quiet(), torch.no_grad(), fused_attention(encoder):

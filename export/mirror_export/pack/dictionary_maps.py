@@ -33,12 +33,7 @@ class Dictionary:
 
     @classmethod
     def read(cls, given: str) -> Dictionary:
-        """Read `FILE`, whose name has the languages (en-fr.tsv), or `en-fr=FILE`.
-
-        Raises:
-            ConfigError: the languages are not named.
-            DataError: the file is missing, or is no dictionary.
-        """
+        """Read `FILE`, whose name has the languages (en-fr.tsv), or `en-fr=FILE`."""
         languages, equals, file = given.rpartition("=")
         path = Path(file if equals and not Path(given).exists() else given)
         pair = _PAIR.search(languages if path != Path(given) else path.name)
@@ -88,12 +83,7 @@ class DictionaryMaps:
         self.reached: set[str] = set()
 
     def fit(self, pivot: str) -> Iterator[Alignment]:
-        """Yield each language as dictionaries reach it from the bundle `pivot`.
-
-        Raises:
-            ConfigError: its vectors and those of `pivot` differ in length.
-            DataError: the dictionaries have fewer words than the vectors have dimensions.
-        """
+        """Yield each language as dictionaries reach it from the bundle `pivot`."""
         space = self._index.bundles[pivot].vector_space
         self.reached = {n for n, one in self._index.bundles.items() if one.vector_space == space}
         while (name := self._next()) is not None:

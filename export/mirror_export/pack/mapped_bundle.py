@@ -38,11 +38,6 @@ def copy_mapped(
 
     The matrix is orthogonal, [D, D]. Files that do not change become hard links; `changes` are
     fields of the manifest. The vectors of both bundles are compared on `texts`.
-
-    Raises:
-        ConfigError: the bundle has task heads, or graphs for the native engine.
-        BundleError: it is not one that `mirror-rt export` wrote.
-        ParityError: a graph does not give the mapped vectors.
     """
     manifest = Manifest.read(source)
     _check_mappable(source, manifest)

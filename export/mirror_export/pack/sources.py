@@ -43,9 +43,6 @@ def name_models(models: Sequence[str]) -> dict[str, str]:
     """Name every model by its language if no other model declares the same, else by its folder.
 
     Return the models by their names in the pack, in the order given.
-
-    Raises:
-        ConfigError: a model is given twice, or two would have the same name.
     """
     places = [str(Path(model).resolve()) if Path(model).exists() else model for model in models]
     if repeated := [model for model, n in Counter(places).items() if n > 1]:

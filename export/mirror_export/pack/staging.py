@@ -35,11 +35,6 @@ def staging(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Staging]:
     With `resume` these are all bundles of `out` and of an interrupted run whose files have the
     recorded hashes; everything else in the folder is removed. On an error the folder stays with
     the complete bundles, unless it has none.
-
-    Raises:
-        OutputExistsError: there is a pack, or the rest of an interrupted run, and neither `resume`
-            nor `overwrite` is set; or another process is writing this pack.
-        OSError: `out` cannot be written.
     """
     check_free(out, overwrite=overwrite or (resume and is_pack(out)))
     folder = partial_folder(out)

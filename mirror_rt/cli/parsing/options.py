@@ -128,13 +128,7 @@ class Given(Generic[T]):
 def build(type_: type[T], *sources: Source, **given: Any) -> T:
     """Make a dataclass, and the dataclasses in its fields, from the values that sources find.
 
-    Args:
-        type_: the dataclass.
-        *sources: the first source that has a value for an option decides.
-        **given: values of fields for which no source is asked.
-
-    Raises:
-        ConfigError: a value cannot be used; the message names its flag, variable or key.
+    The first source that has a value for an option decides; for the fields `given`, none is asked.
     """
     for name, hint in nested(type_).items():
         if name not in given:

@@ -163,9 +163,6 @@ def with_base(config: TuneConfig, model: str | None, language: str | None) -> Tu
 
     That is the model given, by its name in the table or any other, else the one that the table has
     for the language; without either, the default model.
-
-    Raises:
-        ConfigError: no model is given, and the table does not have the language.
     """
     table = load_languages()
     if model is not None:
