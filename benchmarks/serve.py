@@ -12,8 +12,7 @@ contained in the figures, which counts on a machine with two processors.
 3. 64 connections, one text each: requests a second against step 1.
 4. open loop: 70 % of that rate (p99 against p50 of step 2), 4 times it (accepted, refused, p99).
 
-The results are written to benchmarks/results/serve-VARIANT-DATE-MACHINE .json and .md; --docs also
-puts the table into docs/guides/serving.md.
+The results are written to benchmarks/results/serve-VARIANT-DATE-MACHINE .json and .md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the results of benchmarks/serve*.py: JSON, and the tables of docs/guides/serving.md."""
+"""Write the results of benchmarks/serve*.py as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 from mirror_rt.diagnostics.benchmarking import machine_name
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs/guides/serving.md"
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,12 @@ def goals(rows: list[Goal]) -> list[str]:
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    parser.add_argument(
-        "--docs", action="store_true", help="put the table into docs/guides/serving.md"
-    )
 
 
 def write_report(
     kind: str, found: dict[str, Any], lines: list[str], arguments: argparse.Namespace
 ) -> Path:
-    """Write KIND-DATE-MACHINE .json and .md to `--out`, and with `--docs` the table into the guide.
+    """Write KIND-DATE-MACHINE .json and .md to `--out`.
 
     Returns:
         The path of both files, without the suffix.
@@ -79,15 +75,4 @@ def write_report(
     text = "\n".join([f"{machine}, {date}. `{command}`", "", *lines]) + "\n"
     stem.with_suffix(".md").write_text(f"# {kind}\n\n{text}", encoding="utf-8")
     print(f"\n{text}\nwritten: {stem}.json, .md")
-    if arguments.docs:
-        put_into_docs(kind, text)
     return stem
-
-
-def put_into_docs(kind: str, text: str) -> None:
-    begin, end = f"<!-- {kind}: begin -->", f"<!-- {kind}: end -->"
-    before, found, rest = DOCS.read_text(encoding="utf-8").partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise SystemExit(f"{DOCS} has no place for {kind}: expected {begin} ... {end}")
-    DOCS.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")

@@ -1,6 +1,6 @@
 """Compare the server with what most people write, FastAPI around a library, by ratios.
 
-    python benchmarks/serve_rivals.py --texts FILE [--cache FOLDER] [--bundle BUNDLE] [--docs]
+    python benchmarks/serve_rivals.py --texts FILE [--cache FOLDER] [--bundle BUNDLE]
 
 The contenders are `mirror-rt serve` with onnxruntime in fp32 and int8, and with the native engine
 in bf16 and int8; FastAPI with sentence-transformers and with fastembed
@@ -14,8 +14,7 @@ FILE holds one text per line (the first 512 are used). First the vectors are com
 whose vectors disagree is left out, with the reason. Then they take turns under the same load
 generator: 1 and 64 connections, one text per request, each for --seconds. Ratios are medians of the
 ratios in each round. The results are written to
-benchmarks/results/serve-rivals-DATE-MACHINE .json and .md; --docs also puts the tables into
-docs/guides/serving.md.
+benchmarks/results/serve-rivals-DATE-MACHINE .json and .md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Check the server under load for a long time: memory must stay flat, and nothing may fail.
 
-    python benchmarks/serve_soak.py BUNDLE --texts FILE [--minutes 20] [--load 0.7] [--docs]
+    python benchmarks/serve_soak.py BUNDLE --texts FILE [--minutes 20] [--load 0.7]
 
 `mirror-rt serve BUNDLE` runs in a process of its own; FILE holds one text per line (the first 512
 are used). First the rate at saturation is measured, with 64 connections of one text each. Then
@@ -8,7 +8,7 @@ requests come at --load times this rate, regardless of the answers to earlier on
 on new connections. The resident memory is sampled twice a second. After a third of the time, the
 warm-up, a line is fitted through the samples by least squares, and the growth along it must stay
 below --limit megabytes. The results are written to benchmarks/results/serve-soak-DATE-MACHINE
-.json, .md and, with matplotlib, .png; --docs also puts the table into docs/guides/serving.md. The
+.json, .md and, with matplotlib, .png. The
 exit status is 1 if memory grows or a request is not answered.
 """
 

@@ -1,6 +1,5 @@
 """The files of deploy/: they parse, and what they name exists."""
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -10,7 +9,8 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from mirror_rt.cli import serve
+from mirror_rt.cli.commands import installed_commands
+from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.monitoring.metrics import Metrics
 from paths import ROOT
@@ -30,8 +30,8 @@ def objects():
 
 
 def test_every_variable_is_an_option():
-    parser = argparse.ArgumentParser()
-    serve.add_parser(parser.add_subparsers())
+    parser = Parser()
+    installed_commands()["serve"].add_to(parser.add_subparsers())
     (command,) = parser._subparsers._group_actions[0].choices.values()
     known = {f"MIRROR_RT_SERVE_{action.dest.upper()}" for action in command._actions}
     known.add("MIRROR_RT_SERVE_API_KEYS")

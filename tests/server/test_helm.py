@@ -4,7 +4,6 @@ tests/run.sh installs helm-sdkpy, which is that code as a library, and the schem
 build/helm.
 """
 
-import argparse
 import copy
 import functools
 import json
@@ -18,7 +17,8 @@ import pytest
 import yaml
 
 from mirror_rt import __version__
-from mirror_rt.cli import serve
+from mirror_rt.cli.commands import installed_commands
+from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.monitoring.metrics import Metrics
 from paths import ROOT, TESTS
@@ -191,8 +191,8 @@ def test_the_plain_manifests(rendered):
 def test_the_container(rendered, form):
     """Its variables are options, its mounts volumes, and its probes paths of the server."""
     pod, container, variables = pod_of(rendered[form])
-    parser = argparse.ArgumentParser()
-    serve.add_parser(parser.add_subparsers())
+    parser = Parser()
+    installed_commands()["serve"].add_to(parser.add_subparsers())
     (command,) = parser._subparsers._group_actions[0].choices.values()
     options = {f"MIRROR_RT_SERVE_{action.dest.upper()}" for action in command._actions}
     assert {name for name in variables if name.startswith("MIRROR_RT_SERVE_")} <= options
