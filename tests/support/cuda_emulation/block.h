@@ -27,6 +27,9 @@ inline dim3 threadIdx, blockIdx, gridDim;
 
 namespace emulation {
 
+// By how many lines the accelerator copies boxes from the wrong place.
+inline int lines_astray = 0;
+
 constexpr int kWarp = 32;
 constexpr int kWarpgroup = 128;
 

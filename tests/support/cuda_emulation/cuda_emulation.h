@@ -7,6 +7,9 @@
 // memory, a barrier that some threads miss and lanes that disagree are errors. The environment
 // variable MIRROR_CUDA_EMULATION_BACKWARDS runs the threads of a block in descending order: equal
 // results either way show that no barrier is missing.
+//
+// The environment variable MIRROR_CUDA_EMULATION_FAULT makes one instruction, or one kernel, do
+// something else, as if there were that mistake: tests show that it is found.
 #pragma once
 
 #include <cmath>
@@ -144,13 +147,56 @@ inline std::uint32_t half_pair(float x, float y) {
 
 inline float half_value(std::uint16_t bits) { return emulation::float_of_half(bits); }
 
+/// Returns whether a kernel of the tma core computes a wave after the first.
+template <typename Params>
+auto is_later(const Params& params, int) -> decltype(params.p.wave.row_tile > 0) {
+  return params.p.wave.row_tile + params.p.wave.column_tile > 0;
+}
+template <typename Params>
+bool is_later(const Params&, long) {
+  return false;
+}
+
+/// Says which groups of tiles a kernel of the tma core leaves out, or takes from another place. The
+/// fault is its name and "nothing", "half", "all but one", "one from elsewhere", or "all but one
+/// later": that is left out after the first wave only, so that its place holds an earlier tile.
+class TileFault {
+ public:
+  TileFault(const std::string& kernel, bool later) {
+    const char* fault = std::getenv("MIRROR_CUDA_EMULATION_FAULT");
+    if (fault != nullptr && std::string(fault).rfind(kernel + " ", 0) == 0) {
+      what_ = fault + kernel.size() + 1;
+    }
+    if (what_ == "all but one later") what_ = later ? "all but one" : "";
+  }
+
+  /// Returns a grid of which every block computes one group of a test's few.
+  dim3 grid(dim3 whole) const { return what_.empty() ? whole : dim3(64); }
+
+  bool leaves_out(unsigned block) const {
+    return what_ == "nothing" || (what_ == "half" && block % 2 == 0) ||
+           (what_ == "all but one" && block == 0);
+  }
+
+  int lines_astray(unsigned block) const {
+    return what_ == "one from elsewhere" && block == 0 ? 128 : 0;
+  }
+
+ private:
+  std::string what_;
+};
+
 template <typename Params>
 void launch(const char* name, void (*kernel)(Params), dim3 grid, int threads,
             std::size_t shared_bytes, void*, const Params& params) {
-  gridDim = grid;
+  const bool of_tma = threads == 384;
+  const TileFault fault(of_tma ? name : "another", is_later(params, 0));
+  gridDim = grid = fault.grid(grid);
   try {
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
+        if (fault.leaves_out(blockIdx.x)) continue;
+        emulation::lines_astray = fault.lines_astray(blockIdx.x);
         emulation::block().run([&] { kernel(params); }, threads, shared_bytes);
       }
     }

@@ -1,7 +1,4 @@
 // Stands in for csrc/infonce/gpu/ptx_sm90.cuh: wgmma, mbarriers and the tensor memory accelerator.
-//
-// The environment variable MIRROR_CUDA_EMULATION_FAULT makes one instruction do something else, as
-// if the kernel had that mistake: tests show that the emulation finds it.
 #pragma once
 
 #include <algorithm>
@@ -101,6 +98,7 @@ inline TensorMap make_tensor_map(const std::uint16_t* data, std::int64_t lines,
 inline void copy_box(void* shared, const TensorMap& map, int line, int column, Barrier& barrier) {
   if (line < 0 || column < 0 || column % 8 != 0) throw std::runtime_error("no such box");
   constexpr int kLineBytes = 2 * kBoxSide;
+  line += emulation::lines_astray;
   const auto copy = [=](char* to) {
     for (int i = 0; i < kBoxSide * kBoxSide; ++i) {
       const std::int64_t l = line + i / kBoxSide, c = column + i % kBoxSide;

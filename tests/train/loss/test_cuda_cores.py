@@ -19,6 +19,11 @@ CASES = [
     Case(150, 140, torch.bfloat16, 0.04, hard=40, panel_tiles=9, logsumexp_tiles=3),
     Case(30, 300, torch.float16, 0.04),  # sums 192 wide
 ]
+# Several waves, of split operands and not.
+WAVES = [
+    CASES[0],
+    Case(150, 140, torch.bfloat16, 0.04, hard=40, panel_tiles=4, logsumexp_tiles=2),
+]
 AGREES = (0, '{"failure": null}', "")
 DIFFERS = (1, '{"failure": "z1 differs by 1.0e-01"}', "")
 
@@ -89,6 +94,17 @@ def test_the_cores_agree(emulation):
     assert disagreement(CPU, CASES, emulation) is None
 
 
+@pytest.mark.parametrize("case", WAVES, ids=["split", "whole"])
+@pytest.mark.parametrize("kernel", ["logsumexp_tiles", "weights_tiles", "accumulate_tiles"])
+@pytest.mark.parametrize(
+    "fault", ["nothing", "half", "all but one", "all but one later", "one from elsewhere"]
+)
+def test_a_tile_that_is_missing_or_wrong_is_found(emulation, monkeypatch, case, kernel, fault):
+    """Also where its place holds a plausible number: what mma, or an earlier wave, has left."""
+    monkeypatch.setenv("MIRROR_CUDA_EMULATION_FAULT", f"{kernel} {fault}")
+    assert "differs by" in str(disagreement(CPU, [case], emulation))
+
+
 class Altered:
     """The emulation, whose tma core does something else with the addresses that it is given."""
 
@@ -122,25 +138,25 @@ class Altered:
         return Batch
 
 
-def writes_nothing(backward, given):
+def leaves_all_gradients(backward, given):
     pass
 
 
-def writes_half(backward, given):
-    """Every second gradient goes elsewhere."""
+def leaves_one_gradient(backward, given):
+    """That of the second view goes elsewhere."""
     elsewhere = torch.empty(1 << 20, dtype=torch.uint8)
     given[-3] = elsewhere.data_ptr()
     backward(*given)
 
 
-def writes_the_wrong_tile(backward, given):
+def swaps_gradients(backward, given):
     """The gradients of the views change places."""
     given[-4], given[-3] = given[-3], given[-4]
     backward(*given)
 
 
-@pytest.mark.parametrize("alter", [writes_nothing, writes_half, writes_the_wrong_tile])
-def test_what_is_not_written_where_it_belongs_is_found(emulation, monkeypatch, alter):
+@pytest.mark.parametrize("alter", [leaves_all_gradients, leaves_one_gradient, swaps_gradients])
+def test_a_gradient_that_is_not_written_where_it_belongs_is_found(emulation, monkeypatch, alter):
     """Also where the allocator hands out the memory in which mma has left the right answer."""
     found = disagreement(CPU, CASES[:1], Altered(emulation, monkeypatch, alter))
     assert "differs by" in found
