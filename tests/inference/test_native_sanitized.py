@@ -1,0 +1,68 @@
+"""The native code under address and undefined-behaviour sanitizers, with every instruction set.
+
+MIRROR_RT_FUZZ sets the number of graphs, 100 unless set; there are ten times as many shapes.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from native_build import build_sanitized
+from paths import TESTS
+
+GRAPHS = int(os.environ.get("MIRROR_RT_FUZZ", "100"))
+FAMILIES = ["bert", "albert", "mpnet", "modernbert"]
+OPTIONS = {
+    "detect_leaks": 0,  # of the interpreter
+    # Memory that nothing wrote holds NaN.
+    "max_malloc_fill_size": 1 << 30,
+    "malloc_fill_byte": 255,
+    "hard_rss_limit_mb": 3000,
+    "allocator_may_return_null": 1,
+}
+
+
+def library(name):
+    """The path of a run-time library of g++; None if it has none."""
+    command = ["g++", f"-print-file-name={name}"]
+    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return path if Path(path).is_absolute() else None
+
+
+@pytest.fixture(scope="module")
+def fuzz():
+    """fuzz(count, *graphs) runs tests/support/native_fuzz.py; returns what it says."""
+    if sys.platform != "linux" or shutil.which("g++") is None:
+        pytest.skip("needs g++ on Linux")
+    # The interpreter is not made for the sanitizer, which must then be the first library of all.
+    preloaded = [library("libasan.so"), library("libstdc++.so")]
+    if None in preloaded:
+        pytest.skip("g++ has no libasan")
+    core = build_sanitized()
+
+    def run(count, *graphs):
+        environment = os.environ | {
+            "LD_PRELOAD": " ".join(preloaded),
+            "ASAN_OPTIONS": ":".join(f"{key}={value}" for key, value in OPTIONS.items()),
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        }
+        script = TESTS / "support" / "native_fuzz.py"
+        command = [sys.executable, script, core, str(count), "0", *graphs]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
+        return done.stdout
+
+    return run
+
+
+def test_encoders_losses_and_searches_of_any_shape(fuzz):
+    assert f"{GRAPHS * 10:,} shapes" in fuzz(GRAPHS * 10)
+
+
+def test_any_graph(fuzz, tiny_bundle):
+    graphs = [tiny_bundle(family) / "onnx" / "model.onnx" for family in FAMILIES]
+    assert f"{GRAPHS:,} graphs, of which" in fuzz(GRAPHS, *graphs)
