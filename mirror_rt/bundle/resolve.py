@@ -1,8 +1,11 @@
-"""Resolve what a user names to a folder: a path, a ready model, or a repository on a hub."""
+"""Resolve what a user names to a folder: a path, a ready model, or a repository on a hub.
+
+The files of a loaded folder may be mapped still: whether they were written to is seen here, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mirror_rt.bundle.hub import download, download_graphs, is_hub_name, refuse_revision
@@ -10,6 +13,9 @@ from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import download_onnx
 from mirror_rt.bundle.ready_models import READY_MODELS, find_ready_model, ready_bundle
 from mirror_rt.errors import BundleError
+
+# Inode, size and time of change of files.
+FileStates = Mapping[Path, tuple[int, int, int]]
 
 
 def resolve_bundle(
@@ -44,3 +50,32 @@ def resolve_bundle(
     if (top / Layout.manifest).is_file():
         return download_graphs(name, top, offline=offline, error=BundleError, variants=variants)
     return download_onnx(name, revision=top.name, offline=offline, variants=variants)
+
+
+def file_states(folder: Path) -> FileStates:
+    """Return the state of each graph and file of weights in a folder, for `written_in_place`.
+
+    The other files are read at load and closed; the inode of one that is replaced may be given to
+    its successor, which would look as if it had been written to.
+    """
+    found = {path: _state(path) for path in folder.rglob("onnx/*")}
+    return {path: state for path, state in found.items() if state is not None}
+
+
+def written_in_place(states: FileStates) -> list[Path]:
+    """Return the files that were written to since their states were taken.
+
+    Whoever has such a file open or mapped reads the new content, or gets SIGBUS beyond its new end.
+    A file that was renamed to its place, or removed, leaves the old one to those who have it.
+    """
+    now = {path: _state(path) for path in states}
+    return [path for path, old in states.items()
+            if (new := now[path]) is not None and new[0] == old[0] and new != old]  # fmt: skip
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

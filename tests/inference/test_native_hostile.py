@@ -233,3 +233,17 @@ def test_numbers_that_are_not_finite_are_seen_in_every_precision(editor, name, n
     editor.set(name, values)
     with pytest.raises(NonFiniteError):
         editor.load(variant=variant).encode(["a river", "the town"])
+
+
+def test_a_file_that_is_cut_off_in_place_changes_nothing(bundle_copy, command_in_child):
+    out = command_in_child(
+        "import os, pathlib, numpy as np; from mirror_rt import Encoder\n"
+        f"folder = pathlib.Path({str(bundle_copy)!r})\n"
+        "encoder = Encoder.load(folder, providers='native')\n"
+        "texts = ['a river', 'the old town', 'children']\n"
+        "expected = encoder.encode(texts)\n"
+        "os.truncate(folder / 'onnx' / 'model.onnx', 0)\n"
+        "np.testing.assert_array_equal(encoder.encode(texts), expected)\n"
+        "print('well')"
+    )
+    assert out.strip() == "well"

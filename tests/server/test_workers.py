@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 
 from mirror_rt import Encoder
+from mirror_rt.bundle.onnx_files import digest_of
+from mirror_rt.bundle.resolve import file_states
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import replace_folder
@@ -206,12 +208,33 @@ def test_reload_by_itself(bundle, tmp_path, caplog):
 
 def test_cuda_graphs_are_not_captured_while_a_model_serves(bundle, caplog):
     config = ServerConfig(load=LoadOptions(cuda_graphs=True))
-    reloader = Reloader(bundle, config, SimpleNamespace(digest="another"), pytest.fail)
+    models = SimpleNamespace(digest="another", files={})
+    reloader = Reloader(bundle, config, models, pytest.fail)
     reloader.ask()
     reloader.close()
     assert "the models stay as they were: CUDA graphs are captured while" in caplog.text
     with pytest.raises(ConfigError, match="exclude each other"):
         ServerConfig(reload_interval=1.0, load=LoadOptions(cuda_graphs=True))
+
+
+def test_a_file_that_was_written_in_place_is_named(bundle_copy, caplog):
+    models = SimpleNamespace(digest=digest_of(bundle_copy), files=file_states(bundle_copy))
+    graph = bundle_copy / "onnx" / "model.onnx"
+
+    def look():
+        caplog.clear()
+        reloader = Reloader(bundle_copy, ServerConfig(), models, pytest.fail)
+        reloader.ask()
+        reloader.close()
+        return caplog.text
+
+    other = graph.with_name("other")
+    other.write_bytes(graph.read_bytes())
+    other.rename(graph)  # whoever has the old file open keeps it
+    assert "was written to" not in look()
+    models.files = file_states(bundle_copy)
+    graph.write_bytes(graph.read_bytes())
+    assert f"{graph} was written to while it serves" in look()
 
 
 @pytest.mark.parametrize("port_is_free", [True, False])

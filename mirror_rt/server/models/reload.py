@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mirror_rt.errors import ConfigError, MirrorError
+from mirror_rt.bundle.resolve import written_in_place
+from mirror_rt.errors import BundleError, ConfigError, MirrorError
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import Models, load_folder, manifest_digest
 from mirror_rt.server.monitoring.logs import where
@@ -31,7 +32,7 @@ class Reloader:
         replace: Callable[[Models], None],
     ) -> None:  # fmt: skip
         self._source, self._config, self._replace = source, config, replace
-        self._digest = models.digest
+        self._digest, self._files = models.digest, models.files
         self._complaint = ""
         # Of all queues, only this one may be used by a signal handler.
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -60,6 +61,11 @@ class Reloader:
         try:
             folder = self._config.load.find(self._source)
             digest = manifest_digest(folder)
+            if digest == self._digest and (written := written_in_place(self._files)):
+                raise BundleError(
+                    f"{written[0]} was written to while it serves, and vectors may be wrong: "
+                    "restart the server, and replace a bundle by renaming a folder to its place"
+                )
             if digest == self._digest:
                 self._complaint = ""
                 if asked:
@@ -77,7 +83,7 @@ class Reloader:
         except Exception as error:  # noqa: BLE001 - whatever it is, what serves goes on
             self._keep(where(error), asked=asked)
         else:
-            self._digest, self._complaint = digest, ""
+            self._digest, self._files, self._complaint = digest, models.files, ""
             logger.info("%s was loaded again in %.1f s and serves: %s", self._source,
                         time.monotonic() - began, ", ".join(models.by_name))  # fmt: skip
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
+from mirror_rt.bundle.resolve import FileStates, file_states
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.io.atomic import sha256
@@ -45,6 +46,7 @@ class Models:
         aliases: more names like that of the family; ConfigError for the name of a model.
         fallback: name of the model for languages that none has; None to refuse them.
         digest: digest of the manifest that they were loaded from (see `manifest_digest`).
+        files: the states of their files before they were loaded.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Models:
         digest: str | None = None,
         aliases: Sequence[str] = (),
         fallback: str | None = None,
+        files: FileStates | None = None,
     ) -> None:
         self.by_name = {model.name: model for model in encoders}
         self.default = self.by_name[default]
@@ -64,7 +67,7 @@ class Models:
             raise ConfigError(
                 Setting("model_aliases"), f": {min(taken)} is the name of a model already"
             )
-        self.digest = digest
+        self.digest, self.files = digest, files or {}
         self._by_language: dict[str, NamedEncoder] = {}
         for model in encoders:
             if model.language is not None:
@@ -125,9 +128,9 @@ def load_folder(folder: Path, config: ServerConfig, source: str | Path) -> Model
     """Load what `LoadOptions.find` returned for a source; raise the errors of `load_models`."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
-    digest = manifest_digest(folder)
+    digest, files = manifest_digest(folder), file_states(folder)
     if is_pack(folder):
-        return _load_pack(folder, config, digest)
+        return _load_pack(folder, config, digest, files)
     if config.languages or config.fallback:
         raise ConfigError(f"{folder} is one bundle, not a pack to choose languages of")
     encoder = _load(folder, config)
@@ -135,10 +138,10 @@ def load_folder(folder: Path, config: ServerConfig, source: str | Path) -> Model
     path = Path(source)
     name = config.model_name or (path.resolve() if path.exists() else path).name
     models = [NamedEncoder(name, encoder, encoder.manifest.language)]
-    return Models(models, name, digest=digest, aliases=config.model_aliases)
+    return Models(models, name, digest=digest, aliases=config.model_aliases, files=files)
 
 
-def _load_pack(folder: Path, config: ServerConfig, digest: str) -> Models:
+def _load_pack(folder: Path, config: ServerConfig, digest: str, files: FileStates) -> Models:
     index = PackIndex.read(folder)
     family = config.model_name or "mirror"
     by_language = {language_key(e.language or name): name for name, e in index.bundles.items()}
@@ -164,6 +167,7 @@ def _load_pack(folder: Path, config: ServerConfig, digest: str) -> Models:
         digest,
         config.model_aliases,
         None if fallback is None else f"{family}-{fallback}",
+        files,
     )
 
 
