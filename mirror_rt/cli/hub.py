@@ -42,16 +42,14 @@ class Pull(Invocation):
 
     def run(self) -> None:
         """Run the command."""
-        hub = self.hub.make()
         doing = f"pulling {self.model}"
         with hub_progress(doing, cached(self.model), quiet=self.quiet):
             pulled = pull.pull(
                 self.model,
                 self.out,
-                revision=hub.revision,
                 variants=self.variant or None,
-                offline=hub.offline,
                 overwrite=self.overwrite,
+                **self.hub.values(),
             )
         print(
             f"{self.out}: {self.model} at commit {pulled.commit}, {pulled.files} files, "

@@ -37,7 +37,7 @@ def test_existing_outputs_are_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "x").touch()
     with (
-        pytest.raises(OutputExistsError, match="--overwrite"),
+        pytest.raises(OutputExistsError, match="overwrite=True"),
         new_file(tmp_path / "out.bin", overwrite=False),
     ):
         pass
