@@ -12,12 +12,16 @@ import onnx_ir as ir
 from mirror_export.graph.fusion import describe_graph
 from mirror_export.graph.graph_edit import read_graph, share_weights, source
 from mirror_export.graph.half import single_layers, to_half
-from mirror_export.graph.int8 import quantize
-from mirror_export.graph.key_lengths import use_key_lengths
+from mirror_export.graph.int8 import quantize, sensitive_layers
 from mirror_export.graph.onnx_file import write_sharing
-from mirror_export.graph.padding_free import ATTENTIONS, can_pack, check_packed, pack
+from mirror_export.graph.padding_free import (
+    ATTENTIONS,
+    can_pack,
+    check_packed,
+    pack,
+    use_key_lengths,
+)
 from mirror_export.graph.probe import Probe
-from mirror_export.graph.sensitivity import sensitive_layers
 from mirror_export.parity import GATES
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, Precision, Target, Variant

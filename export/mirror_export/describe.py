@@ -8,8 +8,8 @@ import logging
 
 from mirror_export.config import ExportConfig
 from mirror_rt import Manifest
+from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout
-from mirror_rt.bundle.provenance import made_now
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train.model.declared_modules import (
     declared,

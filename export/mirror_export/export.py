@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import logging
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from mirror_export.config import ExportConfig
 from mirror_export.describe import choose_head, describe
-from mirror_export.interop import write_companions
 from mirror_export.variants import check_wanted, trace, write_variants
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, record_files
 from mirror_rt.bundle.model_card import write_model_card
 from mirror_rt.errors import ConfigError, require
+from mirror_rt.heads.task_heads import Heads
 from mirror_rt.io.atomic import check_free, new_folder, write_json
 from mirror_rt.languages.encoder_cache import give_back_memory
 from mirror_rt.progress import progress_bar
+from mirror_train.model.declared_modules import declared
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
+from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
+
+logger = logging.getLogger("mirror_export")
 
 _FIRST = "loading the model"
 
@@ -75,7 +81,7 @@ def _export(config: ExportConfig, begin: Callable[[str], None]) -> Manifest:
     manifest = describe(pretrained, head, config)
     with new_folder(config.out, overwrite=config.overwrite) as folder:
         begin("tracing the graph")
-        write_companions(pretrained, head, manifest, folder)
+        _write_companions(pretrained, head, manifest, folder)
         reference = trace(pretrained, head, manifest, folder, config)
         _release(pretrained)
         del pretrained
@@ -92,3 +98,38 @@ def _release(pretrained: Pretrained) -> None:
     """Free the weights, which the exporter's rewrite rules would keep alive."""
     for parameter in pretrained.model.parameters():
         parameter.data = parameter.data.new_empty(0)
+
+
+def _write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, folder: Path) -> None:
+    """Write the tokenizer, configuration, modules and task heads of a bundle into `folder`."""
+    save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
+    config = pretrained.model.config
+    config.architectures = [type(pretrained.model).__name__]  # without task layers
+    config.save_pretrained(folder)
+    write_modules(
+        folder,
+        head,
+        manifest,
+        hidden_size=pretrained.dimension,
+        similarity=declared(pretrained.folder).similarity,
+    )
+    _write_heads(pretrained.folder, manifest, folder)
+
+
+def _write_heads(source: Path, manifest: Manifest, folder: Path) -> None:
+    """Copy the task heads, if the bundle gives the kind of vectors that they were trained on."""
+    if not Heads.present(source):
+        return
+    heads = Heads.read(source)
+    if (heads.dimension, heads.pooling) != (manifest.dimension, manifest.pooling):
+        logger.warning(
+            "the task heads of %s are left out: they take %d dimensions by %s pooling, the bundle "
+            "gives %d by %s",
+            source,
+            heads.dimension,
+            heads.pooling,
+            manifest.dimension,
+            manifest.pooling,
+        )
+        return
+    heads.write(folder)

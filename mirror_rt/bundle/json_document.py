@@ -1,13 +1,14 @@
-"""Read JSON documents with a format and a version: mirror.json, pack.json, heads.json."""
+"""JSON documents with a format and a version: mirror.json, pack.json, heads.json."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from mirror_rt.errors import BundleError, BundleVersionError
 from mirror_rt.schema import check_values
@@ -78,3 +79,18 @@ def read_document(
             "upgrade with pip install -U mirror-rt"
         )
     return values
+
+
+class Provenance(TypedDict):
+    """The program that wrote a manifest or an index, and the time, in ISO 8601 and UTC."""
+
+    generator: str
+    created: str
+
+
+def made_now() -> Provenance:
+    """Return the fields for a file that is written now, by this version."""
+    from mirror_rt import __version__  # imported here because looking it up is slow
+
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"generator": f"mirror-rt {__version__}", "created": now}

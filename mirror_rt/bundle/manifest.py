@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -256,22 +256,12 @@ class Manifest:
         for name, record in large.items():
             if other := _other_size(folder, name, record):
                 raise _integrity_error(folder, other)
-        failed: list[Exception] = []
-
-        def compare() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            compared = executor.submit(self.verify, folder, large)
             try:
-                self.verify(folder, large)
-            except Exception as error:  # noqa: BLE001  # raised below, in the thread that waits
-                failed.append(error)
-
-        thread = threading.Thread(target=compare)
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join()
-            if failed:
-                raise failed[0]
+                yield
+            finally:
+                compared.result()
 
 
 def _other_size(folder: Path, name: str, record: FileRecord) -> str | None:

@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import mirror_export.pack.export_pack
-import mirror_export.pack.sharing
+import mirror_export.pack.staging
 from command_errors import one_line_error
 from mirror_export import ExportConfig, export_bundle, export_pack, find_models
 from mirror_export.pack.memory import available_memory, jobs_that_fit
@@ -81,7 +81,7 @@ def made(models, tmp_path_factory):
     out = tmp_path_factory.mktemp("packs") / "pack"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mirror_export.pack.export_pack, "run_workers", run_here([]))
-        patch.setattr(mirror_export.pack.sharing, "_SMALLEST", 1000)
+        patch.setattr(mirror_export.pack.staging, "_SMALLEST", 1000)
         report = export_pack([str(models / name) for name in "ab"], config(out))
     return out, report
 
@@ -133,7 +133,7 @@ def test_without_hard_links(models, in_process, tmp_path, monkeypatch):
         raise PermissionError("not on this file system")
 
     monkeypatch.setattr("os.link", refuse)
-    monkeypatch.setattr(mirror_export.pack.sharing, "_SMALLEST", 1000)
+    monkeypatch.setattr(mirror_export.pack.staging, "_SMALLEST", 1000)
     report = export_pack([str(models / name) for name in "ab"], config(tmp_path / "pack"))
     assert report.saved_bytes == 0
     assert names(tmp_path / "pack") == ["a", "b", "pack.json"]

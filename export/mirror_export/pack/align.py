@@ -11,9 +11,9 @@ from pathlib import Path
 from mirror_export.pack.dictionary_maps import Alignment, Dictionary, DictionaryMaps
 from mirror_export.pack.mapped_bundle import copy_mapped
 from mirror_rt import Manifest
+from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
-from mirror_rt.bundle.provenance import made_now
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free, link_or_copy, new_folder, sha256, write_json
 from mirror_rt.languages.routing import Router

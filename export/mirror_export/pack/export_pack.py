@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from mirror_export.config import ExportConfig
 from mirror_export.pack.memory import available_memory, expected_peak, jobs_that_fit
-from mirror_export.pack.sharing import link_identical
 from mirror_export.pack.sources import fingerprint, name_models, weight_bytes
-from mirror_export.pack.staging import Staging, partial_folder, staging
+from mirror_export.pack.staging import Staging, link_identical, partial_folder, staging
 from mirror_export.pack.worker import ModelResult, run_workers
 from mirror_rt import Manifest
 from mirror_rt.bundle.pack_index import PackIndex

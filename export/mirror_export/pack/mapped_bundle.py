@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import torch
 from torch import nn
 
 from mirror_export.graph.fusion import describe_graph
-from mirror_export.graph.graph_edit import read_graph
-from mirror_export.graph.mapped_output import map_output
+from mirror_export.graph.graph_edit import constant, insert_behind, read_graph
 from mirror_export.graph.onnx_file import remove_sources, write_sharing
+from mirror_export.graph.torch_export import OUTPUT_NAMES
 from mirror_rt import Encoder, Manifest
 from mirror_rt.bundle.manifest import Layout, Variant, record_files
-from mirror_rt.errors import BundleError, ConfigError, ParityError
+from mirror_rt.errors import BundleError, ConfigError, ModelError, ParityError
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import link_or_copy, write_json
@@ -28,6 +29,7 @@ from mirror_train.model.dense import Dense, save_dense
 Matrix = npt.NDArray[np.float64]
 
 _MODULES = "modules.json"
+_POOLED = OUTPUT_NAMES[1]
 _TOLERANCE = 1e-4  # as of a float32 export
 
 
@@ -103,7 +105,7 @@ def _write_graphs(
             continue
         model, path = read_graph(source / variant.file), target / variant.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        map_output(model, weight)
+        _map_output(model, weight)
         write_sharing(model, path, target / variant.weights if variant.weights else None)
         described[variant.file] = describe_graph(model)
     for folder in {(target / file).parent for file in described}:
@@ -111,6 +113,18 @@ def _write_graphs(
     for name, variant in manifest.variants.items():
         graph = variant.graph | described[variant.file]
         yield name, dataclasses.replace(variant, graph=graph)
+
+
+def _map_output(model: ir.Model, matrix: npt.NDArray[np.float32]) -> None:
+    """Multiply the pooled vector [B, D] by `matrix`, float32 [D, D], before it is normalised."""
+    graph = model.graph
+    pooled = next((value for value in graph.outputs if value.name == _POOLED), None)
+    if pooled is None or pooled.producer() is None:
+        raise ModelError(f"the graph has no output {_POOLED}: export the model again")
+    number = sum(name.startswith("alignment") for name in graph.initializers)
+    weight = constant(graph, f"alignment.{number}.weight", matrix)
+    node = ir.Node("", "MatMul", [pooled, weight])
+    insert_behind(graph, pooled, node, f"unaligned.{number}")
 
 
 def _compare(source: Path, target: Path, weight: npt.NDArray[np.float32], texts: list[str]) -> None:

@@ -8,12 +8,14 @@ import glob
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.bundle.json_document import made_now
+from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.pack_index import PACK_FILE, PackedBundle, PackIndex, is_pack
-from mirror_rt.bundle.provenance import made_now
 from mirror_rt.errors import BundleError, OutputExistsError
 from mirror_rt.io.atomic import check_free, link_or_copy, replace_folder
 
@@ -21,6 +23,8 @@ logger = logging.getLogger("mirror_export")
 
 # The index of the complete bundles while others are made; by its name, no tool takes it for a pack.
 _PROGRESS = "progress.json"
+# Smaller files are not worth a link, since one edited in place would change in every bundle.
+_SMALLEST = 64 * 1024
 
 
 def partial_folder(out: Path) -> Path:
@@ -132,6 +136,41 @@ class Staging:
             PackIndex(self.bundles, default=next(iter(self.bundles))).write(self.folder, _PROGRESS)
         else:
             (self.folder / _PROGRESS).write_bytes(b"")
+
+
+def link_identical(bundles: Sequence[Path]) -> int:
+    """Make identical files of several bundles one file on disk, if the file system can.
+
+    Every bundle stays complete: when it is copied elsewhere, a link becomes a file. Files beside a
+    graph are left alone: a graph may have them as external data, and onnx refuses to load external
+    data with several hard links. Return the bytes saved by links, made now or before.
+    """
+    first: dict[str, Path] = {}
+    saved = 0
+    for folder in bundles:
+        manifest = Manifest.read(folder)
+        graphs = {(folder / variant.file).parent for variant in manifest.variants.values()}
+        for name, record in manifest.files.items():
+            path = folder / name
+            if record.bytes < _SMALLEST or path.parent in graphs:
+                continue
+            known = first.setdefault(record.sha256, path)
+            if known != path and (path.samefile(known) or _link(known, path, folder.parent)):
+                saved += record.bytes
+    return saved
+
+
+def _link(source: Path, path: Path, scratch: Path) -> bool:
+    """Replace `path` by a hard link to `source`, made in the folder `scratch`, if possible."""
+    temporary = Path(tempfile.mkdtemp(prefix=".link.", dir=scratch))
+    try:
+        os.link(source, temporary / path.name)
+        (temporary / path.name).replace(path)
+    except OSError:  # a file system without hard links, or a file with too many
+        return False
+    finally:
+        shutil.rmtree(temporary)
+    return True
 
 
 def _check_left_over(folder: Path, *, resume: bool) -> None:

@@ -18,7 +18,7 @@ from mirror_train.pairs import (
     load_multitask_data,
     tune_multitask,
 )
-from mirror_train.pairs.multitask import _Batches
+from mirror_train.pairs.multitask import step_batches
 from mirror_train.pairs.multitask_data import MultitaskData
 from mirror_train.pairs.passes import Passes
 
@@ -212,7 +212,7 @@ def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
         layers = open_model(run, config, make, data={}).layers
     encoder = TorchEncoder.load(config.model, pooling="mean")
     expected = 0.0
-    for task, texts, targets in _Batches(data, config.recipe, config.seed)(0):
+    for task, texts, targets in step_batches(data, config.recipe, config.seed)(0):
         z = torch.from_numpy(encoder.encode(texts, normalize_embeddings=False))
         loss = layers[task].loss(z, torch.from_numpy(targets)).item()
         expected += {"sentiment": 5, "paraphrase": 20, "similarity": 1}[task] * loss
@@ -222,7 +222,7 @@ def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
 
 def test_tasks_of_different_sizes_are_passed_through_at_their_own_pace(folder):
     data = load_multitask_data(folder)
-    batches = _Batches(data, MultitaskRecipe(), 3)(0)
+    batches = step_batches(data, MultitaskRecipe(), 3)(0)
     assert [(b.task, len(b.texts), len(b.targets)) for b in batches] == [
         ("sentiment", 32, 32), ("paraphrase", 192, 96), ("similarity", 64, 32),
     ]  # fmt: skip
@@ -381,7 +381,7 @@ def test_info_and_card_say_so(exported, cli):
 
 def test_heads_of_other_vectors_are_left_out(tuned, tmp_path, caplog):
     """Of a bundle that was cut (--truncate-dim), or pooled in another way (--pooling)."""
-    from mirror_export.interop import _write_heads
+    from mirror_export.export import _write_heads
 
     for change in ({"dimension": 8}, {"pooling": "cls"}):
         manifest = dataclasses.replace(tuned.manifest, **change)

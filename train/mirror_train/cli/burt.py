@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -92,11 +92,7 @@ class Burt(Training):
         from mirror_train.experiments.burt_ablation import read_sets
         from mirror_train.pairs.burt import tune_burt
 
-        config, data, rows = (
-            self.config.make(show_progress_bar=not self.quiet),
-            self.data,
-            self.rows,
-        )
+        config, rows = self.config.make(show_progress_bar=not self.quiet), self.rows
         sets = []
         if rows.ablation is not None:
             sets = read_sets(rows.evaluate, rows.ppdb_test)
@@ -105,14 +101,7 @@ class Burt(Training):
                 "--evaluate and --ppdb-test go with --ablation; a tuned folder is evaluated by "
                 "'mirror-rt evaluate'"
             )
-        tasks = BurtTasks.load(
-            nli=data.nli,
-            ppdb=data.ppdb,
-            paraphrases=data.paraphrases,
-            per_relation=data.per_relation,
-            top=data.top,
-            seed=config.seed,
-        )
+        tasks = BurtTasks.load(**asdict(self.data), seed=config.seed)
         for name in tasks.objectives if is_first_process() else ():
             found = tasks.of(name)
             print(f"{name}: {len(found)} pairs ({found.source}; {found.left_out} lines left out)")

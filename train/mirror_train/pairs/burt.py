@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -77,13 +76,7 @@ class _Batches:
     def __init__(self, tasks: BurtTasks, recipe: BurtRecipe, seed: int) -> None:
         self._turns = turns(recipe.objectives)
         self._size = recipe.batch_size
-        self._of = batches_of(
-            tasks,
-            recipe.objectives,
-            batch_size=recipe.batch_size,
-            negatives=recipe.negatives,
-            seed=seed,
-        )
+        self._of = batches_of(tasks, recipe, seed)
         self._steps = recipe.steps or math.ceil(recipe.epochs * self._longest())
 
     def __len__(self) -> int:
@@ -94,15 +87,14 @@ class _Batches:
         round_, place = divmod(step, len(self._turns))
         name = self._turns[place]
         number = round_ * self._turns.count(name) + self._turns[:place].count(name)
-        make: Callable[[int], TaskBatch] = self._of[name][1]
-        return [make(number)]
+        return [self._of[name][number]]
 
     def _longest(self) -> float:
         """Return the steps of a pass over the sentence pairs or, without them, the largest task."""
         names = ["nli"] if "nli" in self._of else list(self._of)
         share = len(self._turns)
         return max(
-            math.ceil(self._of[name][0] / self._size) * share / self._turns.count(name)
+            math.ceil(len(self._of[name]) / self._size) * share / self._turns.count(name)
             for name in names
         )
 

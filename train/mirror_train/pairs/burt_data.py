@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.labelled_readers import PARAPHRASE_LABELS, read_nli, read_paraphrases
 from mirror_train.data.strings import load_training_data
-from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
+from mirror_train.pairs.passes import Passes, TaskBatch, TaskBatches
 from mirror_train.pairs.ppdb import Ppdb, read_ppdb
-from mirror_train.recipes.systems import OBJECTIVES, Objective
+from mirror_train.recipes.systems import OBJECTIVES, BurtRecipe, Objective
 
 IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
 
@@ -127,6 +126,7 @@ class NegativeSampling:
         self._passes = Passes(len(self), batch_size, (seed, OBJECTIVES.index("pi")))
 
     def __len__(self) -> int:
+        """Return the number of rows of a pass."""
         return len(self._first) * (1 + self._negatives)
 
     def __getitem__(self, batch: int) -> TaskBatch:
@@ -155,23 +155,16 @@ def turns(objectives: Sequence[str]) -> list[str]:
 
 
 def batches_of(
-    tasks: BurtTasks, objectives: Sequence[str], *, batch_size: int, negatives: int, seed: int
-) -> dict[str, tuple[int, Callable[[int], TaskBatch]]]:
-    """Return for every objective the rows of a pass, and a function from number to batch."""
-    made: dict[str, tuple[int, Callable[[int], TaskBatch]]] = {}
-    for name in objectives:
-        rows = tasks.of(name)
-        if name == "pi":
-            sampling = NegativeSampling(rows, negatives, batch_size, seed)
-            made[name] = len(sampling), sampling.__getitem__
-        else:
-            passes = Passes(len(rows), batch_size, (seed, OBJECTIVES.index(name)))
-            made[name] = len(rows), partial(_of_classes, name, rows, passes)
-    return made
-
-
-def _of_classes(name: str, rows: Examples, passes: Passes, batch: int) -> TaskBatch:
-    return batch_of(name, rows, passes[batch])
+    tasks: BurtTasks, recipe: BurtRecipe, seed: int
+) -> dict[str, TaskBatches | NegativeSampling]:
+    """Return the batches of every objective of a recipe."""
+    size = recipe.batch_size
+    return {
+        name: NegativeSampling(tasks.of(name), recipe.negatives, size, seed)
+        if name == "pi"
+        else TaskBatches(name, tasks.of(name), size, (seed, OBJECTIVES.index(name)))
+        for name in recipe.objectives
+    }
 
 
 def _read_paraphrases(path: Path) -> Examples:

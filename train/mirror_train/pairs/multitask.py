@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from mirror_rt.heads.predictor import Predictor, score_predictions
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.pairs.multitask_data import MultitaskData
-from mirror_train.pairs.passes import Passes, TaskBatch, batch_of
+from mirror_train.pairs.passes import TaskBatch, TaskBatches
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer, TaskLayer
 from mirror_train.pairs.task_run import TaskModel, open_model
 from mirror_train.recipes.systems import TASKS, MultitaskRecipe
@@ -52,7 +52,7 @@ def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
         best = Selection(lambda: _score(model, held), recipe.evaluate_every)
         trainer = model.trainer(
             recipe.steps,
-            _Batches(data, recipe, config.seed),
+            step_batches(data, recipe, config.seed),
             torch.optim.AdamW(
                 list(model.modules.parameters()),
                 lr=recipe.learning_rate,
@@ -92,21 +92,15 @@ def _score(model: TaskModel, held: Mapping[str, Examples]) -> tuple[float, dict[
     return sum(value or 0.0 for value in values) / len(values), metrics
 
 
-class _Batches:
-    """The batches of every step, one of each task."""
-
-    def __init__(self, data: MultitaskData, recipe: MultitaskRecipe, seed: int) -> None:
-        self._train = {name: part.train for name, part in data.tasks.items()}
-        self._passes = {
-            name: Passes(len(examples), recipe.batch_sizes[name], (seed, TASKS.index(name)))
-            for name, examples in self._train.items()
-        }
-
-    def __call__(self, step: int) -> list[TaskBatch]:
-        return [
-            batch_of(name, examples, self._passes[name][step])
-            for name, examples in self._train.items()
-        ]
+def step_batches(
+    data: MultitaskData, recipe: MultitaskRecipe, seed: int
+) -> Callable[[int], list[TaskBatch]]:
+    """Return a function from a step to its batches, one of each task."""
+    batches = [
+        TaskBatches(name, part.train, recipe.batch_sizes[name], (seed, TASKS.index(name)))
+        for name, part in data.tasks.items()
+    ]
+    return lambda step: [of_task[step] for of_task in batches]
 
 
 def _layer(name: str, train: Examples, recipe: MultitaskRecipe, dimension: int) -> TaskLayer:

@@ -1,4 +1,4 @@
-"""Choose the rows of a task that a batch takes, from shuffled passes, one after another."""
+"""Make the batches of a task from shuffled passes over its rows, one after another."""
 
 from __future__ import annotations
 
@@ -64,7 +64,19 @@ class Passes:
         return self._kept[1]
 
 
-def batch_of(task: str, examples: Examples, rows: Rows) -> TaskBatch:
-    """Return the batch of the given rows."""
-    chosen = examples.take(rows)
-    return TaskBatch(task, chosen.first + (chosen.second or []), chosen.targets)
+class TaskBatches:
+    """The sequence of a task's batches, in the order of `Passes`."""
+
+    def __init__(
+        self, task: str, examples: Examples, batch_size: int, seed: tuple[int, ...]
+    ) -> None:
+        self._task, self._examples = task, examples
+        self._passes = Passes(len(examples), batch_size, seed)
+
+    def __len__(self) -> int:
+        """Return the number of rows of a pass."""
+        return len(self._examples)
+
+    def __getitem__(self, batch: int) -> TaskBatch:
+        chosen = self._examples.take(self._passes[batch])
+        return TaskBatch(self._task, chosen.first + (chosen.second or []), chosen.targets)

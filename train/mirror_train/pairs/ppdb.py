@@ -6,13 +6,10 @@ A line has six fields with ` ||| ` between them: syntactic category, phrase, par
 
 from __future__ import annotations
 
-import gzip
 import logging
 import math
 import re
-import zlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,7 +109,7 @@ def read_ppdb(path: Path) -> Ppdb:
     skipped: Counter[str] = Counter()
     found: dict[tuple[str, str], tuple[int, float]] = {}
     example = ""
-    for line in _lines(path):
+    for line in iter_lines(path):
         if not line.strip():
             continue
         fields = [cell.strip() for cell in line.split("|||")]
@@ -171,19 +168,3 @@ def _equivalence(features: str) -> float:
 
 def _counts(skipped: Counter[str]) -> str:
     return ", ".join(f"{n} {reason}" for reason, n in sorted(skipped.items()))
-
-
-def _lines(path: Path) -> Iterator[str]:
-    if path.suffix != ".gz":
-        yield from iter_lines(path)
-        return
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                yield line.rstrip("\r\n")
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error.reason})") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error, IsADirectoryError) as error:
-        raise DataError(f"{path} cannot be unpacked: {error}") from error

@@ -14,8 +14,8 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
+from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout, Manifest, record_files
-from mirror_rt.bundle.provenance import made_now
 from mirror_rt.io.atomic import check_free, check_space, new_folder, write_json
 from mirror_rt.progress import progress_bar
 from mirror_train.compute.precision import Precision, resolve_precision
