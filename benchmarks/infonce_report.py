@@ -82,4 +82,4 @@ def plot(path, machine, results):
             axis.set_title(f"dim {dim}")
             axis.grid(alpha=0.3)
     title = f"InfoNCE, forward + backward: {machine['name']}, {machine['dtype']}"
-    save_png(figure, path, title, overwrite=True)
+    save_png(figure, path, title)

@@ -30,9 +30,9 @@ from helpers import write_whole
 
 from mirror_rt.evaluation.bootstrap import difference, interval, replicates
 from mirror_rt.evaluation.readers.pairs import read_scored_pairs
-from mirror_rt.evaluation.readers.tables import read_any_table
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
+from mirror_rt.io.text import read_table
 from mirror_train import TorchEncoder
 from mirror_train.data.freedict import read_freedict
 
@@ -122,7 +122,7 @@ def score(run, half, arguments, options):
     """Return the scores of a run on the pairs of a half."""
     language = RUNS[run][1]
     path = arguments.data / "multisimlex" / f"{language}.tsv"
-    ids = np.array([int(cell) for cell in read_any_table(path).column("pair_id")])
+    ids = np.array([int(cell) for cell in read_table(path).column("pair_id")])
     rows = np.flatnonzero(np.isin(ids % 2, HALVES[half]))
     human = read_scored_pairs(path).scores[rows]
     seeds = [

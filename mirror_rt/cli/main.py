@@ -11,8 +11,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from mirror_rt.cli.commands import INCOMPLETE, Command, find_command, installed_commands
-from mirror_rt.cli.parsing.parser import Parser, UsageError, suggestion, usage_error
-from mirror_rt.cli.parsing.wording import message_of
+from mirror_rt.cli.parsing.parser import (
+    Parser,
+    UsageError,
+    message_of,
+    suggestion,
+    usage_error,
+)
 from mirror_rt.errors import ConfigError, MirrorError
 
 _ABOUT = "Turn a masked language model into a text encoder, and run it without torch."

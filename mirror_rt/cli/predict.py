@@ -19,11 +19,11 @@ from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.pairs import find_text_columns
-from mirror_rt.evaluation.readers.tables import find_column, numbered_lines, read_any_table
+from mirror_rt.evaluation.readers.tables import find_column, numbered_lines
 from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
 from mirror_rt.heads.task_heads import Predictions, TaskHead
 from mirror_rt.io.atomic import check_free, new_file
-from mirror_rt.io.text import Table, iter_jsonl
+from mirror_rt.io.text import Table, iter_jsonl, read_table
 from mirror_rt.pipeline.options import EncodeOptions
 from mirror_rt.progress import progress_bar
 
@@ -189,7 +189,7 @@ def _rows(call: Predict, head: TaskHead) -> Iterator[_Row]:
         records = iter_jsonl(path, *names, *([label] if label else []))
         return ((_item(r[:count]), str(r[count]) if label else None) for r in records)
     if suffix in (".csv", ".tsv"):
-        return _table_rows(read_any_table(Path(path)), fields, label, count)
+        return _table_rows(read_table(Path(path)), fields, label, count)
     if fields is not None or label is not None:
         raise ConfigError(f"--fields and --label-field need columns: {path} has lines")
     return ((_item(_cells(path, n, line, count)), None) for n, line in numbered_lines(path))

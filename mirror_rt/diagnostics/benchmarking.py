@@ -192,4 +192,4 @@ def plot_cells(path: Path, title: str, cells: list[Cell]) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         label_lines(axes, ends[axes])
-    save_png(figure, path, title, overwrite=True)
+    save_png(figure, path, title)

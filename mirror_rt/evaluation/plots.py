@@ -25,24 +25,17 @@ COLOURS = ("#1f5fbf", "#b34a00", "#17713b", "#8a3d9c", "#5f6368", "#a3195b")
 
 
 def plot_cosine_distributions(
-    path: Path,
-    panels: dict[str, tuple[Cosines, Cosines]],
-    *,
-    title: str = "",
-    overwrite: bool = True,
+    path: Path, panels: dict[str, tuple[Cosines, Cosines]], *, title: str
 ) -> None:
     """Plot histograms of the cosines of positive and of random pairs, one panel per model, as PNG.
 
     The figure follows Figure 7 of Mirror-BERT (EMNLP 2021). `panels` maps a title to (cosines of
     positive pairs, cosines of negative pairs), and `title` is that of the whole figure.
     """
-    figure = _cosine_figure(panels, ("synonyms", "random"))
-    save_png(figure, path, title, overwrite)
+    save_png(_cosine_figure(panels, ("synonyms", "random")), path, title)
 
 
-def plot_grades(
-    path: Path, panels: dict[str, dict[str, Cosines]], *, title: str, overwrite: bool = True
-) -> None:
+def plot_grades(path: Path, panels: dict[str, dict[str, Cosines]], *, title: str) -> None:
     """Plot the cosines of pairs by their grade, one panel per model, as PNG.
 
     `panels` maps a title to the cosines of each grade, from the least alike to the most.
@@ -60,7 +53,7 @@ def plot_grades(
         axes.set_xlim(-0.5, len(grades) - 0.25)
         axes.set_title(name, fontsize=10)
     figure.axes[0].set_ylabel("cosine (bar: mean)")
-    save_png(figure, path, title, overwrite)
+    save_png(figure, path, title)
 
 
 def cosine_distributions_svg(
@@ -131,10 +124,10 @@ def label_lines(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
                       fontsize=9)  # fmt: skip
 
 
-def save_png(figure: Figure, path: Path, title: str, overwrite: bool) -> None:
-    """Write a figure with a title as PNG."""
+def save_png(figure: Figure, path: Path, title: str) -> None:
+    """Write a figure with a title as PNG, in place of an existing file."""
     figure.suptitle(title, fontsize=11)
-    with new_file(path, overwrite=overwrite) as file:
+    with new_file(path, overwrite=True) as file:
         figure.savefig(file, format="png", dpi=150)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gzip
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,8 +19,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from mirror_rt.errors import DataError
 
 if TYPE_CHECKING:
-    from _csv import Reader
-
     from mirror_rt.io.storage import StoredFile
 
 # The most bytes of a line, and characters of a CSV cell. The limit keeps a file without line ends,
@@ -32,7 +32,7 @@ Source: TypeAlias = "Path | str | StoredFile"
 
 
 def iter_lines(path: Source) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file without their line ends; "-" is standard input.
+    r"""Yield the lines of a UTF-8 file, plain or `.gz`, without line ends; "-" is standard input.
 
     A byte order mark is dropped. Lines end in `\n` or `\r\n`; the last one needs no line end. What
     is not UTF-8 text, or has a line of more than 64 MiB, is a DataError that names the line.
@@ -93,15 +93,24 @@ def iter_csv(path: Source, *columns: str) -> Iterator[tuple[str, ...]]:
 
 def iter_csv_rows(path: Source) -> Iterator[list[str]]:
     """Yield the header and every row of a CSV file (RFC 4180); errors are those of `iter_csv`."""
+    numbered = numbered_csv(path)
+    _, header = next(numbered, (1, []))
+    yield header
+    for number, row in numbered:
+        _check_width(path, number, row, header)
+        yield row
+
+
+def numbered_csv(path: Source, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of every row of a CSV file that is not empty."""
+    # The csv module has one limit on the size of a cell for the whole process. It is only ever
+    # raised, never lowered, so that what can be read does not depend on what was read before.
+    csv.field_size_limit(max(csv.field_size_limit(), _MOST_LINE))
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         lines = iter(partial(text.readline, _MOST_LINE + 1), "")
-        reader = csv_reader(_checked_lines(path, lines))
+        reader = csv.reader(_checked_lines(path, lines), delimiter=delimiter, strict=True)
         try:
-            header = next(reader, [])
-            yield header
-            for row in filter(None, reader):
-                _check_width(path, reader.line_num, row, header)
-                yield row
+            yield from ((reader.line_num, row) for row in reader if row)
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
         except UnicodeDecodeError as error:
@@ -109,16 +118,6 @@ def iter_csv_rows(path: Source) -> Iterator[list[str]]:
                 f"{path}, after line {reader.line_num}: not UTF-8 ({error.reason}); convert it "
                 "first, for example with iconv -t UTF-8"
             ) from error
-
-
-def csv_reader(lines: Iterable[str], delimiter: str = ",") -> Reader:
-    """Return a reader of quoted cells (RFC 4180); wrong or unclosed quotes raise csv.Error.
-
-    The csv module has one limit on the size of a cell for the whole process. It is only ever
-    raised, never lowered, so that what can be read does not depend on what was read before.
-    """
-    csv.field_size_limit(max(csv.field_size_limit(), _MOST_LINE))
-    return csv.reader(lines, delimiter=delimiter, strict=True)
 
 
 def column_indices(path: Source, header: Sequence[str], columns: Sequence[str]) -> tuple[int, ...]:
@@ -150,7 +149,7 @@ def _checked_lines(path: Source, lines: Iterator[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A tab-separated table without quoting: a header, and rows with as many cells.
+    """A table: a header, and rows with as many cells.
 
     Attributes:
         path: path of the file.
@@ -173,17 +172,14 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a TSV file with a header; skip empty lines."""
-    lines = iter_lines(path)
-    header = next(lines, "")
-    if not header:
+    """Read a table with a header: `.csv` with quotes (comma or tab), anything else as plain TSV."""
+    if path.suffix == ".csv":
+        first = next(iter_lines(path), "")
+        numbered = list(numbered_csv(path, "\t" if "\t" in first else ","))
+    else:
+        numbered = [(n, line.split("\t")) for n, line in enumerate(iter_lines(path), 1) if line]
+    if not numbered:
         raise DataError(f"{path} is empty: expected a header and rows")
-    rows = [(number, line.split("\t")) for number, line in enumerate(lines, 2) if line]
-    return make_table(path, [(1, header.split("\t")), *rows])
-
-
-def make_table(path: Path, numbered: Sequence[tuple[int, list[str]]]) -> Table:
-    """Make a table of line numbers and cells, the first of which are the header."""
     (_, header), *rows = numbered
     if repeated := {name for name in header if header.count(name) > 1}:
         raise DataError(f"{path} has the column {min(repeated)!r} more than once")
@@ -216,4 +212,11 @@ def _open(path: Source) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     with file:
-        yield file
+        if path.suffix != ".gz":
+            yield file
+            return
+        try:
+            with gzip.open(file) as unpacked:
+                yield io.BufferedReader(unpacked)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path} cannot be unpacked: {error}") from error

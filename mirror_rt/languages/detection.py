@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 
 from mirror_rt.errors import ConfigError, require
@@ -15,23 +14,11 @@ Detector = Callable[[list[str]], Sequence[str | None]]
 _PASSAGE, _ENOUGH = 200, 5
 
 
-@dataclass(frozen=True, slots=True)
-class CommonLanguage:
-    """The language that most of some texts are in.
+def language_shares(texts: Sequence[str]) -> dict[str, float] | None:
+    """Return the share of texts in each language that py3langid knows (ISO 639-1), by passages.
 
-    Attributes:
-        language: its code (ISO 639-1).
-        shares: share of the texts that are in each language that the detector knows.
-    """
-
-    language: str
-    shares: dict[str, float]
-
-
-def common_language(texts: Sequence[str]) -> CommonLanguage | None:
-    """Detect the common language of texts, short ones joined to passages.
-
-    Return None where py3langid is not installed, or the texts have less than 1,000 characters.
+    Short texts are joined to passages. Return None where py3langid is not installed, or the texts
+    have less than 1,000 characters.
     """
     if find_spec("py3langid") is None:
         return None
@@ -47,8 +34,7 @@ def common_language(texts: Sequence[str]) -> CommonLanguage | None:
     langid = require("py3langid.langid", extra="detect", purpose="detecting languages")
     identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     found = Counter(identifier.classify(passage)[0] for passage in passages)
-    shares = {label: found[label] / len(passages) for label in identifier.labels}
-    return CommonLanguage(found.most_common(1)[0][0], shares)
+    return {label: found[label] / len(passages) for label in identifier.labels}
 
 
 def language_detector(tags: Sequence[str]) -> Detector:

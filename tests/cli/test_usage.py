@@ -9,8 +9,7 @@ import pytest
 from mirror_rt.cli.commands import GROUPS, installed_commands
 from mirror_rt.cli.evaluate import Evaluate
 from mirror_rt.cli.main import main
-from mirror_rt.cli.parsing.parser import suggestion
-from mirror_rt.cli.parsing.wording import message_of
+from mirror_rt.cli.parsing.parser import message_of, suggestion
 from mirror_rt.cli.triton import Triton
 from mirror_rt.errors import ConfigError, InvalidTextError, NotText, OutputExistsError, Setting
 

@@ -116,7 +116,7 @@ def test_labelled_pairs(file):
                  "1\ty\td\te\t0.0", "2\tz\t\tf\t0.0", "3\tz\tg\th\t")  # fmt: skip
     pairs = read_labelled_pairs(quora)
     assert (pairs.first, pairs.left_out) == (['a "b"', "d"], 2)
-    with pytest.raises(DataError, match="line 2: the label 'maybe' is unknown"):
+    with pytest.raises(DataError, match="line 2: the label 'maybe', expected 1 and 0"):
         read_labelled_pairs(file("a.tsv", "text1\ttext2\tlabel", "a\tb\tmaybe"))
     with pytest.raises(DataError, match="one label alone"):
         read_labelled_pairs(file("a.tsv", "text1\ttext2\tlabel", "a\tb\t1"))

@@ -1,14 +1,25 @@
-"""Parse the words of a command; say what is wrong with them in three lines, with a suggestion."""
+"""Parse the words of a command, and say what is wrong as the command line names it.
+
+Wrong words are answered in three lines, with a suggestion. Errors name options for settings, and
+types of JSON.
+"""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
-from mirror_rt.errors import ConfigError
+from mirror_rt.cli.parsing.options import NAMES, flag_of
+from mirror_rt.errors import ConfigError, MirrorError, NotText, Setting
+
+_TYPES = {
+    "NoneType": "null", "bool": "true or false", "dict": "an object", "float": "a number",
+    "int": "a number", "list": "a list",
+}  # fmt: skip
 
 
 class UsageError(ConfigError):
@@ -71,3 +82,26 @@ def usage_error(said: str, hint: str, command: str) -> int:
     lines = [f"mirror-rt: error: {said}", hint, f"all options: {command} --help"]
     print("\n".join(filter(None, lines)), file=sys.stderr)
     return 2
+
+
+def message_of(error: BaseException, options: Collection[str]) -> str:
+    """Return an error's message in one line, with flags for the settings that are options here."""
+    if isinstance(error, MirrorError):
+        return " ".join(error.told(partial(_written, options)).split())
+    return " ".join(str(error).split())
+
+
+def _written(options: Collection[str], part: str | Setting) -> str:
+    if isinstance(part, NotText):
+        return f"expected a text, got {_TYPES.get(part.type, part.type)}"
+    if not isinstance(part, Setting) or NAMES.get(part.name, part.name) not in options:
+        return str(part)
+    flag, value = flag_of(part.name), part.value
+    if value is ... or value is True:
+        return flag
+    if value is None or value is False:
+        return f"no {flag}" if value is None else f"--no-{flag[2:]}"
+    if isinstance(value, Mapping):
+        return " ".join(f"{flag} {name}={one}" for name, one in value.items())
+    listed = isinstance(value, list | tuple)
+    return f"{flag} {','.join(map(str, value)) if listed else value}"

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import find_column, read_any_table
-from mirror_rt.io.text import Table
+from mirror_rt.evaluation.readers.tables import find_column
+from mirror_rt.io.text import Table, read_table
 from mirror_rt.tokens.tokenization import check_texts
+
+T = TypeVar("T")
 
 _SCORES = ("score", "similarity", "relatedness_score", "relatedness")
 LABELS = ("label", "is_duplicate", "gold_label")
-_POSITIVE = {"1", "1.0", "entailment", "true", "duplicate"}
-_NEGATIVE = {"0", "0.0", "not_entailment", "neutral", "contradiction", "false", "not_duplicate"}
-# SNLI's labels for pairs on which its annotators did not agree.
-_NO_LABEL = {"", "-"}
+_RELATED = dict.fromkeys(("1", "1.0", "entailment", "true", "duplicate"), True) | dict.fromkeys(
+    ("0", "0.0", "not_entailment", "neutral", "contradiction", "false", "not_duplicate"), False
+)
+# An empty cell, and SNLI's label for pairs on which its annotators did not agree.
+_NO_LABEL = ("", "-")
 _TEXT_COLUMNS = [
     ("text1", "text2"),
     ("sentence1", "sentence2"),
@@ -29,6 +33,10 @@ _TEXT_COLUMNS = [
     ("question", "sentence"),
     ("premise", "hypothesis"),
 ]
+
+
+# The line's number in the file, the texts, and the cell of the label.
+LabelledCells = tuple[int, tuple[str, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ def read_scored_pairs(path: Path) -> ScoredPairs:
         DataError: a column is missing, a text is empty, a score is not a finite number (the message
             names the line), or there are no rows.
     """
-    table = read_any_table(path)
+    table = read_table(path)
     score = find_column(table, _SCORES, "scores")
     names = find_text_columns(table, score)
     columns = map(table.column, (*names, score))
@@ -113,28 +121,49 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
     contradiction), or 1 and 0. Rows whose label is blank or `-`, or whose text is blank, are left
     out and counted, because published files contain such rows.
     """
-    table = read_any_table(path)
-    label = find_column(table, LABELS, "labels")
-    names = find_text_columns(table, label)
-    rows = list(zip(table.lines, *map(table.column, names), table.column(label), strict=True))
-    kept = [
-        (line, a, b, cell.strip().lower())
-        for line, a, b, cell in rows
-        if cell.strip() not in _NO_LABEL and a.strip() and b.strip()
-    ]
-    for line, a, b, cell in kept:
-        if cell not in _POSITIVE | _NEGATIVE:
-            raise DataError(
-                f"{path}, line {line}: the label {cell!r} is unknown; expected 1 and 0, or "
-                "entailment and not_entailment"
-            )
-        check_texts(f"{path}, line {line}", a, b)
-    positive = np.array([cell in _POSITIVE for *_, cell in kept], dtype=bool)
-    if len(set(positive.tolist())) < 2:
-        raise DataError(f"{path} has pairs of one label alone: the ROC curve needs both")
-    return LabelledPairs(
-        [a for _, a, _, _ in kept], [b for _, _, b, _ in kept], positive, len(rows) - len(kept)
+    expected = "1 and 0, or entailment and not_entailment"
+    texts, related, left_out = check_labels(
+        path,
+        labelled_cells(path, LABELS),
+        lambda cell: _RELATED.get(cell.strip().lower()),
+        expected,
     )
+    if len(set(related)) < 2:
+        raise DataError(f"{path} has pairs of one label alone: the ROC curve needs both")
+    first, second = ([pair[side] for pair in texts] for side in (0, 1))
+    return LabelledPairs(first, second, np.array(related, dtype=bool), left_out)
+
+
+def labelled_cells(path: Path, labels: Sequence[str]) -> Iterable[LabelledCells]:
+    """Yield the rows of a table with two text columns and one of the columns `labels`."""
+    table = read_table(path)
+    label = find_column(table, labels, "labels")
+    texts = zip(*map(table.column, find_text_columns(table, label)), strict=True)
+    return zip(table.lines, texts, table.column(label), strict=True)
+
+
+def check_labels(
+    path: Path,
+    cells: Iterable[LabelledCells],
+    parse: Callable[[str], T | None],
+    expected: str,
+) -> tuple[list[tuple[str, ...]], list[T], int]:
+    """Return the texts and the targets of rows, and how many lack a label or a text.
+
+    `parse` makes a target of a label, and None of a wrong one, which is a DataError that says what
+    is `expected`.
+    """
+    texts, targets, left_out = list[tuple[str, ...]](), list[T](), 0
+    for line, row, cell in cells:
+        if cell.strip() in _NO_LABEL or any(not text.strip() for text in row):
+            left_out += 1
+            continue
+        if (target := parse(cell)) is None:
+            raise DataError(f"{path}, line {line}: the label {cell!r:.60}, expected {expected}")
+        check_texts(f"{path}, line {line}", *row)
+        texts.append(row)
+        targets.append(target)
+    return texts, targets, left_out
 
 
 def _score(cell: str) -> float:

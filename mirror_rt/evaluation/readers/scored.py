@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.pairs import ScoredPairs, make_pairs
-from mirror_rt.evaluation.readers.tables import Rows, find_column, read_any_table, read_rows
-from mirror_rt.io.text import iter_lines
+from mirror_rt.evaluation.readers.tables import find_column, read_rows
+from mirror_rt.io.text import iter_lines, read_table
 
 Reader = Callable[[Path], ScoredPairs]
 
@@ -20,8 +22,8 @@ def read_multisimlex(folder: Path, language: str) -> tuple[list[str], ScoredPair
 
     Returns the ids of the pairs, and the pairs.
     """
-    words = read_any_table(folder / "translation.csv")
-    scores = read_any_table(folder / "scores.csv")
+    words = read_table(folder / "translation.csv")
+    scores = read_table(folder / "scores.csv")
     ids, scored = (t.column(find_column(t, ("ID", "pair_id"), "ids")) for t in (words, scores))
     if ids != scored:
         raise DataError(f"{folder}: translation.csv and scores.csv do not have the same pairs")
@@ -57,30 +59,12 @@ def read_senteval_file(path: Path) -> ScoredPairs:
     return make_pairs(path, [(n, row[0], row[1], score) for n, row, score in scored])
 
 
-def read_sts_year(path: Path) -> ScoredPairs:
-    """Read score TAB sentence TAB sentence without a header, as in Mirror-BERT's STS_data."""
-    return _columns(path, read_rows(path, cells=3), 1, 2, 0)
-
-
-def read_sts_benchmark(path: Path) -> ScoredPairs:
-    """Read sts-test.csv of the STS benchmark, which has tabs, but no quotes and no header.
-
-    Cells 5, 6 and 7 are the score and the two sentences; the others say where the pair is from.
-    """
-    return _columns(path, read_rows(path, cells=7), 5, 6, 4)
-
-
-def read_stsb_multi(path: Path) -> ScoredPairs:
-    """Read a file of stsb-multi-mt: CSV without a header, with sentence, sentence, score."""
-    return _columns(path, read_rows(path, cells=3, delimiter=",", quoted=True), 0, 1, 2)
-
-
 def read_sick(path: Path) -> ScoredPairs:
     """Read SICK as published (sentence_A, sentence_B, relatedness_score).
 
     If the file has the column SemEval_set, only the rows of TEST are read.
     """
-    table = read_any_table(path)
+    table = read_table(path)
     score = find_column(table, ("relatedness_score", "score"), "scores")
     first = find_column(table, ("sentence_A", "sentence1"), "first sentences")
     second = find_column(table, ("sentence_B", "sentence2"), "second sentences")
@@ -92,5 +76,16 @@ def read_sick(path: Path) -> ScoredPairs:
     return make_pairs(path, rows)
 
 
-def _columns(path: Path, rows: Rows, first: int, second: int, score: int) -> ScoredPairs:
+def _read_columns(places: tuple[int, int, int], path: Path, **options: Any) -> ScoredPairs:
+    """Read a table without a header; `places` are those of the two sentences and the score."""
+    rows = read_rows(path, cells=max(places) + 1, **options)
+    first, second, score = places
     return make_pairs(path, [(line, row[first], row[second], row[score]) for line, row in rows])
+
+
+# The years' sets of Mirror-BERT's STS_data: score TAB sentence TAB sentence.
+read_sts_year = partial(_read_columns, (1, 2, 0))
+# sts-test.csv of the STS benchmark, whose first cells say where a pair is from; it has tabs.
+read_sts_benchmark = partial(_read_columns, (5, 6, 4))
+# stsb-multi-mt: CSV of sentence, sentence, score.
+read_stsb_multi = partial(_read_columns, (0, 1, 2), delimiter=",", quoted=True)

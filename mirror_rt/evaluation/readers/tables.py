@@ -1,9 +1,7 @@
-"""Read published tables (with tabs or commas, quotes, a header), dictionaries and word lists."""
+"""Read published tables without a header, dictionaries and word lists; find columns by name."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,10 +9,8 @@ from mirror_rt.errors import DataError
 from mirror_rt.io.text import (
     Source,
     Table,
-    csv_reader,
     iter_lines,
-    make_table,
-    read_table,
+    numbered_csv,
     read_texts,
 )
 from mirror_rt.tokens.tokenization import check_texts
@@ -25,12 +21,7 @@ Rows = list[tuple[int, list[str]]]
 def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = False) -> Rows:
     """Read a table without a header; return line numbers and cells, without empty lines."""
     if quoted:
-        text = io.StringIO("\n".join(iter_lines(path)) + "\n", newline="")
-        reader = csv_reader(text, delimiter)
-        try:
-            rows = [(reader.line_num, row) for row in reader if row]
-        except csv.Error as error:  # such as a quote that is never closed
-            raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+        rows = list(numbered_csv(path, delimiter))
     else:
         rows = [(number, line.split(delimiter)) for number, line in numbered_lines(path)]
     if not rows:
@@ -44,15 +35,6 @@ def read_rows(path: Path, *, cells: int, delimiter: str = "\t", quoted: bool = F
 def numbered_lines(path: Source) -> Iterator[tuple[int, str]]:
     """Yield the numbers (from 1) and the lines of a file that are not blank."""
     return ((number, line) for number, line in enumerate(iter_lines(path), 1) if line.strip())
-
-
-def read_any_table(path: Path) -> Table:
-    """Read a table with a header: `.csv` with quotes (comma or tab), anything else as plain TSV."""
-    if path.suffix != ".csv":
-        return read_table(path)
-    first = next(iter_lines(path), "")
-    rows = read_rows(path, cells=1, delimiter="\t" if "\t" in first else ",", quoted=True)
-    return make_table(path, rows)
 
 
 def find_column(table: Table, names: Sequence[str], what: str) -> str:

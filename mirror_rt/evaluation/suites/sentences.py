@@ -13,7 +13,6 @@ from mirror_rt.evaluation.bootstrap import Statistic
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.readers import scored
 from mirror_rt.evaluation.readers.pairs import LABELS, read_labelled_pairs
-from mirror_rt.evaluation.readers.tables import read_any_table
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc
 from mirror_rt.evaluation.suites.base import (
@@ -27,6 +26,7 @@ from mirror_rt.evaluation.suites.base import (
     language_of,
     scored_set,
 )
+from mirror_rt.io.text import read_table
 
 # The seven English sets whose average the papers report.
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-en", "sick-r")
@@ -104,7 +104,7 @@ def _tables(data: Path) -> Iterator[EvaluationSet]:
         tag = language_of(path)
         yield scored_set("sentences", f"stsb-{tag}", path, (tag,), scored.read_stsb_multi)
     for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
-        if {"score", "similarity", "relatedness_score"} & set(read_any_table(path).header):
+        if {"score", "similarity", "relatedness_score"} & set(read_table(path).header):
             yield scored_set("sentences", f"pairs-{path.stem}", path, (language_of(path),))
 
 
@@ -152,7 +152,7 @@ def find_labelled(data: Path, options: SuiteOptions) -> Found:
     found = [data / name for name in _QNLI if (data / name).is_file()][:1]
     sets = [_labelled_set("qnli", path, "en") for path in found]
     for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
-        if set(LABELS) & set(read_any_table(path).header):
+        if set(LABELS) & set(read_table(path).header):
             sets.append(_labelled_set(path.stem, path, language_of(path)))
     return Found.of("qnli", sets, {"qnli": f"{data}/qnli/dev.tsv"})
 

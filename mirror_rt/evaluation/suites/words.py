@@ -12,7 +12,6 @@ from mirror_rt.errors import DataError
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.readers.pairs import ScoredPairs, read_scored_pairs
 from mirror_rt.evaluation.readers.scored import read_multisimlex
-from mirror_rt.evaluation.readers.tables import read_any_table
 from mirror_rt.evaluation.suites.base import (
     EvaluationSet,
     Found,
@@ -23,6 +22,7 @@ from mirror_rt.evaluation.suites.base import (
     language_of,
     scored_set,
 )
+from mirror_rt.io.text import read_table
 
 # The columns of the published scores.csv, and their language tags.
 _CODES = {
@@ -103,7 +103,7 @@ def _languages(data: Path) -> dict[str, Path]:
     found = {path.stem: path for path in sorted(folder.glob("*.tsv"))}
     scores = folder / "scores.csv"
     if scores.is_file():
-        for code in read_any_table(scores).header:
+        for code in read_table(scores).header:
             if code in _CODES:
                 found.setdefault(_CODES[code], scores)
     return found
@@ -114,7 +114,7 @@ def _read(tag: str, path: Path) -> tuple[list[str], ScoredPairs]:
     if path.name == "scores.csv":
         code = next(code for code, known in _CODES.items() if known == tag)
         return read_multisimlex(path.parent, code)
-    table = read_any_table(path)
+    table = read_table(path)
     ids = table.column("pair_id") if "pair_id" in table.header else []
     return ids, read_scored_pairs(path)
 

@@ -4,7 +4,7 @@ import pytest
 
 from command_errors import one_line_error
 from mirror_rt import ConfigError
-from mirror_rt.languages.detection import common_language
+from mirror_rt.languages.detection import language_shares
 from mirror_train import TuneConfig, load_languages, load_recipe, load_training_data, word_list
 from mirror_train.cli.tune_languages import with_base
 from mirror_train.data.training_data import TrainingData
@@ -109,7 +109,7 @@ def test_another_language_than_was_said(table):
     script = string_warnings(TrainingData(russian, russian, None, "it.txt", "it"), table)
     assert "of the script Cyrl, but it is written in Latn" in script[0]
     assert string_warnings(without_language("fr"), table) == []
-    assert common_language(words[:50]) is None  # too little
+    assert language_shares(words[:50]) is None  # too little
 
 
 def test_word_lists_are_taken_for_what_they_are(table):

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.pairs import find_text_columns
-from mirror_rt.evaluation.readers.tables import find_column, read_any_table
+from mirror_rt.evaluation.readers.pairs import (
+    LabelledCells,
+    check_labels,
+    find_text_columns,
+    labelled_cells,
+)
+from mirror_rt.evaluation.readers.tables import find_column
 from mirror_rt.heads.predictor import class_of
-from mirror_rt.io.text import Table, iter_jsonl, iter_lines
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.io.text import Table, iter_jsonl, iter_lines, read_table
 from mirror_train.data.labelled_examples import Examples
 
 SENTIMENT_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 PARAPHRASE_LABELS = ("not duplicate", "duplicate")
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 
-# An empty cell, and SNLI's mark for examples on whose label the annotators did not agree.
-_NO_LABEL = ("", "-")
-# The line's number in the file, the texts, and the cell of the label.
-_Cells = tuple[int, tuple[str, ...], str]
-
 
 def read_sentiment(path: Path) -> Examples:
     """Read a table of sentence (or text) and sentiment (or label), 0 .. 4 as in SST-5."""
-    table = read_any_table(path)
+    table = read_table(path)
     text = find_column(table, ("sentence", "text"), "texts")
     label = find_column(table, ("sentiment", "label"), "labels")
     cells = zip(table.lines, zip(table.column(text), strict=True), table.column(label), strict=True)
@@ -37,7 +36,7 @@ def read_sentiment(path: Path) -> Examples:
 
 def read_paraphrases(path: Path) -> Examples:
     """Read a table with two text columns and is_duplicate (or label), 1 or 0, as of Quora."""
-    return _classes(path, _pairs(path, ("is_duplicate", "label")), PARAPHRASE_LABELS)
+    return _classes(path, labelled_cells(path, ("is_duplicate", "label")), PARAPHRASE_LABELS)
 
 
 def read_nli(path: Path) -> Examples:
@@ -48,9 +47,9 @@ def read_nli(path: Path) -> Examples:
     """
     if path.suffix == ".jsonl":
         records = enumerate(iter_jsonl(path, "sentence1", "sentence2", "gold_label"), 1)
-        cells: Iterable[_Cells] = (_nli_record(path, n, r) for n, r in records)
+        cells: Iterable[LabelledCells] = (_nli_record(path, n, r) for n, r in records)
     elif path.suffix == ".csv":
-        cells = _pairs(path, ("gold_label", "label"))
+        cells = labelled_cells(path, ("gold_label", "label"))
     else:
         cells = _nli_rows(path)
 
@@ -71,25 +70,18 @@ def read_similarity(path: Path) -> Examples:
             return None
         return value if 0 <= value <= 5 else None
 
-    cells = _pairs(path, ("similarity", "score"))
+    cells = labelled_cells(path, ("similarity", "score"))
     return _examples(path, cells, parse, "a number in 0 .. 5", (), np.float64)
 
 
-def _nli_record(path: Path, number: int, record: tuple[Any, ...]) -> _Cells:
+def _nli_record(path: Path, number: int, record: tuple[Any, ...]) -> LabelledCells:
     if wrong := [value for value in record if not isinstance(value, str)]:
         raise DataError(f"{path}, record {number}: expected strings, got {wrong[0]!r:.60}")
     first, second, label = record
     return number, (first, second), label
 
 
-def _pairs(path: Path, labels: Sequence[str]) -> Iterable[_Cells]:
-    table = read_any_table(path)
-    label = find_column(table, labels, "labels")
-    texts = zip(*map(table.column, find_text_columns(table, label)), strict=True)
-    return zip(table.lines, texts, table.column(label), strict=True)
-
-
-def _nli_rows(path: Path) -> Iterable[_Cells]:
+def _nli_rows(path: Path) -> Iterable[LabelledCells]:
     """Yield the rows of a TSV; published files have up to 15 columns, often without the last."""
     rows = [(n, line.split("\t")) for n, line in enumerate(iter_lines(path), 1) if line]
     header = Table(path, rows[0][1] if rows else [], [], [])
@@ -104,35 +96,22 @@ def _nli_rows(path: Path) -> Iterable[_Cells]:
         yield number, (row[columns[0]], row[columns[1]]), row[columns[2]]
 
 
-def _classes(path: Path, cells: Iterable[_Cells], labels: tuple[str, ...]) -> Examples:
+def _classes(path: Path, cells: Iterable[LabelledCells], labels: tuple[str, ...]) -> Examples:
     expected = "one of " + ", ".join(f"{label} ({i})" for i, label in enumerate(labels))
     return _examples(path, cells, lambda cell: class_of(cell, labels), expected, labels, np.int64)
 
 
 def _examples(
     path: Path,
-    cells: Iterable[_Cells],
+    cells: Iterable[LabelledCells],
     parse: Callable[[str], float | int | None],
     expected: str,
     labels: tuple[str, ...],
     dtype: type,
 ) -> Examples:
-    texts: list[tuple[str, ...]] = []
-    targets: list[float | int] = []
-    left_out = 0
-    for line, row, cell in cells:
-        if cell.strip() in _NO_LABEL or any(not text.strip() for text in row):
-            left_out += 1
-            continue
-        if (target := parse(cell)) is None:
-            raise DataError(f"{path}, line {line}: the label {cell!r:.60}, expected {expected}")
-        for text in row:
-            if reason := why_invalid(text):
-                raise DataError(f"{path}, line {line}: {reason}")
-        texts.append(tuple(text.strip() for text in row))
-        targets.append(target)
+    texts, targets, left_out = check_labels(path, cells, parse, expected)
     if not texts:
         raise DataError(f"{path} has no rows with a text and a label")
-    sides = [list(side) for side in zip(*texts, strict=True)]
+    sides = [list(map(str.strip, side)) for side in zip(*texts, strict=True)]
     second = sides[1] if len(sides) > 1 else None
     return Examples(sides[0], second, np.array(targets, dtype), labels, path.name, left_out)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.tables import find_column, read_any_table
-from mirror_rt.io.text import Table
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.evaluation.readers.tables import find_column
+from mirror_rt.io.text import read_table
+from mirror_rt.tokens.tokenization import check_texts
 from mirror_train.data.labelled_readers import read_nli as read_pairs
 from mirror_train.data.training_data import TrainingData
 
@@ -26,7 +26,7 @@ def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
     `positive` and `negative`. A `.csv` file has commas and quotes; any other has tabs and no
     quotes.
     """
-    table = read_any_table(path)
+    table = read_table(path)
     names = [
         find_column(table, _ANCHORS, "anchors"),
         find_column(table, _POSITIVES, "positives"),
@@ -34,7 +34,9 @@ def read_triplets(path: Path, *, language: str | None = None) -> TrainingData:
     ]
     if not table.rows:
         raise DataError(f"{path} has no triplets: expected rows below its header")
-    _check_texts(table, names)
+    for name in names:
+        for number, text in zip(table.lines, table.column(name), strict=True):
+            check_texts(f"{path}, line {number}, column {name}", text)
     rows = list(zip(*(table.column(name) for name in names), strict=True))
     return _data(path, [(a.strip(), b.strip(), c.strip()) for a, b, c in rows], language)
 
@@ -70,13 +72,6 @@ def nli_triplets(rows: Iterable[tuple[str, str, str]]) -> list[Triplet]:
         for premise, positives in entailed.items()
         for positive, negative in zip(positives, contradicting.get(premise, []), strict=False)
     ]
-
-
-def _check_texts(table: Table, names: list[str]) -> None:
-    for name in names:
-        for number, text in zip(table.lines, table.column(name), strict=True):
-            if reason := why_invalid(text):
-                raise DataError(f"{table.path}, line {number}, column {name}: {reason}")
 
 
 def _data(path: Path, triplets: list[Triplet], language: str | None) -> TrainingData:

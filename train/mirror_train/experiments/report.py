@@ -190,7 +190,7 @@ class Report:
             figure = intervals_figure([row.label for row in rows], series)
         intervals = f"mean and {CONFIDENCE:.0%} t interval of {seeds} seeds"
         shown = intervals if seeds > 1 else "one seed"
-        save_png(figure, path, f"{study.title}\n({shown})", overwrite=True)
+        save_png(figure, path, f"{study.title}\n({shown})")
 
 
 def _axis_figure(study: Study, rows: list[Row], series: dict[str, list[Point]]) -> Figure:

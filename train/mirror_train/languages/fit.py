@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mirror_rt.languages.detection import common_language
+from mirror_rt.languages.detection import language_shares
 from mirror_rt.languages.tags import lookup_chain
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageTable
@@ -106,15 +106,16 @@ def string_warnings(data: TrainingData, table: LanguageTable) -> list[str]:
     if found := script_warning(texts, data.language, row["scripts"], data.source):
         return [found]
     primary = data.language.split("-")[0]
-    other = common_language(texts)
-    if other is None or primary not in other.shares or _alike(primary, other.language):
+    shares = language_shares(texts)
+    if shares is None or primary not in shares:
         return []
-    if other.shares[other.language] < _OTHER or other.shares[primary] > _OWN:
+    most = max(shares, key=shares.__getitem__)
+    alike = most == primary or any({primary, most} <= group for group in _ALIKE)
+    if alike or shares[most] < _OTHER or shares[primary] > _OWN:
         return []
     return [
-        f"{data.source}: by py3langid {other.shares[other.language]:.0%} of it is "
-        f"{other.language!r}, but its language was said to be {data.language!r}: is it the right "
-        "file?"
+        f"{data.source}: by py3langid {shares[most]:.0%} of it is {most!r}, but its language was "
+        f"said to be {data.language!r}: is it the right file?"
     ]
 
 
@@ -130,8 +131,8 @@ def base_warning(
     if not letters_by_script(texts):
         return None
     language = data.language
-    if language is None and (found := common_language(texts)) is not None:
-        language = found.language if found.shares[found.language] >= _OTHER else None
+    if language is None and (shares := language_shares(texts)) is not None:
+        language = next((one for one, share in shares.items() if share >= _OTHER), None)
     known = table.base(model).languages
     fit = token_fit(tokenizer, texts)
     if not fit.knows:
@@ -151,10 +152,6 @@ def base_warning(
 def _row(language: str | None, table: LanguageTable) -> dict[str, Any] | None:
     tags = [] if language is None else lookup_chain(language)
     return next((table.languages[tag] for tag in tags if tag in table.languages), None)
-
-
-def _alike(one: str, other: str) -> bool:
-    return one == other or any({one, other} <= group for group in _ALIKE)
 
 
 def _sample(data: TrainingData) -> list[str]:
