@@ -24,7 +24,7 @@ TRAINING_TESTS = (
     "tests/train/training/test_tune.py",
 )
 ENCODER_TESTS = ("tests/inference/test_devices.py", "tests/export/test_variants.py")
-# The graphs whose attention kernels are compared with those that doctor tells.
+# The graphs for which onnxruntime prints its attention kernels.
 ATTENTION = ("fp16-cuda", "fp16", "fp16-cuda-captured", "fp16-captured")
 # Seconds to start a machine and to transfer boxes and reports, in seven calls.
 CARRYING = 230

@@ -18,9 +18,8 @@ import numpy as np
 
 from mirror_rt import _core
 from mirror_rt.bundle.hub import cache_folder
-from mirror_rt.bundle.manifest import Precision
+from mirror_rt.bundle.manifest import Manifest, Precision
 from mirror_rt.cpus import cpu_budget
-from mirror_rt.diagnostics.attention import describe_attention
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import MirrorError, MissingDependencyError, ProviderError
 from mirror_rt.inference.devices import cards
@@ -30,7 +29,6 @@ from mirror_rt.inference.providers import CUDA, NATIVE, installed
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import (
     INSTALL_DRIVER,
-    compute_capability,
     cuda_library,
     driver_fault,
     missing_libraries,
@@ -191,7 +189,7 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
             together = encoder.encode(_REFERENCE, normalize_embeddings=True)
             alone = np.array([encoder.encode(t, normalize_embeddings=True) for t in _REFERENCE])
             precision, provider = encoder.variant.precision, encoder.providers[0]
-            yield from _attention(encoder, load)
+            yield from _attention(encoder.manifest)
     except MirrorError as error:
         yield Finding("model", "fault", str(error), _mend(error))
         return
@@ -208,22 +206,22 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
         yield Finding("model", "fault", detail, "pip install -U 'mirror-rt[cpu]', export it again")
 
 
-def _attention(encoder: Encoder, load: LoadOptions) -> Iterator[Finding]:
-    """Say which attention kernel each graph of the bundle takes on the first card."""
-    card = 0 if load.devices is None or isinstance(load.devices, str) else load.devices[0]
-    capability = compute_capability(card)
-    if capability is None:
+def _attention(manifest: Manifest) -> Iterator[Finding]:
+    """Say with which operators the graphs attend that may run on a card, if there is one.
+
+    onnxruntime chooses the kernel of each by the card, the dtype and the length of the texts.
+    """
+    if not nvidia_cards():
         return
-    found = list(
-        describe_attention(encoder.folder, encoder.manifest, capability, load.provider_options)
-    )
-    lines = "; ".join(line for line, _ in found) or "no graph for a card"
-    said = f"by onnxruntime's rules for compute capability {capability[0]}.{capability[1]}: {lines}"
-    if any(outdated for _, outdated in found):
-        mend = "mirror-rt export, to make its padding-free graphs again: they reach flash attention"
-        yield Finding("attention", "warning", said, mend)
-    else:
-        yield Finding("attention", "ok", said)
+    graphs = []
+    for name, variant in manifest.variants.items():
+        if variant.target != "native" and variant.precision != "int8":
+            fused = variant.graph.get("fused", {})
+            found = [f"{op} x {count}" for op, count in fused.items() if op.endswith("Attention")]
+            graphs.append(f"{name}: {', '.join(found) or 'no fused attention'}")
+    said = "; ".join(graphs) or "no graph for a card"
+    how = "with ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO=1 onnxruntime prints the kernels"
+    yield Finding("attention", "ok", f"{said} ({how})")
 
 
 def _mend(error: MirrorError) -> str | None:

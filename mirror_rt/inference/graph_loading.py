@@ -10,7 +10,6 @@ from typing import Any
 
 from mirror_rt.bundle.manifest import Manifest, Variant
 from mirror_rt.errors import ConfigError, Setting
-from mirror_rt.inference.attention_kernels import ANY_SHAPE_KERNELS
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
 from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
@@ -32,6 +31,11 @@ logger = logging.getLogger("mirror_rt")
 # The variants to use where none is requested, best first. The CPU is not listed because fp32 is
 # right for it: there fp16 is slower, and int8 gives different vectors.
 _BEST = {CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32")}
+# The provider option `sdpa_kernel`, which adds up the kernels of an attention that may be taken:
+# flash, CUTLASS's, TensorRT's two, and none that is fused. cuDNN's (8) builds a plan for each new
+# number of texts and tokens, which takes longer than a run, and keeps it; so it is for sessions of
+# few shapes, those that are captured as CUDA graphs.
+_ANY_SHAPE_KERNELS = 1 | 2 | 4 | 32 | 16
 
 
 def open_variant(
@@ -168,7 +172,7 @@ class _Opener:
     ) -> GraphSession:
         defaults: dict[str, Any] = {}
         if self.providers[0] == CUDA and not capture:
-            defaults["sdpa_kernel"] = ANY_SHAPE_KERNELS
+            defaults["sdpa_kernel"] = _ANY_SHAPE_KERNELS
         required = {"enable_cuda_graph": 1} if capture else {}
         return GraphSession(
             loadable(self.folder, self.manifest, variant.file),

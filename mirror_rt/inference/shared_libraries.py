@@ -73,20 +73,6 @@ def nvidia_cards() -> int:
     return count.value
 
 
-def compute_capability(number: int = 0) -> tuple[int, int] | None:
-    """Return the compute capability of a card, such as (9, 0); None if there is no such card."""
-    driver, code = _start_driver()
-    if driver is None or code != 0:
-        return None
-    found = []
-    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-        value = ctypes.c_int(0)
-        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, number) != 0:
-            return None
-        found.append(value.value)
-    return found[0], found[1]
-
-
 def driver_fault() -> str | None:
     """Return why the NVIDIA driver offers no card although one is there; None if all is well.
 

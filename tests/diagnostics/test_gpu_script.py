@@ -194,18 +194,17 @@ def test_goals_are_judged_by_the_figures():
     assert found["`mirror-rt doctor`"] is None
 
 
-def test_the_attention_kernels_are_those_that_doctor_tells():
+def test_the_attention_kernels_must_be_fast_ones():
     lines = ["Operator=PackedMultiHeadAttention DataType=fp16 SdpaKernel=FLASH_ATTENTION",
              "16 tokens, on ['cuda:0']", "\x1b[36mOperator=A Node=x SdpaKernel=MATH\x1b[0m",
              "128 tokens, on ['cuda:0']"]  # fmt: skip
     found = printed(lines)
     assert found == {"captured": ["FLASH_ATTENTION"], "16": ["MATH"]}
-    agreed = {"printed": found, "told": found}
-    assert attention_goal("fp16-cuda-captured", agreed)[2] == ("FLASH_ATTENTION", True)
-    assert attention_goal("fp16-cuda", agreed)[2] == ("FLASH_ATTENTION, MATH", False)
-    assert attention_goal("fp16", agreed)[2] == ("FLASH_ATTENTION, MATH", True)
-    assert attention_goal("fp16", agreed | {"told": {}})[2][1] is False
-    assert attention_goal("fp16", {"printed": {}, "told": {}})[2] is None
+    result = {"printed": found}
+    assert attention_goal("fp16-cuda-captured", result)[2] == ("FLASH_ATTENTION", True)
+    assert attention_goal("fp16-cuda", result)[2] == ("FLASH_ATTENTION, MATH", False)
+    assert attention_goal("fp16", result)[2] == ("FLASH_ATTENTION, MATH", True)
+    assert attention_goal("fp16", {"printed": {}})[2] is None
 
 
 def test_the_script_lists_its_steps_with_nothing_but_python(tmp_path):

@@ -18,8 +18,6 @@ from mirror_export.graph.padding_free import check_packed
 from mirror_export.pack.sources import fingerprint
 from mirror_export.parity import GATES, ParityReport
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, ModelError, ParityError
-from mirror_rt.diagnostics.attention import read_attention
-from mirror_rt.inference.attention_kernels import Attention
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.tokens.joining import graph_inputs
 from mirror_train import TorchEncoder
@@ -85,24 +83,49 @@ def test_without_padding(variant, family, exported):
         assert np.isfinite(hidden).all()
 
 
+def attention(path):
+    """Return the operator, dtype and mask of each attention, and whether it adds something."""
+    graph = onnx.load(path, load_external_data=False).graph
+    makers = {name: node for node in graph.node for name in node.output}
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+    def dtype(name):  # of the nearest cast or weight on the way that the values came
+        maker = makers.get(name)
+        if name in types or maker is None:
+            return types.get(name)
+        if maker.op_type == "Cast":
+            return maker.attribute[0].i
+        return next(filter(None, map(dtype, reversed(maker.input))), None)
+
+    for node in graph.node:
+        if node.op_type.endswith("Attention"):
+            inputs = dict(enumerate(node.input))
+            packed, whole = node.op_type.startswith("Packed"), node.op_type == "Attention"
+            added = inputs.get(6 if packed else 5, "")
+            mask = makers.get("" if packed else inputs[3 if whole else 4])
+            lengths = mask is not None and mask.op_type == "ReduceSum"
+            form = None if packed else "lengths" if lengths else "tokens"
+            values = dtype(node.input[1 if whole else 2])
+            yield node.op_type, onnx.TensorProto.DataType.Name(values), form, bool(added)
+
+
 def test_what_the_graphs_attend_with(exported):
     """Flash attention and cuDNN need half precision, joined tokens or the lengths of texts."""
-    variants = Manifest.read(exported("bert")).variants
-    forms = {"fp32": ("Attention", "fp32", "tokens"), "fp16": ("Attention", "fp16", "lengths"),
-             "fp32-cuda": ("PackedMultiHeadAttention", "fp32", None),
-             "fp16-cuda": ("PackedMultiHeadAttention", "fp16", None)}  # fmt: skip
-    for name, (operator, precision, mask) in forms.items():
-        found = list(read_attention(exported("bert") / variants[name].file))
-        assert found == [Attention(operator, precision, 8, mask)] * 2
-    (biased, _) = read_attention(exported("mpnet") / variants["fp16-cuda"].file)
-    assert biased.position_bias
-    everywhere, local = read_attention(exported("modernbert") / variants["fp16-cuda"].file)
-    assert everywhere == Attention("PackedMultiHeadAttention", "fp16", 8)
-    assert local == dataclasses.replace(everywhere, position_bias=True)
-    for name, precision, mask in [("fp32", "fp32", "tokens"), ("fp16", "fp16", "lengths")]:
-        everywhere, local = read_attention(exported("modernbert") / variants[name].file)
-        assert everywhere == Attention("MultiHeadAttention", precision, 8, mask)
-        assert local == dataclasses.replace(everywhere, position_bias=True)
+
+    def forms(family, name):
+        folder = exported(family)
+        return list(attention(folder / Manifest.read(folder).variants[name].file))
+
+    packed = ("PackedMultiHeadAttention", "FLOAT16", None, False)
+    assert forms("bert", "fp32") == [("Attention", "FLOAT", "tokens", False)] * 2
+    assert forms("bert", "fp16") == [("Attention", "FLOAT16", "lengths", False)] * 2
+    assert forms("bert", "fp32-cuda") == [("PackedMultiHeadAttention", "FLOAT", None, False)] * 2
+    assert forms("bert", "fp16-cuda") == [packed] * 2
+    assert forms("mpnet", "fp16-cuda")[0] == (*packed[:3], True)
+    assert forms("modernbert", "fp16-cuda") == [packed, (*packed[:3], True)]
+    for name, *form in [("fp32", "FLOAT", "tokens"), ("fp16", "FLOAT16", "lengths")]:
+        everywhere, local = (("MultiHeadAttention", *form, added) for added in (False, True))
+        assert forms("modernbert", name) == [everywhere, local]
 
 
 def test_the_packed_graphs_hold_no_weights_of_their_own(exported):

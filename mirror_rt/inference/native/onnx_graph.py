@@ -82,11 +82,6 @@ class Graph:
         """Return whether `name` is a weight."""
         return name in self._tensors
 
-    def type_and_shape(self, name: str) -> tuple[int, list[int]]:
-        """Return ONNX's number of a weight's type, and its shape; (0, []) if it is no weight."""
-        tensor = self._tensors.get(name)
-        return (0, []) if tensor is None else (tensor.data_type, tensor.dims)
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a float32 weight, whose bytes are all there.
 
