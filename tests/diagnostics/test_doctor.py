@@ -190,7 +190,7 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
 def test_the_attention_of_each_graph(bundle, bundle_copy, monkeypatch):
     assert not [f for f in examine(bundle) if f.name == "attention"]  # without a card
     monkeypatch.setattr(doctor, "nvidia_cards", lambda: 1)
-    add_variant(bundle_copy, "fp16-cuda", "onnx/model.onnx", precision="fp16", target="cuda")
+    add_variant(bundle_copy, "fp16-cuda", "onnx/other.onnx", precision="fp16", target="cuda")
     found = finding("attention", bundle_copy)
     assert found.status == "ok"
     assert found.detail.startswith("fp32: Attention x 2; fp16-cuda: no fused attention (")
