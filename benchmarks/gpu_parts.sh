@@ -3,7 +3,7 @@
 #
 #   bash benchmarks/gpu_parts.sh [FOLDER]        (default build/gpu-parts)
 #
-# Leaves FOLDER/1, FOLDER/2, ...: boxes of at most MEGABYTES (58) to carry over, the most needed
+# Leaves FOLDER/1, FOLDER/2, ...: six boxes of at most MEGABYTES (58) to carry over, the most needed
 # first. In them, for Python TARGET (3.12) on x86-64 Linux:
 #   product  the wheel of this clone, should it not compile there (where a Python TARGET and nvcc
 #            run here; CUDAARCHS, such as 90, builds it for some cards alone)
