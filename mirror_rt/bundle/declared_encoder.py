@@ -6,9 +6,9 @@ sentence-transformers describes the modules of an encoder, transformers the mode
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mirror_rt.bundle.declared_modules import (
     MODULES,
@@ -18,8 +18,13 @@ from mirror_rt.bundle.declared_modules import (
     read_settings,
     read_text_options,
 )
-from mirror_rt.bundle.manifest import Layout
-from mirror_rt.errors import BundleError
+from mirror_rt.bundle.json_document import naming
+from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, Variant
+from mirror_rt.errors import BundleError, ConfigError, Setting
+
+PoolingChoice = Literal[
+    "auto", "cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"
+]
 
 # The names that families of models give to the length of a token vector.
 _WIDTHS = ("hidden_size", "dim", "d_model")
@@ -28,55 +33,59 @@ _SHIFTED = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _NO_LIMIT = 1_000_000  # transformers writes larger numbers where a tokenizer has no limit
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredEncoder:
-    """What is declared of an encoder.
-
-    Attributes:
-        poolings: how token vectors become one, joined in this order; empty if nothing says so.
-        normalize: whether vectors get unit length; True if no modules are declared.
-        hidden_size: length of a token vector.
-        max_length: most tokens of a text, special tokens included.
-        pad_id: token id to pad with.
-        mask_token: the tokenizer's mask token; None if it has none.
-        prompts: name -> text to put before a text.
-        default_prompt_name: name of the prompt used where the caller names none.
-    """
-
-    poolings: tuple[str, ...]
-    normalize: bool
-    hidden_size: int
-    max_length: int
-    pad_id: int
-    mask_token: str | None = None
-    prompts: dict[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
-
-
-def read_declared(folder: Path) -> DeclaredEncoder:
-    """Read the files of a folder."""
+def describe(folder: Path, variants: dict[str, Variant], pooling: PoolingChoice) -> Manifest:
+    """Return the manifest of ONNX files, by what the files beside them declare."""
     if not (folder / Layout.tokenizer).is_file():
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
     config = read_object(folder / "config.json")
     settings = read_settings(folder)
     if settings.truncate_dim is not None:
         raise BundleError(f"{folder} declares truncate_dim, which plain ONNX files do not apply")
-    poolings, normalize = _pooling(folder)
+    declared, normalize = _pooling(folder)
     tokenizer = read_object(folder / "tokenizer_config.json")
-    return DeclaredEncoder(
-        poolings,
-        normalize,
-        hidden_size=_number(folder, "the length of a token vector", config, *_WIDTHS),
-        max_length=_max_length(folder, config, tokenizer),
-        pad_id=_pad_id(folder, config),
-        mask_token=_token(tokenizer.get("mask_token")),
-        prompts=settings.prompts,
-        default_prompt_name=settings.default_prompt_name,
-    )
+    width = _number(folder, "the length of a token vector", config, *_WIDTHS)
+    max_length, pad_id = _max_length(folder, config, tokenizer), _pad_id(folder, config)
+    poolings = _chosen(folder, declared, pooling)
+    values = {
+        "dimension": width * len(poolings),
+        "max_length": max_length,
+        "pad_id": pad_id,
+        "pooling": "+".join(poolings),
+        "mask_token": _token(tokenizer.get("mask_token")),
+        "base_model": {"name": folder.resolve().name},
+        "normalize": normalize,
+        "prompts": settings.prompts,
+        "default_prompt_name": settings.default_prompt_name,
+        "variants": {name: asdict(variant) for name, variant in variants.items()},
+        "format": "ONNX files",
+    }
+    with naming(folder):
+        return Manifest.of_values(values)
 
 
-def _pooling(folder: Path) -> tuple[tuple[str, ...], bool]:
-    """Return the poolings, and whether a Normalize follows."""
+def _chosen(
+    folder: Path, declared: tuple[PoolingMode, ...], pooling: PoolingChoice
+) -> tuple[PoolingMode, ...]:
+    """Return the poolings, joined in this order: those declared, or the one that was chosen."""
+    if pooling == "auto" and not declared:
+        raise BundleError(
+            f"{folder} declares no pooling (it has no modules.json): pass the one that its authors "
+            "name, ",
+            Setting("pooling", "mean"),
+            " for example",
+        )
+    if pooling == "auto":
+        return declared
+    if declared and declared != (pooling,):
+        raise ConfigError(
+            Setting("pooling", pooling),
+            f": {folder} declares {'+'.join(declared)}: leave the option out",
+        )
+    return (pooling,)
+
+
+def _pooling(folder: Path) -> tuple[tuple[PoolingMode, ...], bool]:
+    """Return the declared poolings, none where no modules are, and whether to normalise."""
     modules = [one for one in read_modules(folder) if one.name != "Dropout"]  # no effect here
     if not modules:
         return (), True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -256,6 +255,9 @@ class Manifest:
         for name, record in large.items():
             if other := _other_size(folder, name, record):
                 raise _integrity_error(folder, other)
+        # Imported here, because `import mirror_rt` alone does not need it.
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(1) as executor:
             compared = executor.submit(self.verify, folder, large)
             try:

@@ -10,20 +10,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
-from mirror_rt.bundle.declared_encoder import DeclaredEncoder, read_declared
+from mirror_rt.bundle.declared_encoder import PoolingChoice, describe
 from mirror_rt.bundle.hub import download
-from mirror_rt.bundle.json_document import naming, to_export
+from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
-from mirror_rt.errors import BundleError, ConfigError, Setting
+from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
-
-PoolingChoice = Literal[
-    "auto", "cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"
-]
 
 # Where publishers put the default graph, and the others, in the order of preference.
 _DEFAULTS = ("onnx/model.onnx", "model.onnx", "onnx/model_optimized.onnx", "model_optimized.onnx")
@@ -46,7 +41,7 @@ def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
     if not variants:
         return Manifest.read(folder)
     try:
-        return _derive(folder, read_declared(folder), variants, pooling)
+        return describe(folder, variants, pooling)
     except BundleError as error:
         raise BundleError(f"{error}. Or {to_export(folder)}") from error
 
@@ -121,33 +116,3 @@ def _precision(name: str) -> Precision:
     if name in _SINGLE:
         return "fp32"
     return "fp16" if re.search(r"f(p|loat)?16|O4", name) else "int8"
-
-
-def _derive(
-    folder: Path, declared: DeclaredEncoder, variants: dict[str, Variant], pooling: PoolingChoice
-) -> Manifest:
-    poolings = declared.poolings
-    if pooling == "auto":
-        if not poolings:
-            raise BundleError(
-                f"{folder} declares no pooling (it has no modules.json): pass the one that its "
-                "authors name, ",
-                Setting("pooling", "mean"),
-                " for example",
-            )
-    else:
-        if declared.poolings and declared.poolings != (pooling,):
-            raise ConfigError(
-                Setting("pooling", pooling),
-                f": {folder} declares {'+'.join(declared.poolings)}: leave the option out",
-            )
-        poolings = (pooling,)
-    values = asdict(declared) | {
-        "dimension": declared.hidden_size * len(poolings),
-        "pooling": "+".join(poolings),
-        "base_model": {"name": folder.resolve().name},
-        "variants": {name: asdict(variant) for name, variant in variants.items()},
-        "format": "ONNX files",
-    }
-    with naming(folder):
-        return Manifest.of_values(values)

@@ -41,21 +41,8 @@ def pull(
     """Download a bundle or a language pack from a model hub into the folder `out`.
 
     Files that were transferred as a whole stay in the hub's cache, so a second try resumes there.
-
-    Args:
-        name: owner/name.
-        out: folder to write.
-        revision: branch, tag or commit.
-        variants: keep only these graphs of a bundle, also in its manifest; None for all.
-        offline: look only in the hub's local cache.
-        overwrite: replace an existing folder.
-
-    Raises:
-        HubError: the hub has no such name or revision, refuses, or cannot be reached.
-        BundleError: the repository has no bundle, or the bundle lacks a variant.
-        BundleIntegrityError: a file is missing or differs from its hash; nothing is written.
-        OutputExistsError: `out` exists and `overwrite` is False.
-        ConfigError: `name` is not a hub name, or variants are given for a pack.
+    `variants` are the graphs of a bundle to keep, also in its manifest; None for all. Where a file
+    is missing or differs from its hash, nothing is written.
     """
     if not is_hub_name(name):
         raise ConfigError(f"{name!r} is no name on a hub: expected owner/name")

@@ -39,20 +39,8 @@ def push(
     """Verify a bundle or a language pack and send it to a model hub, in one commit.
 
     The former files of the branch are removed in the same commit, except .gitattributes and licence
-    files. The repository and the branch are created if they do not exist.
-
-    Args:
-        folder: folder with mirror.json or pack.json in it.
-        name: owner/name.
-        private: whether to make the repository private.
-        revision: branch to commit to; None for `main`.
-        message: message of the commit; None for a default one.
-        overwrite: also replace a repository that does not hold a bundle.
-
-    Raises:
-        BundleError: the folder is not a bundle or pack, or a bundle in it is incomplete or changed.
-        HubError: there is no token, or the hub refuses, cannot be reached, or has other content.
-        ConfigError: `name` is not a hub name, or a private repository is wanted and it is public.
+    files. The repository and the branch `revision` (None for `main`) are created if they do not
+    exist. One that does not hold a bundle is only replaced with `overwrite`.
     """
     if not is_hub_name(name):
         raise ConfigError(f"{name!r} is no name on a hub: expected owner/name")
