@@ -50,7 +50,7 @@ def test_ctrl_c_says_what_is_kept(cli, tiny_bert, words_file, tmp_path, monkeypa
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mirror_train.training.tune.load_base", interrupted)
+    monkeypatch.setattr("mirror_train.training.run.Run.load", interrupted)
     line = ("tune", tiny_bert, "--data", words_file, "--out", tmp_path / "out")
     result = cli(*line)
     assert result.code == 130
