@@ -85,11 +85,9 @@ def run_tasks(
     in all; then its result is the error. When the caller is interrupted, the tasks that run get a
     KeyboardInterrupt and a minute to save what they have.
 
-    Args:
-        function: of a module that the workers can import; what it raises ends all of the tasks.
-        tasks: its arguments, which are pickled.
-        options: what each worker has, and how many run at a time.
-        again: returns the task to run instead of one whose worker died.
+    The function is of a module that the workers can import, and what it raises ends all of the
+    tasks, its arguments, which are pickled. `again` returns the task to run instead of one whose
+    worker died.
     """
     import ray
 

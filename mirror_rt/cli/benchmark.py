@@ -66,7 +66,6 @@ class Benchmark(Invocation):
     load: ModelOptions
 
     def run(self) -> None:
-        """Run the command."""
         self._check()
         began = time.perf_counter()
         load, options = self.load.make(), self.options.make()

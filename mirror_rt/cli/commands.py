@@ -96,11 +96,8 @@ COMMANDS = tuple(
 def installed_commands() -> dict[str, Command]:
     """Return all commands by name, in the order of their groups: our own and other packages'."""
     found = [*COMMANDS, *(one for table in load_plugins(ENTRY_POINTS) for one in table)]
-    return {command.name: command for command in sorted(found, key=_place)}
-
-
-def _place(command: Command) -> int:
-    return GROUPS.index(command.group) if command.group in GROUPS else len(GROUPS)
+    found.sort(key=lambda one: (*GROUPS, one.group).index(one.group))
+    return {command.name: command for command in found}
 
 
 def find_command(words: Sequence[str]) -> Command | None:

@@ -28,7 +28,6 @@ class Completion(Invocation):
     shell: Annotated[Literal["bash", "zsh", "fish"], Help("your shell", word=True, flag=None)]
 
     def run(self) -> None:
-        """Run the command."""
         argcomplete = require("argcomplete", extra="completion", purpose="mirror-rt completion")
         print(argcomplete.shellcode(["mirror-rt"], shell=self.shell))
 

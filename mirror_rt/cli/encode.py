@@ -73,11 +73,9 @@ class Encode(Invocation):
     load: ModelOptions
 
     def kept(self) -> str:
-        """Say what Ctrl-C leaves."""
         return "nothing was saved yet (work is saved after each window of texts)"
 
     def run(self) -> None:
-        """Run the command."""
         given = {**self.file.values(), **self.dataset.values()}
         where, output = str(given["input"]), given["output"]
         several = "://" in where or has_wildcards(where) or Path(where).is_dir()

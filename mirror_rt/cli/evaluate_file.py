@@ -46,7 +46,6 @@ class Similarity(_OfOneFile):
     ]  # fmt: skip
 
     def run(self) -> None:
-        """Run the command."""
         pairs = read_scored_pairs(self.pairs)
         rho = evaluate_similarity(self.loading.load_named(self.model), pairs)
         self._print({"spearman": rho, "n": len(pairs.scores)})
@@ -66,7 +65,6 @@ class Geometry(_OfOneFile):
     texts: Annotated[Path, Help("UTF-8, one text a line; blank lines are left out")]
 
     def run(self) -> None:
-        """Run the command."""
         texts = read_texts(self.texts)
         model = self.loading.load_named(self.model)
         self._print(dataclasses.asdict(evaluate_geometry(model, texts)))

@@ -41,7 +41,6 @@ class Pull(Invocation):
     quiet: Annotated[bool, Help("no progress on standard error")] = False
 
     def run(self) -> None:
-        """Run the command."""
         doing = f"pulling {self.model}"
         with hub_progress(doing, cached(self.model), quiet=self.quiet):
             pulled = pull.pull(
@@ -83,7 +82,6 @@ class Push(Invocation):
     quiet: Annotated[bool, Help("no progress on standard error")] = False
 
     def run(self) -> None:
-        """Run the command."""
         with hub_progress(f"pushing {self.model} to {self.name}", quiet=self.quiet):
             pushed = push.push(
                 Path(self.model),

@@ -33,7 +33,6 @@ class Info(Invocation):
     hub: HubOptions
 
     def run(self) -> None:
-        """Run the command."""
         hub = self.hub.make()
         folder = resolve_bundle(self.model, revision=hub.revision, offline=hub.offline)
         if is_pack(folder):

@@ -74,7 +74,6 @@ class Predict(Invocation):
     load: ModelOptions
 
     def run(self) -> None:
-        """Run the command."""
         if self.output != "-":
             check_free(Path(self.output), overwrite=self.overwrite)
         predictor = Predictor.load(self.model, **self.load.make().keywords())
@@ -85,7 +84,7 @@ class Predict(Invocation):
         if not parts:
             raise DataError(f"{self.input} holds no rows")
         if self.label_field or not self.quiet:
-            print(_summary(head, _joined(parts), targets, self), file=sys.stderr)
+            print(_summary(head, parts, targets, self), file=sys.stderr)
 
 
 def _predict_windows(
@@ -128,20 +127,19 @@ def _number(value: np.float64) -> float | None:
     return None if math.isnan(value) else round(float(value), 6)
 
 
-def _joined(parts: list[Predictions]) -> Predictions:
-    labels = [label for part in parts for label in part.labels]
-    return Predictions(labels, np.concatenate([part.scores for part in parts]))
-
-
-def _summary(head: TaskHead, found: Predictions, targets: list[float | None], call: Predict) -> str:
+def _summary(
+    head: TaskHead, parts: list[Predictions], targets: list[float | None], call: Predict
+) -> str:
     text = f"{call.output}: {len(targets)} rows by the head {head.name}"
     if not call.label_field:
         return text
-    usable = [not np.isnan(row).any() for row in found.scores]
+    labels = [label for part in parts for label in part.labels]
+    scores = np.concatenate([part.scores for part in parts])
+    usable = [not np.isnan(row).any() for row in scores]
     kept = [i for i, target in enumerate(targets) if target is not None and usable[i]]
     if len(kept) < 2:
         raise DataError(f"{call.input}: fewer than two rows have a label and a usable text")
-    of_kept = Predictions([found.labels[i] for i in kept], found.scores[kept])
+    of_kept = Predictions([labels[i] for i in kept], scores[kept])
     scored = score_predictions(head, of_kept, [targets[i] for i in kept])  # type: ignore[arg-type]
     values = ", ".join(
         f"{name} {'undefined' if value is None else f'{value:.4f}'}"

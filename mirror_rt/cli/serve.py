@@ -70,7 +70,6 @@ class Serve(Invocation):
         return build(cls, *sources)
 
     def run(self) -> None:
-        """Run the command."""
         if not self.source:
             raise ConfigError(f"no model: name a bundle or a pack, or set {_PREFIX}SOURCE")
         from mirror_rt.server import check, serve

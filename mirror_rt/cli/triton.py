@@ -33,7 +33,6 @@ class Triton(Invocation):
     hub: HubOptions
 
     def run(self) -> None:
-        """Run the command."""
         hub = self.hub.make()
         variants = [self.config.variant]
         source = resolve_bundle(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Interval
+from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference
 from mirror_rt.evaluation.run import Comparison, Evaluation, Result, compare
 
 _FORMAT = "mirror_rt evaluation"
@@ -151,12 +151,13 @@ def _most(compared: list[Comparison]) -> str:
 
 
 def _comparison(one: Comparison) -> dict[str, Any]:
+    around = one.difference.interval
     return {
         **asdict(one.measure),
         "first": one.first,
         "second": one.second,
         "difference": one.difference.value,
-        "interval": _ends(one.difference.interval),
+        "interval": None if around is None else [around.low, around.high],
         "shown": one.difference.shown,
     }
 
@@ -176,10 +177,6 @@ def _histograms(evaluation: Evaluation) -> list[dict[str, Any]]:
         for (suite, name), row in evaluation.cosines.items()
         for model, samples in row.items()
     ]
-
-
-def _ends(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]
 
 
 def _number(value: float) -> str:

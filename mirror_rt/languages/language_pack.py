@@ -54,7 +54,7 @@ class LanguagePack(PackEncoder):
         self._router = router = Router(folder, index, detector, fallback)
         self._unverified = set(index.bundles) if self._options.verify else set()
         sizes = {name: self._bytes(name) for name in index.bundles}
-        names = [self._pinned_name(tag) for tag in pinned]
+        names = [need_language(tag, router.bundles, f"pinned: {folder}") for tag in pinned]
         limit = None if memory_limit is None else _checked_limit(memory_limit, sizes, names)
         cache = EncoderCache(self._open, sizes, limit=limit, pinned=names)
         super().__init__(index, router, cache, mixed_spaces=mixed_spaces)
@@ -173,9 +173,6 @@ class LanguagePack(PackEncoder):
         tokenizer = files.get(Layout.tokenizer)
         grown = 0 if tokenizer is None else (_TOKENIZER_GROWTH - 1) * tokenizer.bytes
         return sum(record.bytes for record in files.values()) + grown
-
-    def _pinned_name(self, tag: str) -> str:
-        return need_language(tag, self._router.bundles, f"pinned: {self.folder}")
 
 
 def _checked_limit(limit: float, sizes: dict[str, int], pinned: list[str]) -> int:

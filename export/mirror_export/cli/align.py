@@ -44,11 +44,9 @@ class Align(Invocation):
     json: Annotated[bool, Help("results as JSON on standard output")] = False
 
     def kept(self) -> str:
-        """Say what Ctrl-C leaves."""
         return "nothing was written"
 
     def run(self) -> None:
-        """Run the command."""
         from mirror_export.pack.align import align_pack
 
         found = align_pack(

@@ -65,7 +65,6 @@ class Demo(Invocation):
     quiet: Annotated[bool, Help("no progress bars")] = False
 
     def run(self) -> None:
-        """Run the command."""
         out = self.out
         check_free(out, overwrite=self.overwrite)
         check_free(out / "tuned", overwrite=True)  # --out may be a file

@@ -49,11 +49,9 @@ class Export(Invocation):
     quiet: Annotated[bool, Help("show no progress")] = False
 
     def kept(self) -> str:
-        """Say what Ctrl-C leaves."""
         return "nothing was written"
 
     def run(self) -> None:
-        """Run the command."""
         from mirror_export.export import export_bundle
 
         pack = self.pack

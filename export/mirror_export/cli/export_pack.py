@@ -18,8 +18,10 @@ from mirror_rt.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from mirror_export.cli.export import Export
-    from mirror_export.pack.export_pack import ModelResult, PackReport
+    from mirror_export.pack.export_pack import ModelResult
     from mirror_rt.bundle.manifest import Manifest
+
+_HEADER = ["model", "language", "variants", "difference", "cosine", "MB", "seconds", "result"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +63,14 @@ def run_pack(call: Export, config: ExportConfig) -> None:
             on_result=partial(_tell, bar),
         )
     if call.json:
-        print(json.dumps(_plain(report), indent=2, ensure_ascii=False))
+        values = {
+            "models": [_plain(result) for result in report.models],
+            "default": report.index.default if report.index else None,
+            "saved_bytes": report.saved_bytes,
+        }
+        print(json.dumps(values, indent=2, ensure_ascii=False))
     else:
-        print(_table(report))
+        print(format_table(_HEADER, [_row(result) for result in report.models]))
         if report.index is not None:
             count = len(report.index.bundles)
             print(
@@ -114,11 +121,6 @@ def _tell(bar: ProgressBar, result: ModelResult) -> None:
     bar.update(1)
 
 
-def _table(report: PackReport) -> str:
-    header = ["model", "language", "variants", "difference", "cosine", "MB", "seconds", "result"]
-    return format_table(header, [_row(result) for result in report.models])
-
-
 def _row(result: ModelResult) -> list[str]:
     if (manifest := result.manifest) is None:
         return [result.name, *["-"] * 5, f"{result.seconds:.1f}", f"failed: {result.error}"]
@@ -136,15 +138,7 @@ def _row(result: ModelResult) -> list[str]:
     ]
 
 
-def _plain(report: PackReport) -> dict[str, Any]:
-    return {
-        "models": [_plain_result(result) for result in report.models],
-        "default": report.index.default if report.index else None,
-        "saved_bytes": report.saved_bytes,
-    }
-
-
-def _plain_result(result: ModelResult) -> dict[str, Any]:
+def _plain(result: ModelResult) -> dict[str, Any]:
     manifest = result.manifest.to_dict() if result.manifest else {}
     own = ("name", "model", "status", "error", "bytes", "seconds", "peak_bytes", "log")
     declared = {"language": manifest.get("language"), "variants": manifest.get("variants", {})}

@@ -88,7 +88,6 @@ class Burt(Training):
     rows: Annotated[_Ablation, Group("ablations (table 4 of the paper)")]
 
     def run(self) -> int:
-        """Run the command."""
         from mirror_train.experiments.burt_ablation import read_sets
         from mirror_train.pairs.burt import tune_burt
 

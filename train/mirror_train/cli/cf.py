@@ -70,7 +70,6 @@ class Cf(Training):
     config: Annotated[Given[CfConfig], RUN]
 
     def run(self) -> None:
-        """Run the command."""
         from mirror_train.flow.contrastive import tune_cf
 
         config = self.config.make(recipe=self._recipe(), show_progress_bar=not self.quiet)

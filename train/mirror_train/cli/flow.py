@@ -38,7 +38,6 @@ class Flow(Training):
     config: Annotated[Given[FlowConfig], RUN]
 
     def run(self) -> None:
-        """Run the command."""
         from mirror_train.flow.likelihood import tune_flow
 
         config = self.config.make(show_progress_bar=not self.quiet)

@@ -95,7 +95,6 @@ class Multitask(Training):
     recipe: Annotated[_ByTask, Group("hyper-parameters (defaults: those of BERT-CF)")]
 
     def run(self) -> None:
-        """Run the command."""
         from mirror_train.pairs.multitask import tune_multitask
 
         config = self.config.make(recipe=self.recipe.make(), show_progress_bar=not self.quiet)

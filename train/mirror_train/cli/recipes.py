@@ -46,7 +46,6 @@ class Recipes(Invocation):
     json: Annotated[bool, Help("every field, as JSON")] = False
 
     def run(self) -> None:
-        """Run the command."""
         table = load_languages(self.recipes)
         if self.lang is None:
             levels = [self.level] if self.level else _LEVELS

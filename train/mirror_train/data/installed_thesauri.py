@@ -11,13 +11,13 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.languages.tags import lookup_chain
 
 # Where Debian's packages (mythes-fr, wordnet-base) and LibreOffice's extensions put thesauri.
-_FOLDERS = (
-    "/usr/share/mythes",
-    "/usr/share/myspell/dicts",
-    "/usr/lib/libreoffice/share/extensions/dict-*",
-    "/usr/lib64/libreoffice/share/extensions/dict-*",
-    "/opt/libreoffice*/share/extensions/dict-*",
-    "/Applications/LibreOffice.app/Contents/Resources/extensions/dict-*",
+_FOLDERS = (  # below /
+    "usr/share/mythes",
+    "usr/share/myspell/dicts",
+    "usr/lib/libreoffice/share/extensions/dict-*",
+    "usr/lib64/libreoffice/share/extensions/dict-*",
+    "opt/libreoffice*/share/extensions/dict-*",
+    "Applications/LibreOffice.app/Contents/Resources/extensions/dict-*",
 )
 _WORDNET = ("/usr/share/wordnet", "/usr/local/WordNet-3.0/dict")
 
@@ -30,7 +30,7 @@ def find_thesaurus(language: str) -> Path:
     finds th_nb_NO_v2.dat.
     """
     folders = [Path(own)] if (own := os.environ.get("MIRROR_RT_THESAURI")) else []
-    folders += [folder for pattern in _FOLDERS for folder in _matching(pattern)]
+    folders += [folder for pattern in _FOLDERS for folder in sorted(Path("/").glob(pattern))]
     files = [path for folder in folders for path in sorted(folder.glob("th*.dat"))]
     for name in _names(language):
         for path in files:
@@ -45,10 +45,6 @@ def find_thesaurus(language: str) -> Path:
         "LibreOffice's dictionary, put a MyThes file into the folder $MIRROR_RT_THESAURI, or pass "
         "a file"
     )
-
-
-def _matching(pattern: str) -> list[Path]:
-    return sorted(Path("/").glob(pattern.removeprefix("/")))
 
 
 def _names(language: str) -> Iterator[str]:

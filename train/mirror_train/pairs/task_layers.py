@@ -71,12 +71,10 @@ class SoftmaxLayer(TaskLayer):
         self.labels, self.features = tuple(labels), tuple(features)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss as `TaskLayer.loss` says."""
         x = join_features(z, self.features) if self.features else z
         return functional.cross_entropy(self.linear(self.dropout(x)), targets)
 
     def to_head(self) -> TaskHead:
-        """Return the head as `TaskLayer.to_head` says."""
         return TaskHead(
             self.name,
             "classifier",
@@ -114,7 +112,6 @@ class CosineLayer(TaskLayer):
         return functional.cosine_similarity(u, v, dim=1).clamp(min=self.hinge)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss as `TaskLayer.loss` says."""
         y = self.similarity(z)
         if self.scale is None:
             return torch.where(targets == 1, 1 - y, y - self.hinge).mean()
@@ -123,7 +120,6 @@ class CosineLayer(TaskLayer):
         return functional.mse_loss(y, wanted)
 
     def to_head(self) -> TaskHead:
-        """Return the head as `TaskLayer.to_head` says."""
         return TaskHead(
             self.name,
             "cosine-classifier" if self.scale is None else "cosine-regressor",
