@@ -9,8 +9,7 @@
 namespace mirror_rt::engine {
 namespace {
 
-// Sums of 65,536 products of 255 and 127 fit into 32 bits.
-constexpr std::int64_t kWidest = 65536, kMostPositions = 1 << 20;
+constexpr std::int64_t kMostPositions = 1 << 20;
 
 void in_range(const char* name, std::int64_t size, std::int64_t most) {
   if (size >= 1 && size <= most) return;
@@ -44,7 +43,7 @@ Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& w
   positions_ = copy_rows(weights.positions, config.positions, n, stride);
   skipped_ = copy_rows(weights.skipped, 1, n, stride);
   if (weights.projection.values != nullptr) {
-    projection_ = std::make_unique<PackedMatrix>(config.precision, weights.projection);
+    projection_ = std::make_unique<PackedMatrix>(isa, config.precision, weights.projection);
   }
   const std::int64_t distances = 2 * config.positions - 1;
   relative_ = copy_rows(weights.relative, config.heads, distances, distances + kPanel);
@@ -61,10 +60,11 @@ bool Encoder::attends_in_pairs() const {
 }
 
 void Encoder::add_layer(const LayerWeights& w) {
-  const Precision p = config_.precision;
+  const auto pack = [&](const Weight& weight) {
+    return PackedMatrix(isa_, config_.precision, weight);
+  };
   layers_.push_back(std::make_shared<const Layer>(
-      Layer{PackedMatrix(p, w.query_key_value), PackedMatrix(p, w.attention_out),
-            PackedMatrix(p, w.inner), PackedMatrix(p, w.out),
+      Layer{pack(w.query_key_value), pack(w.attention_out), pack(w.inner), pack(w.out),
             PackedNorm(w.attention_norm, config_.hidden), PackedNorm(w.out_norm, config_.hidden),
             w.window, w.rotary}));
 }

@@ -80,7 +80,7 @@ struct Texts {
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  PackedMatrix(Precision precision, const Weight& weight);
+  PackedMatrix(const Isa& isa, Precision precision, const Weight& weight);
   const Matrix& get() const { return matrix_; }
 
  private:

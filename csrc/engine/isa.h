@@ -8,6 +8,12 @@
 // where a unit is u numbers along the summed index: 1 float32, 2 bfloat16 or 4 int8. Every sum runs
 // over the depth in order, whatever the rows beside it, so the vector of a text is the same in
 // every batch.
+//
+// Int8 activations are unsigned, each token with a scale and a zero of its own for every block of
+// the depth. Where a processor only adds such products in 16 bits, in fours, activations have
+// kPairLevels, and of the weights those few groups of four are made smaller whose sums would not
+// fit. Short blocks make up for the fewer levels: 7 bits by blocks of 128 numbers are as exact as 8
+// bits by the whole depth.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +22,18 @@ namespace mirror_rt::engine {
 
 constexpr std::int64_t kPanel = 64;
 
+constexpr std::int64_t kWidest = 65536;  // so many products of 255 and 127 fit into 32 bits
+constexpr int kPairLevels = 127;
+constexpr std::int64_t kPairBlock = 128;
+
 // Of int8: the least normal number, whose inverse is finite.
 constexpr float kLeastScale = 1.17549435e-38f;
 
 static inline std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return (n + step - 1) / step * step;
+}
+static inline std::int64_t blocks_of(std::int64_t n, std::int64_t size) {
+  return (n + size - 1) / size;
 }
 
 enum class Precision { float32, bfloat16, int8 };
@@ -36,14 +49,14 @@ struct Matrix {
   const void* packed;        // [panels][units][kPanel][u]
   const float* bias;         // [panels * kPanel]
   const float* scales;       // int8: of each column
-  const std::int32_t* sums;  // int8: of each column's weights
+  const std::int32_t* sums;  // int8: of each column's weights, [blocks of the depth][columns]
 };
 
 /// Rows of numbers in the precision of the products, their left operand.
 struct Operand {
   void* values;
   std::int64_t stride;      // numbers from row to row, a multiple of kPanel
-  float* scales = nullptr;  // int8: x = scales[row] * (value - zeros[row])
+  float* scales = nullptr;  // int8: x = scales[row][block] * (value - zeros[row][block])
   std::int32_t* zeros = nullptr;
 };
 
@@ -83,7 +96,9 @@ struct Head {
 struct Isa {
   const char* name;
   bool (*supported)();
-  bool pairs;  // whether products of bfloat16 are faster than those of float32
+  bool pairs;          // whether products of bfloat16 are faster than those of float32
+  int levels;          // the largest int8 activation
+  std::int64_t block;  // so many int8 activations of a token have a scale
 
   /// Computes rows [begin, end) of a w + bias for one panel of columns.
   void (*product)(Precision, const Operand& a, const Matrix& w, std::int64_t panel,

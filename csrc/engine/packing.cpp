@@ -44,28 +44,49 @@ void pack(const Weight& w, std::int64_t panels, std::int64_t units, T* out,
   }
 }
 
-/// Returns the scale of each column: its largest weight becomes 127. That of a column that is not
-/// finite is NaN, and so are the products with it.
-Buffer<float> scales_of(const Weight& w, std::int64_t columns) {
-  Buffer<float> scales(columns);
-  std::fill_n(scales.get(), columns, 0.0f);
+/// Returns the scale of each column: its largest weight becomes 127, or less where the sum of four
+/// products would not fit into 16 bits. That of a column that is not finite is NaN, and so are the
+/// products with it.
+Buffer<float> scales_of(const Weight& w, std::int64_t columns, bool fours) {
+  // Rounding adds at most a half to each of four.
+  constexpr float kLargest = 127, kMeanOfFour = (32767 / kPairLevels - 2) / 4.0f;
+  Buffer<float> scales(columns), means(columns * 4);
+  std::fill_n(scales.get(), columns, kLeastScale);
   for (std::int64_t k = 0; k < w.depth; ++k) {
+    // Of two units, which are eight weights, the first halves are added, and the second ones; the
+    // sum is largest where the weights of one sign are multiplied, and the others are not.
+    if (k % 8 == 0) std::fill_n(means.get(), columns * 4, 0.0f);
+    float* mean = means.get() + k / 2 % 2 * 2 * columns;
     for (std::int64_t c = 0; c < w.columns; ++c) {
-      const float size = std::fabs(w.values[k * w.columns + c]);
-      float& most = scales.get()[c];
-      most = std::isfinite(size) ? std::max(most, size) : std::nanf("");
+      const float weight = w.values[k * w.columns + c], size = std::fabs(weight);
+      float& scale = scales.get()[c];
+      float& of_sign = mean[weight < 0 ? columns + c : c];
+      of_sign += size / 4;
+      const float needed =
+          fours ? std::max(size / kLargest, of_sign / kMeanOfFour) : size / kLargest;
+      scale = std::isfinite(size) ? std::max(scale, needed) : std::nanf("");
     }
-  }
-  for (std::int64_t c = 0; c < columns; ++c) {
-    const float scale = scales.get()[c] / 127.0f;
-    scales.get()[c] = scale < kLeastScale ? kLeastScale : scale;
   }
   return scales;
 }
 
+/// Returns the sum of each column's weights in each block of the depth.
+Buffer<std::int32_t> sums_of(const std::int8_t* packed, std::int64_t panels, std::int64_t units,
+                             std::int64_t block) {
+  const std::int64_t columns = panels * kPanel, size = columns * blocks_of(units, block / 4);
+  Buffer<std::int32_t> sums(size);
+  std::fill_n(sums.get(), size, 0);
+  for (std::int64_t task = 0; task < panels * units; ++task) {
+    const std::int64_t panel = task / units, number = task % units / (block / 4);
+    std::int32_t* sum = sums.get() + number * columns + panel * kPanel;
+    for (int i = 0; i < 4 * kPanel; ++i) sum[i / 4] += *packed++;
+  }
+  return sums;
+}
+
 }  // namespace
 
-PackedMatrix::PackedMatrix(Precision precision, const Weight& w) {
+PackedMatrix::PackedMatrix(const Isa& isa, Precision precision, const Weight& w) {
   const std::int64_t size = 4 / bytes_of(precision);
   const std::int64_t columns = round_up(w.columns, kPanel), panels = columns / kPanel;
   const std::int64_t units = round_up(w.depth, size) / size;
@@ -78,16 +99,11 @@ PackedMatrix::PackedMatrix(Precision precision, const Weight& w) {
     const auto convert = [](float x, auto) { return to_bfloat16(x); };
     pack(w, panels, units, static_cast<std::uint16_t*>(out), convert);
   } else {
-    scales_ = scales_of(w, columns);
-    sums_ = Buffer<std::int32_t>(columns);
-    std::fill_n(sums_.get(), columns, 0);
+    scales_ = scales_of(w, columns, isa.levels == kPairLevels);
     const float* scales = scales_.get();
-    std::int32_t* sums = sums_.get();
-    pack(w, panels, units, packed_.get(), [=](float x, auto column) {
-      const std::int8_t value = to_int8(x / scales[column]);
-      sums[column] += value;
-      return value;
-    });
+    pack(w, panels, units, packed_.get(),
+         [=](float x, auto column) { return to_int8(x / scales[column]); });
+    sums_ = sums_of(packed_.get(), panels, units, isa.block);
   }
   matrix_ = {panels, units, packed_.get(), bias_.get(), scales_.get(), sums_.get()};
 }

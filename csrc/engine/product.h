@@ -16,26 +16,42 @@ static_assert(kPanel % kColumns == 0);
 // arithmetic on a few rows, and the processor's own prefetching ends with every page of 4 KB.
 constexpr std::int64_t kBytesAhead = 8192;
 
-/// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units. `Fetch`
-/// fetches what follows in b into the cache.
+/// Adds the products of S units to sums[r][v]. `Fetch` fetches what follows in b into the cache.
+template <class Op, int S, bool Fetch, int R, int V>
+inline void add_units(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
+                      std::int64_t b_stride, typename Op::Sum (&sums)[R][V]) {
+  typename Op::Units right[V][S];
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) {
+#pragma GCC unroll 2
+    for (int s = 0; s < S; ++s) {
+      const auto* next = b + s * b_stride + v * kLanes;
+      right[v][s] = load_as<typename Op::Units>(next);
+      if constexpr (Fetch) __builtin_prefetch(reinterpret_cast<const char*>(next) + kBytesAhead);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    typename Op::Units left[S];
+#pragma GCC unroll 2
+    for (int s = 0; s < S; ++s) left[s] = Op::broadcast(a[r * a_stride + s]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) sums[r][v] = Op::add(sums[r][v], right[v], left);
+  }
+}
+
+/// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units.
 template <class Op, int R, int V, bool Fetch = false>
 inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
                      std::int64_t b_stride, std::int64_t units, typename Op::Sum (&sums)[R][V]) {
+  constexpr int kSteps = Op::kSteps;
   typename Op::Sum local[R][V] = {};
-  for (std::int64_t k = 0; k < units; ++k, b += b_stride) {
-    typename Op::Units right[V];
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) {
-      const auto* next = b + v * kLanes;
-      right[v] = load_as<typename Op::Units>(next);
-      if constexpr (Fetch) __builtin_prefetch(reinterpret_cast<const char*>(next) + kBytesAhead);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const auto left = Op::broadcast(a[r * a_stride + k]);
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) local[r][v] = Op::add(local[r][v], right[v], left);
-    }
+  const auto* end = a + units;
+  for (; a + kSteps <= end; a += kSteps, b += kSteps * b_stride) {
+    add_units<Op, kSteps, Fetch>(a, a_stride, b, b_stride, local);
+  }
+  if constexpr (kSteps == 2) {
+    if (a < end) add_units<Op, 1, Fetch>(a, a_stride, b, b_stride, local);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -83,16 +99,12 @@ struct PanelRows {
 
   template <int R>
   void operator()(std::int64_t row) const {
-    typedef typename Op::Unit Unit;
-    const std::int64_t stride = a.stride / Op::kSize;
-    const Unit* left = static_cast<const Unit*>(a.values) + row * stride;
-    const Unit* right = static_cast<const Unit*>(w.packed) + panel * w.units * kPanel;
     for (int column = 0; column < kPanel; column += kColumns) {
-      typename Op::Sum sums[R][kVectors];
+      Vec sums[R][kVectors] = {};
       if (row == begin) {
-        multiply<Op, R, kVectors, true>(left, stride, right + column, kPanel, w.units, sums);
+        sum_up<true>(row, column, sums);
       } else {
-        multiply<Op, R, kVectors>(left, stride, right + column, kPanel, w.units, sums);
+        sum_up<false>(row, column, sums);
       }
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
@@ -100,17 +112,51 @@ struct PanelRows {
         const Vec bias = loadu(w.bias + at);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-          const Vec x = real(sums[r][v], row + r, at) + bias;
-          put(result, row + r, at, activate(x, result.activation));
+          put(result, row + r, at, activate(sums[r][v] + bias, result.activation));
         }
       }
     }
   }
 
-  Vec real(Vec sum, std::int64_t, std::int64_t) const { return sum; }
-  Vec real(IntVec sum, std::int64_t row, std::int64_t column) const {
-    const IntVec offset = load_as<IntVec>(w.sums + column) * a.zeros[row];
-    return __builtin_convertvector(sum - offset, Vec) * (loadu(w.scales + column) * a.scales[row]);
+  template <bool Fetch, int R>
+  void sum_up(std::int64_t row, std::int64_t column, Vec (&sums)[R][kVectors]) const {
+    typedef typename Op::Unit Unit;
+    const std::int64_t stride = a.stride / Op::kSize;
+    const Unit* left = static_cast<const Unit*>(a.values) + row * stride;
+    const Unit* right = static_cast<const Unit*>(w.packed) + panel * w.units * kPanel + column;
+    if constexpr (Op::kSize != Int8::kSize) {
+      multiply<Op, R, kVectors, Fetch>(left, stride, right, kPanel, w.units, sums);
+    } else {
+      constexpr std::int64_t kUnits = Op::kBlock / Op::kSize;
+      const std::int64_t blocks = blocks_of(w.units, kUnits);
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        const std::int64_t first = block * kUnits, units = smaller(kUnits, w.units - first);
+        IntVec products[R][kVectors];
+        multiply<Op, R, kVectors, Fetch>(left + first, stride, right + first * kPanel, kPanel,
+                                         units, products);
+        const std::int64_t at = panel * kPanel + column, place = row * blocks + block;
+        add_real(products, a.scales + place, a.zeros + place, blocks,
+                 w.sums + block * w.panels * kPanel + at, w.scales + at, sums);
+      }
+    }
+  }
+
+  /// Adds what the products of a block stand for; the scales of the rows are `stride` apart.
+  template <int R>
+  static void add_real(const IntVec (&products)[R][kVectors], const float* scales,
+                       const std::int32_t* zeros, std::int64_t stride,
+                       const std::int32_t* column_sums, const float* column_scales,
+                       Vec (&sums)[R][kVectors]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const auto column_sum = load_as<IntVec>(column_sums + v * kLanes);
+      const Vec column_scale = loadu(column_scales + v * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const IntVec real = products[r][v] - column_sum * zeros[r * stride];
+        sums[r][v] += __builtin_convertvector(real, Vec) * (column_scale * scales[r * stride]);
+      }
+    }
   }
 };
 

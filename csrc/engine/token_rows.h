@@ -6,9 +6,10 @@
 namespace mirror_rt::engine {
 namespace {
 
-/// Quantises by token: the row's range, which includes 0, is spread over 0 .. 255. A row that is
-/// not finite gets NaN as its scale, so that all that is made of it is NaN, as in float32.
-inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::int64_t row) {
+/// Quantises numbers of a token: their range, which includes 0, is spread over all levels. If they
+/// are not finite the scale is NaN, so that all that is made of them is NaN, as in float32.
+inline void quantize(const float* x, std::int64_t n, std::uint8_t* out, float& scale,
+                     std::int32_t& zero) {
   Vec most = {}, least = {}, wrong = {};
   for (std::int64_t i = 0; i < n; i += kLanes) {
     most = larger(most, loadu(x + i));
@@ -18,20 +19,29 @@ inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::i
   const bool finite = sum_of(wrong) == 0;
   const float high = finite ? largest_of(most) : 0.0f, low = finite ? -largest_of(-least) : 0.0f;
   // Halves, as the range may be beyond float32; the inverse of a lesser scale would be infinite.
-  const float scale = larger((high * 0.5f - low * 0.5f) / 127.5f, kLeastScale);
-  const float zero = __builtin_rintf(-low / scale);
-  copy.scales[row] = finite ? scale : __builtin_nanf("");
-  copy.zeros[row] = static_cast<std::int32_t>(zero);
-  auto* out = static_cast<std::uint8_t*>(copy.values) + row * copy.stride;
-  const Vec factor = all(1.0f / scale);
+  const float step = larger((high * 0.5f - low * 0.5f) / (Int8::kLevels * 0.5f), kLeastScale);
+  const float shift = __builtin_rintf(-low / step);
+  scale = finite ? step : __builtin_nanf("");
+  zero = static_cast<std::int32_t>(shift);
+  const Vec factor = all(1.0f / step);
   for (std::int64_t i = 0; i < n; i += kLanes) {
     // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-    const Vec shifted = loadu(x + i) * factor + (zero + 12582912.0f);
+    const Vec shifted = loadu(x + i) * factor + (shift + 12582912.0f);
     IntVec value = (IntVec)((UintVec)shifted - 0x4b400000);
     value = value < 0 ? IntVec{} : value;
-    value = value > 255 ? IntVec{} + 255 : value;
+    value = value > Int8::kLevels ? IntVec{} + Int8::kLevels : value;
     const ByteVec bytes = __builtin_convertvector(value, ByteVec);
     __builtin_memcpy(out + i, &bytes, sizeof bytes);
+  }
+}
+
+inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::int64_t row) {
+  const std::int64_t blocks = blocks_of(n, Int8::kBlock);
+  auto* out = static_cast<std::uint8_t*>(copy.values) + row * copy.stride;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t first = block * Int8::kBlock, place = row * blocks + block;
+    quantize(x + first, smaller(Int8::kBlock, n - first), out + first, copy.scales[place],
+             copy.zeros[place]);
   }
 }
 

@@ -14,10 +14,12 @@
 #define MIRROR_RT_ZMM_BF16 0
 #endif
 
-// Sums of two products of neighbours in 16 bits.
-#if MIRROR_RT_LANES == 16 && defined(__AVX512BW__)
+// Without instructions for quadruples: sums of two products of neighbours, of bytes and of 16 bits.
+#if MIRROR_RT_LANES == 16 && defined(__AVX512BW__) && !defined(__AVX512VNNI__)
+#define MIRROR_RT_MADD_BYTES(a, b) (SignedVec) _mm512_maddubs_epi16((__m512i)(a), (__m512i)(b))
 #define MIRROR_RT_MADD(a, b) (IntVec) _mm512_madd_epi16((__m512i)(a), (__m512i)(b))
 #elif MIRROR_RT_LANES == 8 && defined(__AVX2__)
+#define MIRROR_RT_MADD_BYTES(a, b) (SignedVec) _mm256_maddubs_epi16((__m256i)(a), (__m256i)(b))
 #define MIRROR_RT_MADD(a, b) (IntVec) _mm256_madd_epi16((__m256i)(a), (__m256i)(b))
 #endif
 
@@ -91,8 +93,11 @@ struct Float32 {
   typedef Vec Units;
   typedef Vec Sum;
   static constexpr int kSize = 1;
+  static constexpr int kSteps = 1;  // units that are added at a time
   static Units broadcast(Unit x) { return all(x); }
-  static Sum add(Sum sum, Units weights, Units x) { return weights * x + sum; }
+  static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
+    return weights[0] * x[0] + sum;
+  }
 };
 
 struct Bfloat16 {
@@ -101,14 +106,15 @@ struct Bfloat16 {
   typedef IntVec Units;
   typedef Vec Sum;
   static constexpr int kSize = 2;
+  static constexpr int kSteps = 1;
   static Units broadcast(Unit x) { return Units{} + x; }
-  static Sum add(Sum sum, Units weights, Units x) {
+  static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
 #if MIRROR_RT_ZMM_BF16
-    return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
+    return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights[0], (__m512bh)x[0]);
 #else
     const IntVec high = IntVec{} + static_cast<std::int32_t>(0xffff0000u);
-    sum += (Vec)(weights << 16) * (Vec)(x << 16);
-    return sum + (Vec)(weights & high) * (Vec)(x & high);
+    sum += (Vec)(weights[0] << 16) * (Vec)(x[0] << 16);
+    return sum + (Vec)(weights[0] & high) * (Vec)(x[0] & high);
 #endif
   }
 };
@@ -119,20 +125,32 @@ struct Int8 {
   typedef IntVec Sum;
   static constexpr int kSize = 4;
   static Units broadcast(Unit x) { return Units{} + x; }
-  static Sum add(Sum sum, Units weights, Units x) {
+#ifdef MIRROR_RT_MADD_BYTES
+  // Two units are added in 16 bits, which `fit_pairs` lets none of their sums exceed.
+  static constexpr int kSteps = 2;
+  static constexpr int kLevels = kPairLevels;
+  static constexpr std::int64_t kBlock = kPairBlock;
+  template <int S>
+  static Sum add(Sum sum, const Units (&weights)[S], const Units (&x)[S]) {
+    SignedVec products = MIRROR_RT_MADD_BYTES(x[0], weights[0]);
+    if constexpr (S == 2) products += MIRROR_RT_MADD_BYTES(x[1], weights[1]);
+    return sum + MIRROR_RT_MADD(products, SignedVec{} + 1);
+  }
+#else
+  static constexpr int kSteps = 1;
+  static constexpr int kLevels = 255;
+  static constexpr std::int64_t kBlock = kWidest;
+  static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
 #if defined(__AVX512VNNI__) && MIRROR_RT_LANES == 16
-    return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)weights);
-#elif defined(MIRROR_RT_MADD)
-    const auto w = (SignedVec)weights;
-    return sum + MIRROR_RT_MADD(x & 0x00ff00ff, (IntVec)(w << 8 >> 8)) +
-           MIRROR_RT_MADD(x >> 8 & 0x00ff00ff, (IntVec)(w >> 8));
+    return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x[0], (__m512i)weights[0]);
 #else
     for (int byte = 0; byte < 4; ++byte) {
-      sum += (weights << (24 - 8 * byte) >> 24) * ((x >> 8 * byte) & 255);
+      sum += (weights[0] << (24 - 8 * byte) >> 24) * ((x[0] >> 8 * byte) & 255);
     }
     return sum;
 #endif
   }
+#endif
 };
 
 template <class T>

@@ -31,7 +31,8 @@ struct OperandBuffer {
   Operand reserve(Precision precision, std::int64_t rows, std::int64_t stride) {
     values.reserve(rows * stride * bytes_of(precision));
     if (precision != Precision::int8) return {values.get(), stride};
-    return {values.get(), stride, scales.reserve(rows), zeros.reserve(rows)};
+    const std::int64_t blocks = rows * blocks_of(stride, kPairBlock);  // other blocks are longer
+    return {values.get(), stride, scales.reserve(blocks), zeros.reserve(blocks)};
   }
 };
 

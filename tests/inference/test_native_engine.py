@@ -150,6 +150,23 @@ def test_weights_of_any_size_give_finite_int8(make, kernel, size):
     assert np.isfinite(run(make(random, "int8", kernel), [[1, 2, 3], [4]])).all()
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_int8_products_of_weights_of_one_sign(make, kernel):
+    """Neighbours that are all as large as they can be are added without overflow."""
+    random, texts = RandomEncoder(SHAPES["bert"]), texts_of(LENGTHS)
+    for layer in random.layers:
+        weight, bias = layer["inner"]
+        layer["inner"] = (weight, bias + 10)  # all activations are near the largest
+        signs = np.where(np.arange(layer["out"][0].shape[1]) % 2, 1, -1)
+        layer["out"] = (
+            (np.ones_like(layer["out"][0]) * signs / 20).astype(np.float32),
+            layer["out"][1],
+        )
+    expected = unit(np.array([random.token_vectors(text).mean(0) for text in texts]))
+    found = run(make(random, "int8", kernel), texts)
+    assert (found * expected).sum(1).min() > LIMITS["int8"][1]
+
+
 def test_shared_layers_are_those_of_a_copy():
     random = RandomEncoder(SHAPES["bert"])
     random.layers[1:] = [random.layers[0]] * 3
