@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.json_document import to_export
@@ -16,15 +16,12 @@ from mirror_rt.bundle.manifest import declared_format
 from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.cli.parsing.options import Given, Group, Help
+from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.plugins import load_plugin
 from mirror_rt.progress import transfer_progress
-
-if TYPE_CHECKING:
-    from mirror_rt.encoding.batch_encoder import BatchEncoder
-
 
 # The options that several commands have: where a model is on a hub, how it is loaded.
 HubOptions = Annotated[Given[LoadOptions], Group(only=("revision", "offline"))]

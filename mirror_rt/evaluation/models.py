@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.vectors.normalization import normalize_rows
-
-if TYPE_CHECKING:
-    from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 
 # Most numbers in the vectors that are kept: 512 MB of float32.
 _MOST_NUMBERS = 1 << 27

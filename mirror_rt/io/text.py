@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, Any
 
 from mirror_rt.errors import DataError
-
-if TYPE_CHECKING:
-    from mirror_rt.io.storage import StoredFile
+from mirror_rt.io.storage import StoredFile
 
 # The most bytes of a line, and characters of a CSV cell. The limit keeps a file without line ends,
 # or with a quote that is never closed, from being read into memory as a whole. It is above 60 MB,
@@ -28,7 +26,7 @@ _MOST_LINE = 1 << 26
 
 
 # Where texts are read from; "-" is standard input.
-Source: TypeAlias = "Path | str | StoredFile"
+Source = Path | str | StoredFile
 
 
 def iter_lines(path: Source) -> Iterator[str]:
@@ -195,7 +193,7 @@ def _check_width(path: Source, number: int, cells: list[str], header: list[str])
 
 @contextlib.contextmanager
 def _open(path: Source) -> Iterator[IO[bytes]]:
-    if not isinstance(path, Path | str):
+    if isinstance(path, StoredFile):
         with path.open() as file:
             yield file
         return

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
@@ -16,18 +16,15 @@ import mirror_train
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
+from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
-from mirror_rt.evaluation.plots import plot_cosine_distributions, plot_grades
+from mirror_rt.evaluation.plots import Cosines, plot_cosine_distributions, plot_grades
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import spearman
 from mirror_rt.io.atomic import check_free
 
-if TYPE_CHECKING:
-    from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
-    from mirror_rt.evaluation.plots import Cosines
-
-    Grades = dict[str, Cosines]  # of pairs of words, from the least alike to the most
+Grades = dict[str, Cosines]  # of pairs of words, from the least alike to the most
 
 _MEASURES = {
     "isotropy_score_normalized": "isotropy of unit vectors (higher is better)",
