@@ -16,9 +16,7 @@ constexpr int kPanelSide = 88;
 // results take at most 2 * 128 * 128 * 128 * 8 bytes = 32 MB.
 constexpr int kLogsumexpSide = 128;
 
-std::int64_t padded(std::int64_t count) { return (count + kTile - 1) / kTile * kTile; }
-
-int tiles(std::int64_t count) { return static_cast<int>(padded(count) / kTile); }
+std::int64_t padded(std::int64_t count) { return std::int64_t{tiles_of(count)} * kTile; }
 
 std::int64_t area(const WaveSize& wave) { return std::int64_t{wave.row_tiles} * wave.column_tiles; }
 
@@ -118,7 +116,7 @@ Negatives Batch::negatives(const BatchInputs& in) const {
 }
 
 WaveSize Batch::panel_wave(const Rows& rows, const Rows& columns) const {
-  const int row_tiles = symmetric() ? tiles(losses()) : rows.tiles();
+  const int row_tiles = symmetric() ? tiles_of(losses()) : rows.tiles();
   return wave_of(row_tiles, columns.tiles(), panel_tiles_, symmetric());
 }
 
@@ -140,7 +138,7 @@ Batch::Sides Batch::take_sides(Workspace& workspace) const {
 Batch::Forward Batch::take_forward(Workspace& workspace) const {
   const Sides sides = take_sides(workspace);
   const int most = logsumexp_tiles_ * logsumexp_tiles_;
-  const WaveSize wave = wave_of(tiles(losses()), sides.columns.tiles(), most, symmetric());
+  const WaveSize wave = wave_of(tiles_of(losses()), sides.columns.tiles(), most, symmetric());
   const std::int64_t partials = area(wave) * kTile;
   return {sides,
           wave,

@@ -27,9 +27,8 @@ struct WeightsTile {
   float lines[2 * kTile];  // of the rows, and then of the columns
 };
 
-template <typename Core>
 union WeightsStorage {
-  typename Core::Ring ring;
+  Ring ring;
   WeightsTile tile;
 };
 
@@ -165,7 +164,7 @@ template <typename Core, bool kSplit, typename Weight>
 __global__ __launch_bounds__(Core::kThreads,
                              min_blocks(kSplit)) void weights_tiles(ContractParams p) {
   if constexpr (!Core::template kUsed<kSplit>) return;
-  auto& shared = shared_memory<WeightsStorage<Core>>();
+  auto& shared = shared_memory<WeightsStorage>();
   const Tile tile = tile_of(p.wave, static_cast<int>(blockIdx.x));
   if (tile.skipped) return;
   // A thread loads one or two of the lines of the rows and then the columns, behind the products.
@@ -178,7 +177,7 @@ __global__ __launch_bounds__(Core::kThreads,
     own_lines[n] = i < kTile ? row_line<Weight>(p, tile.row + i)
                              : column_line<Weight>(p, tile.column + i - kTile);
   }
-  typename Core::Accumulator values;
+  typename Core::Accumulator values = {};
   compute_scores<Core, kSplit>(values, p.scores, tile, shared.ring);
 #pragma unroll
   for (int n = 0; n < kLines; ++n) shared.tile.lines[first + n * Core::kThreads] = own_lines[n];
@@ -191,13 +190,6 @@ __global__ __launch_bounds__(Core::kThreads,
 __device__ inline Operand panel_operand(const ContractParams& p, std::int64_t row,
                                         std::int64_t column) {
   return {p.panel + row * p.panel_pitch + column, p.panel_pitch, p.panel_low, 1 / kLowWeightScale};
-}
-
-/// Returns the unit rows from element [row, dimension] as an operand.
-__device__ inline Operand unit_operand(const Rows& rows, std::int64_t row, std::int64_t dimension) {
-  Operand operand = row_operand(rows, row);
-  operand.data += dimension;
-  return operand;
 }
 
 struct alignas(8) SumPair {
@@ -226,7 +218,7 @@ __device__ void store_sums(const Accumulator& values, float* out, std::int64_t p
 template <typename Core, Major kLeft, bool kSplit>
 __device__ void add_range(typename Core::Accumulator& sums, const Operand& weights,
                           const Rows& rows, std::int64_t tile, const Range& range,
-                          std::int64_t dimension, typename Core::Ring& ring) {
+                          std::int64_t dimension, Ring& ring) {
   if (range.begin >= range.end) return;
   const std::int64_t depth = std::int64_t{range.end - range.begin} * kTile;
   multiply<Core, kLeft, Major::kTile, kSplit>(
@@ -240,10 +232,10 @@ template <typename Core, bool kSplit>
 __global__ __launch_bounds__(Core::kThreads,
                              min_blocks(kSplit)) void accumulate_tiles(ContractParams p) {
   if constexpr (!Core::template kUsed<kSplit>) return;
-  auto& ring = shared_memory<typename Core::Ring>();
+  auto& ring = shared_memory<Ring>();
   const Share share = share_of(p.wave, static_cast<int>(blockIdx.y));
   const std::int64_t dimension = static_cast<std::int64_t>(blockIdx.x) * kTile;
-  typename Core::Accumulator sums;
+  typename Core::Accumulator sums = {};
   const std::int64_t slot = std::int64_t{share.slot} * kTile;
   // W across: tile row `slot` of the wave, times the wave's columns.
   add_range<Core, Major::kDepth, kSplit>(

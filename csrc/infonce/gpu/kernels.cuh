@@ -33,15 +33,15 @@ void launch_logsumexp(const LogsumexpParams& p, void* stream) {
 template <typename Core, bool kSplit, typename Weight>
 void launch_weights(const ContractParams& p, void* stream) {
   launch("weights_tiles", weights_tiles<Core, kSplit, Weight>, tile_blocks(p.wave), Core::kThreads,
-         sizeof(WeightsStorage<Core>), stream, p);
+         sizeof(WeightsStorage), stream, p);
 }
 
 template <typename Core, bool kSplit>
 void launch_accumulate(const ContractParams& p, void* stream) {
   const dim3 grid(static_cast<unsigned>(p.scores.rows.stride / kTile),
                   static_cast<unsigned>(outputs_of(p)));
-  launch("accumulate_tiles", accumulate_tiles<Core, kSplit>, grid, Core::kThreads,
-         sizeof(typename Core::Ring), stream, p);
+  launch("accumulate_tiles", accumulate_tiles<Core, kSplit>, grid, Core::kThreads, sizeof(Ring),
+         stream, p);
 }
 
 template <typename Core, bool kSplit, typename Sum, typename Weight>

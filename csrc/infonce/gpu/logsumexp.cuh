@@ -29,7 +29,7 @@ struct LogsumexpShared {
 
 template <typename Core, typename Sum>
 union LogsumexpStorage {
-  typename Core::Ring ring;
+  Ring ring;
   LogsumexpShared<typename Core::Accumulator, typename Sum::Partial> partials;
 };
 
@@ -202,7 +202,7 @@ __global__ __launch_bounds__(Core::kThreads,
   auto& shared = shared_memory<LogsumexpStorage<Core, Sum>>();
   const Tile tile = tile_of(p.wave, static_cast<int>(blockIdx.x));
   if (tile.skipped) return;
-  typename Core::Accumulator scores;
+  typename Core::Accumulator scores = {};
   compute_scores<Core, kSplit>(scores, p.scores, tile, shared.ring);
   Sum::template reduce<kSplit>(scores, p.scores, p.wave.symmetric, shared.partials);
   __syncthreads();

@@ -75,8 +75,6 @@ dim3 row_blocks(std::int64_t rows) {
   return dim3(static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock));
 }
 
-int tiles(std::int64_t count) { return static_cast<int>((count + kTile - 1) / kTile); }
-
 /// Calls `body` with the waves that cover row_tiles x column_tiles, in the order of the rows. In a
 /// symmetric problem waves are square, except at the edge, and those below the diagonal are left
 /// out.
@@ -178,7 +176,7 @@ void logsumexp(const Rows& rows, const Rows& columns, const Negatives& negatives
     const int outputs = wave.outputs(/*columns=*/symmetric);
     launch("merge_partials", merge, dim3(static_cast<unsigned>(outputs)), kTile, 0, stream, p);
   };
-  for_each_wave(tiles(negatives.n_rows), columns.tiles(), wave_size, symmetric, run);
+  for_each_wave(tiles_of(negatives.n_rows), columns.tiles(), wave_size, symmetric, run);
 }
 
 void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const float* n,
@@ -216,7 +214,7 @@ void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
   };
   // Rows without a loss have no weights of their own; in a symmetric problem their sums come from
   // their tiles as columns.
-  const int row_tiles = symmetric ? tiles(negatives.n_rows) : rows.tiles();
+  const int row_tiles = symmetric ? tiles_of(negatives.n_rows) : rows.tiles();
   for_each_wave(row_tiles, columns.tiles(), wave_size, symmetric, run);
 }
 

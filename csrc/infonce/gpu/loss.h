@@ -17,6 +17,9 @@ constexpr int kTile = 128;
 /// The most partial results that a core has of the columns of a tile: one for each 64 rows.
 constexpr int kColumnParts = 2;
 
+/// Returns how many tiles hold `count` rows or columns.
+inline int tiles_of(std::int64_t count) { return static_cast<int>((count + kTile - 1) / kTile); }
+
 enum class Dtype { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 /// Up to three row-major matrices [rows[b], dim] of one dtype, whose rows follow one another.
@@ -37,7 +40,7 @@ struct Rows {
   std::int64_t stride;  ///< dim rounded up to kTile
   bool split;
 
-  int tiles() const { return static_cast<int>((count + kTile - 1) / kTile); }
+  int tiles() const { return tiles_of(count); }
 };
 
 /// Which columns are negatives of which rows: the first n_rows rows and n_columns columns belong to

@@ -5,53 +5,10 @@
 
 namespace mirror_train {
 
-/// A thread's part of a tile of a product. A block's warps, 2 down and kAcross across, hold 64 x 64
-/// or 64 x 32 elements each, as fragments of 16 x 8. Of each fragment a thread holds two neighbours
-/// in one row, and two neighbours eight rows below.
-template <int kAcross>
-struct MmaAccumulator {
-  static constexpr int kWarpsDown = 2;
-  static constexpr int kWarpsAcross = kAcross;
-  static constexpr int kWarpRows = kTile / kWarpsDown;
-  static constexpr int kWarpColumns = kTile / kWarpsAcross;
-  static constexpr int kRows = kWarpRows / 8;  // number of rows of which a thread has elements
-  static constexpr int kColumns = kWarpColumns / 4;  // number of columns of which it has elements
-
-  float fragments[kRows / 2][kColumns / 2][4] = {};
-
-  __device__ float& at(int r, int c) { return fragments[r / 2][c / 2][r % 2 * 2 + c % 2]; }
-  __device__ float at(int r, int c) const { return fragments[r / 2][c / 2][r % 2 * 2 + c % 2]; }
-
-  static __device__ int warp_down() { return warp_of_thread() % kWarpsDown; }
-  static __device__ int warp_across() { return warp_of_thread() / kWarpsDown; }
-
-  /// Return the row in the tile of at(r, *), and the column of at(*, c).
-  static __device__ int row(int r) {
-    return warp_down() * kWarpRows + r / 2 * 16 + r % 2 * 8 + lane_of_thread() / 4;
-  }
-  static __device__ int column(int c) {
-    return warp_across() * kWarpColumns + c / 2 * 8 + lane_of_thread() % 4 * 2 + c % 2;
-  }
-};
-
-/// Lines of 64 (Major::kDepth) or 256 bytes, with their chunks permuted so that the eight chunks of
-/// one matrix load lie in different banks.
-template <Major kMajor>
-struct MmaLayout {
-  static constexpr int kDepth = 32;
-  static constexpr int kLines = kMajor == Major::kDepth ? kTile : kDepth;
-  static constexpr int kLineChunks = kTile * kDepth / kLines / kChunk;
-
-  static __device__ int offset(int line, int chunk) {
-    const int key = kMajor == Major::kDepth ? line / 2 % 4 : line % 8;
-    return (line * kLineChunks + (chunk ^ key)) * kChunk;
-  }
-};
-
 /// Loads a 16 x 16 fragment of the left operand, from `row` and `depth` of its tile.
 template <Major kMajor>
 __device__ void load_left(std::uint32_t (&a)[4], const std::uint16_t* tile, int row, int depth) {
-  using Layout = MmaLayout<kMajor>;
+  using Layout = StageLayout<kMajor>;
   const int lane = lane_of_thread();
   if constexpr (kMajor == Major::kDepth) {
     load_matrices(a, tile + Layout::offset(row + lane % 16, depth / kChunk + lane / 16));
@@ -65,7 +22,7 @@ __device__ void load_left(std::uint32_t (&a)[4], const std::uint16_t* tile, int 
 template <Major kMajor>
 __device__ void load_right(std::uint32_t (&b)[4], const std::uint16_t* tile, int column,
                            int depth) {
-  using Layout = MmaLayout<kMajor>;
+  using Layout = StageLayout<kMajor>;
   const int lane = lane_of_thread();
   if constexpr (kMajor == Major::kDepth) {
     const int line = column + lane / 16 * 8 + lane % 8;
@@ -84,11 +41,10 @@ struct MmaCore {
   static constexpr int kThreads = 2 * kAcross * kWarp;
   template <bool kSplit>
   static constexpr bool kUsed = (kSplit || !MIRROR_ASYNC_COPY) == (kAcross == 4);
-  using Accumulator = MmaAccumulator<kAcross>;
-  using Ring = RingOf<kThreads, MmaLayout<Major::kDepth>::kDepth, 3, MmaLayout>;
+  using Accumulator = Fragments<2, kAcross>;
 
   template <Major kLeft, Major kRight>
-  static __device__ void multiply_stage(Accumulator& sum, const typename Ring::Stage& stage) {
+  static __device__ void multiply_stage(Accumulator& sum, const Ring::Stage& stage) {
     constexpr int kDown = Accumulator::kRows / 2, kSide = Accumulator::kColumns / 2;
     const int row = Accumulator::warp_down() * Accumulator::kWarpRows;
     const int column = Accumulator::warp_across() * Accumulator::kWarpColumns;
@@ -105,7 +61,7 @@ struct MmaCore {
       for (int i = 0; i < kDown; ++i) {
 #pragma unroll
         for (int j = 0; j < kSide; ++j) {
-          multiply_add(sum.fragments[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+          multiply_add(sum.fragment(i, j), a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         }
       }
     }

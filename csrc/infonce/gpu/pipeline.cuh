@@ -28,6 +28,41 @@ constexpr int min_blocks(bool split) { return split || !MIRROR_ASYNC_COPY ? 1 : 
 /// the index of the tile's rows (left operand) or columns (right operand).
 enum class Major { kDepth, kTile };
 
+/// A thread's part of a tile of a product, kWidth columns wide. The tile's warps, kDown down and
+/// kAcross across, hold equal parts of it as fragments of 16 x 8. Of each fragment a thread holds
+/// two neighbours in one row, and two neighbours eight rows below.
+template <int kDown, int kAcross, int kWidth = kTile>
+struct Fragments {
+  static constexpr int kWarpsDown = kDown, kWarpsAcross = kAcross;
+  static constexpr int kWarpRows = kTile / kDown, kWarpColumns = kWidth / kAcross;
+  static constexpr int kRows = kWarpRows / 8;  // number of rows of which a thread has elements
+  static constexpr int kColumns = kWarpColumns / 4;  // number of columns of which it has elements
+
+  float values[kRows * kColumns];
+
+  /// Returns the four elements of the fragment i down and j across.
+  __device__ float* fragment(int i, int j) { return values + place(2 * i, 2 * j); }
+
+  __device__ float& at(int r, int c) { return values[place(r, c)]; }
+  __device__ float at(int r, int c) const { return values[place(r, c)]; }
+
+  static __device__ int place(int r, int c) {
+    return (r / 2 * (kColumns / 2) + c / 2) * 4 + r % 2 * 2 + c % 2;
+  }
+
+  // Of one warp across the quotient is known to be 0, which the compiler does not see.
+  static __device__ int warp_down() { return warp_of_thread() - warp_across() * kDown; }
+  static __device__ int warp_across() { return kAcross == 1 ? 0 : warp_of_thread() / kDown; }
+
+  /// Return the row in the tile of at(r, *), and the column of at(*, c).
+  static __device__ int row(int r) {
+    return warp_down() * kWarpRows + r / 2 * 16 + r % 2 * 8 + lane_of_thread() / 4;
+  }
+  static __device__ int column(int c) {
+    return warp_across() * kWarpColumns + c / 2 * 8 + lane_of_thread() % 4 * 2 + c % 2;
+  }
+};
+
 /// An operand of a tile: fp16 lines, of which the tile takes kTile (Major::kDepth) or as many as
 /// the product is deep (Major::kTile).
 struct Operand {
@@ -37,15 +72,9 @@ struct Operand {
   float low_scale;            // factor from the scale of low parts to that of high parts
 };
 
-/// The ring of stages. `Layout<major>` places the 16-byte chunks of an operand's lines in a stage:
-/// kLines lines of kLineChunks chunks, where chunk (line, chunk) is at element offset(line, chunk).
-template <int kThreadCount, int kDepthOfStage, int kStageCount, template <Major> typename Layout>
-struct RingOf {
-  static constexpr int kThreads = kThreadCount;  // of the block
-  static constexpr int kDepth = kDepthOfStage;
-  static constexpr int kStages = kStageCount;
-  template <Major kMajor>
-  using LayoutOf = Layout<kMajor>;
+/// The ring of stages, in shared memory.
+struct Ring {
+  static constexpr int kDepth = 32, kStages = 3;
 
   struct Stage {
     std::uint16_t left[kTile * kDepth];
@@ -54,17 +83,33 @@ struct RingOf {
   Stage stages[kStages];
 };
 
+/// Places an operand in a stage: chunk (line, chunk) is at element offset(line, chunk). Lines have
+/// 64 (Major::kDepth) or 256 bytes, with their chunks permuted so that the eight chunks of one
+/// matrix load lie in different banks.
+template <Major kMajor>
+struct StageLayout {
+  static constexpr int kLines = kMajor == Major::kDepth ? kTile : Ring::kDepth;
+  static constexpr int kLineChunks = kTile * Ring::kDepth / kLines / kChunk;
+
+  static __device__ int offset(int line, int chunk) {
+    const int key = kMajor == Major::kDepth ? line / 2 % 4 : line % 8;
+    return (line * kLineChunks + (chunk ^ key)) * kChunk;
+  }
+};
+
 /// The copies of an operand, one stage after another. A thread copies the same places of every
 /// stage, so it keeps the address of the first and adds to it.
-template <typename Layout, Major kMajor, int kThreads>
+template <Major kMajor, int kThreads>
 class TileCopy {
+  using Layout = StageLayout<kMajor>;
+
  public:
   __device__ explicit TileCopy(const Operand& operand)
       : shared_(Layout::offset(line(), chunk())),
         first_(operand.data + line() * operand.pitch + chunk() * kChunk),
         next_(first_),
         lines_(kLinesOfCopy * operand.pitch),
-        advance_(kMajor == Major::kDepth ? Layout::kDepth : Layout::kDepth * operand.pitch) {}
+        advance_(kMajor == Major::kDepth ? Ring::kDepth : Ring::kDepth * operand.pitch) {}
 
   /// Starts to copy the next stage to `shared`.
   __device__ void start(std::uint16_t* shared) {
@@ -101,7 +146,7 @@ class TileCopy {
 /// The steps of a product `depth` stages deep. Split operands take the three products that count,
 /// low * high, high * low and high * high, with the small ones first, so that the sum rounds them
 /// less.
-template <typename Ring, Major kLeft, Major kRight, bool kSplit>
+template <int kThreads, Major kLeft, Major kRight, bool kSplit>
 class Steps {
  public:
   __device__ Steps(const Operand& left, const Operand& right, int depth)
@@ -150,21 +195,20 @@ class Steps {
   int started_ = 0;
   int slot_ = 0;  // where the next step goes in the ring
   bool active_ = false;
-  TileCopy<typename Ring::template LayoutOf<kLeft>, kLeft, Ring::kThreads> left_copy_;
-  TileCopy<typename Ring::template LayoutOf<kRight>, kRight, Ring::kThreads> right_copy_;
+  TileCopy<kLeft, kThreads> left_copy_;
+  TileCopy<kRight, kThreads> right_copy_;
 };
 
 /// Adds the product of one stage to `sum`; the product of split operands is multiplied by `scale`.
 template <typename Core, Major kLeft, Major kRight, bool kSplit>
-__device__ void add_stage(typename Core::Accumulator& sum, const typename Core::Ring::Stage& stage,
-                          float scale) {
-  using Accumulator = typename Core::Accumulator;
+__device__ void add_stage(typename Core::Accumulator& sum, const Ring::Stage& stage, float scale) {
   if constexpr (!kSplit) {
     Core::template multiply_stage<kLeft, kRight>(sum, stage);
   } else {
     // The tensor cores truncate their sums, so only short sums are left to them; adding these up
     // outside keeps the precision of fp32.
-    Accumulator part;
+    using Accumulator = typename Core::Accumulator;
+    Accumulator part = {};
     Core::template multiply_stage<kLeft, kRight>(part, stage);
 #pragma unroll
     for (int r = 0; r < Accumulator::kRows; ++r) {
@@ -180,10 +224,9 @@ __device__ void add_stage(typename Core::Accumulator& sum, const typename Core::
 /// threads of the block call it; the ring is free before and after.
 template <typename Core, Major kLeft, Major kRight, bool kSplit>
 __device__ void multiply(typename Core::Accumulator& sum, const Operand& left, const Operand& right,
-                         std::int64_t depth, typename Core::Ring& ring) {
-  using Ring = typename Core::Ring;
+                         std::int64_t depth, Ring& ring) {
   const int stages = static_cast<int>((depth + Ring::kDepth - 1) / Ring::kDepth);
-  Steps<Ring, kLeft, kRight, kSplit> steps(left, right, stages);
+  Steps<Core::kThreads, kLeft, kRight, kSplit> steps(left, right, stages);
   for (int step = 0; step < Ring::kStages - 1; ++step) {
     steps.start(ring);
     steps.finish();

@@ -102,7 +102,7 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const voi
 
 #if !MIRROR_ASYNC_COPY
 /// Adds a [16, 8] b [8, 8] to c, the largest fp16 shape of sm_75.
-__device__ inline void multiply_add_k8(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+__device__ inline void multiply_add_k8(float* c, std::uint32_t a0, std::uint32_t a1,
                                        std::uint32_t b0) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};\n"
@@ -113,7 +113,7 @@ __device__ inline void multiply_add_k8(float (&c)[4], std::uint32_t a0, std::uin
 
 /// Adds a [16, 16] b [16, 8] to c, in fp16 with fp32 sums. Of c, lane l holds the elements
 /// (l / 4, 2 * (l % 4) + {0, 1}) and those 8 rows below.
-__device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+__device__ inline void multiply_add(float* c, const std::uint32_t (&a)[4], std::uint32_t b0,
                                     std::uint32_t b1) {
 #if MIRROR_ASYNC_COPY
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "

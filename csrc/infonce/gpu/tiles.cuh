@@ -128,9 +128,9 @@ __device__ float bounded_exponential(float element, const Scores& s) {
   return exp2_approx(kSplit ? fmaf(element, s.scale, element * s.scale_low) : element * s.scale);
 }
 
-/// Returns the unit rows from `row` on as an operand whose lines are rows.
-__device__ inline Operand row_operand(const Rows& rows, std::int64_t row) {
-  return {unit_row(rows, row), rows.stride * (rows.split ? 2 : 1), rows.stride, 1.0f};
+/// Returns the unit rows from element [row, dimension] as an operand whose lines are rows.
+__device__ inline Operand unit_operand(const Rows& rows, std::int64_t row, std::int64_t dimension) {
+  return {unit_row(rows, row) + dimension, rows.stride * (rows.split ? 2 : 1), rows.stride, 1.0f};
 }
 
 /// Returns whether the tile has rows or columns past the last.
@@ -202,9 +202,9 @@ __device__ void mask(Accumulator& scores, const Scores& s, const Tile& tile) {
 /// a row.
 template <typename Core, bool kSplit>
 __device__ void compute_scores(typename Core::Accumulator& scores, const Scores& s,
-                               const Tile& tile, typename Core::Ring& ring) {
-  const Operand left = row_operand(s.rows, tile.row);
-  const Operand right = row_operand(s.columns, tile.column);
+                               const Tile& tile, Ring& ring) {
+  const Operand left = unit_operand(s.rows, tile.row, 0);
+  const Operand right = unit_operand(s.columns, tile.column, 0);
   multiply<Core, Major::kDepth, Major::kDepth, kSplit>(scores, left, right, s.rows.dim, ring);
   mask(scores, s, tile);
 }

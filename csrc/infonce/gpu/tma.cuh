@@ -34,28 +34,10 @@ struct WarpgroupTeam {
   static __device__ void sync() { sync_barrier(1 + number(), kWarpgroup); }
 };
 
-/// A thread's part of a product of the block's rows and kWidth columns. The two warpgroups hold 64
-/// rows each, a warp 16, as fragments of 16 x 8. Of each fragment a thread holds two neighbours in
-/// one row, and two neighbours eight rows below.
+/// A thread's part of a product, of which the two warpgroups hold 64 rows each; the first product
+/// writes it.
 template <int kWidth = kTile>
-struct WgmmaAccumulator {
-  static constexpr int kRows = 2;              // number of rows of which a thread has elements
-  static constexpr int kColumns = kWidth / 4;  // number of columns of which it has elements
-  static constexpr int kWarpsDown = 8;
-  static constexpr int kWarpsAcross = 1;
-
-  float fragments[kWidth / 2];  // the first product writes them
-
-  __device__ float& at(int r, int c) { return fragments[c / 2 * 4 + r * 2 + c % 2]; }
-  __device__ float at(int r, int c) const { return fragments[c / 2 * 4 + r * 2 + c % 2]; }
-
-  static __device__ int warp_down() { return warp_of_thread(); }
-  static __device__ int warp_across() { return 0; }
-
-  /// Return the row in the tile of at(r, *), and the column of at(*, c).
-  static __device__ int row(int r) { return warp_down() * 16 + r * 8 + lane_of_thread() / 4; }
-  static __device__ int column(int c) { return c / 2 * 8 + lane_of_thread() % 4 * 2 + c % 2; }
-};
+using WgmmaAccumulator = Fragments<kConsumers * kWarpgroup / kWarp, 1, kWidth>;
 
 /// The layouts with 128-byte swizzle: atoms of 8 lines of 128 bytes, with chunk c of line l at
 /// c ^ l. A box is 8 atoms.
@@ -116,9 +98,9 @@ struct Place {
   unsigned parity = 0;
   bool apart = false;  // of a consumer: whether the other one is already some stages away
 
-  template <typename Ring>
-  __device__ void advance(const Ring&) {
-    if (++slot < Ring::kStages) return;
+  template <int kWidth>
+  __device__ void advance(const TmaRing<kWidth>& ring) {
+    if (++slot < ring.kStages) return;
     slot = 0;
     parity ^= 1;
   }
@@ -176,7 +158,7 @@ struct TmaAccumulator {
 
   __device__ void pin() {
 #pragma unroll
-    for (int h = 0; h < kParts; ++h) pin_registers(parts[h].fragments);
+    for (int h = 0; h < kParts; ++h) pin_registers(parts[h].values);
   }
 };
 
@@ -194,10 +176,9 @@ __device__ void start_products(TmaAccumulator<kWidth>& sum,
     const std::uint64_t b = right + WgmmaLayout<kRight>::deeper(depth);
     const int add = depth > 0 || sum.written;
     if constexpr (kWidth == 256) {
-      wgmma<kLeftTransposed, kRightTransposed>(sum.parts[0].fragments, sum.parts[1].fragments, a, b,
-                                               add);
+      wgmma<kLeftTransposed, kRightTransposed>(sum.parts[0].values, sum.parts[1].values, a, b, add);
     } else {
-      wgmma<kLeftTransposed, kRightTransposed>(sum.parts[0].fragments, a, b, add);
+      wgmma<kLeftTransposed, kRightTransposed>(sum.parts[0].values, a, b, add);
     }
   }
   sum.written = true;
@@ -229,8 +210,8 @@ __device__ void for_each_stage(Place& place, int stages, const Stage& stage) {
 }
 
 /// Lets the producer fill a stage again, as far as this warp is concerned.
-template <typename Ring>
-__device__ void release(Ring& ring, int slot) {
+template <int kWidth>
+__device__ void release(TmaRing<kWidth>& ring, int slot) {
   if (lane_of_thread() == 0) arrive(ring.empty[slot]);
 }
 
@@ -261,7 +242,7 @@ __device__ void consume_split(TmaAccumulator<kWidth>& sum, int stages, float low
   constexpr int kSums = kWidth / 2;
 #pragma unroll
   for (int j = 0; j < kSums; ++j) {
-    if (!sum.written) sum.parts[0].fragments[j] = 0;
+    if (!sum.written) sum.parts[0].values[j] = 0;
   }
   sum.written = true;
   for_each_stage(place, 3 * stages, [&](int i) {
@@ -276,8 +257,8 @@ __device__ void consume_split(TmaAccumulator<kWidth>& sum, int stages, float low
     const float scale = i < stages ? low_scale : 1.0f;
 #pragma unroll
     for (int j = 0; j < kSums; ++j) {
-      float& value = sum.parts[0].fragments[j];
-      value = fmaf(part.parts[0].fragments[j], scale, value);
+      float& value = sum.parts[0].values[j];
+      value = fmaf(part.parts[0].values[j], scale, value);
     }
   });
 }

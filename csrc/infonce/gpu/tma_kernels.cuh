@@ -21,17 +21,6 @@ struct TmaParams {
   int count;  // groups of tiles in all
 };
 
-/// Calls body(first tile) with every group of tiles, kWidth wide, that this block computes.
-template <int kWidth, typename Body>
-__device__ void for_each_group(const Wave& wave, int count, const Body& body) {
-  for (int index = static_cast<int>(blockIdx.x); index < count;
-       index += static_cast<int>(gridDim.x)) {
-    const Tile tile = tile_of<kWidth / kTile>(wave, index);
-    const Tile last = make_tile(wave, tile.row_slot, tile.column_slot + kWidth / kTile - 1);
-    if (!tile.skipped || !last.skipped) body(tile);
-  }
-}
-
 /// Calls body(accumulator, tile, number) with each tile of a group, except skipped ones.
 template <int kWidth, typename Body>
 __device__ void for_each_tile(TmaAccumulator<kWidth>& values, const Wave& wave, const Tile& group,
@@ -53,21 +42,35 @@ __device__ inline int stages_of(std::int64_t depth) {
   return static_cast<int>((depth + kBoxSide - 1) / kBoxSide);
 }
 
-/// Loads what compute_group multiplies.
-template <bool kSplit, int kWidth, typename Params>
-__device__ void load_group(const TmaParams<Params>& t, const Tile& tile, TmaRing<kWidth>& ring,
-                           Place& place) {
+/// Goes through the groups of tiles that this block computes: one thread loads them, and the
+/// consumers call body(first tile, cosines), where cosines(accumulator) computes the group's, times
+/// kUnitScale^2.
+template <bool kSplit, typename Params, int kWidth, typename Body>
+__device__ void for_each_group(const TmaParams<Params>& t, TmaRing<kWidth>& ring,
+                               const Body& body) {
+  constexpr int kTiles = kWidth / kTile;
   const Scores& s = t.p.scores;
-  produce<Major::kDepth, Major::kDepth, kSplit>(unit_operand(t.rows, s.rows, tile.row, 0),
-                                                unit_operand(t.columns, s.columns, tile.column, 0),
-                                                stages_of(s.rows.dim), ring, place);
-}
-
-/// Computes the cosines of a group of tiles, times kUnitScale^2.
-template <bool kSplit, int kWidth>
-__device__ void compute_group(TmaAccumulator<kWidth>& values, const Scores& s,
-                              TmaRing<kWidth>& ring, Place& place) {
-  consume<Major::kDepth, Major::kDepth, kSplit>(values, stages_of(s.rows.dim), 1.0f, ring, place);
+  const Wave& wave = t.p.wave;
+  const int stages = stages_of(s.rows.dim);
+  init_ring(ring);
+  Place place;
+  const auto visit = [&](const auto& each) {
+    for (int index = static_cast<int>(blockIdx.x); index < t.count;
+         index += static_cast<int>(gridDim.x)) {
+      const Tile tile = tile_of<kTiles>(wave, index);
+      const Tile last = make_tile(wave, tile.row_slot, tile.column_slot + kTiles - 1);
+      if (!tile.skipped || !last.skipped) each(tile);
+    }
+  };
+  const auto load = [&](const Tile& tile) {
+    produce<Major::kDepth, Major::kDepth, kSplit>(
+        unit_operand(t.rows, s.rows, tile.row, 0),
+        unit_operand(t.columns, s.columns, tile.column, 0), stages, ring, place);
+  };
+  const auto cosines = [&](auto& values) {
+    consume<Major::kDepth, Major::kDepth, kSplit>(values, stages, 1.0f, ring, place);
+  };
+  split_roles([&] { visit(load); }, [&] { visit([&](const Tile& tile) { body(tile, cosines); }); });
 }
 
 template <int kWidth, typename Sum>
@@ -82,12 +85,9 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_logsumexp_tiles(
   constexpr int kWidth = width_of_scores(kSplit);
   auto& shared = shared_memory<TmaLogsumexpStorage<kWidth, Sum>>();
   const LogsumexpParams& p = t.p;
-  init_ring(shared.ring);
-  Place place;
-  const auto load = [&](const Tile& group) { load_group<kSplit>(t, group, shared.ring, place); };
-  const auto compute = [&](const Tile& group) {
+  for_each_group<kSplit>(t, shared.ring, [&](const Tile& group, const auto& cosines) {
     TmaAccumulator<kWidth> scores;
-    compute_group<kSplit>(scores, p.scores, shared.ring, place);
+    cosines(scores);
     for_each_tile(scores, p.wave, group, [&](WgmmaAccumulator<>& half, const Tile& tile, int) {
       mask(half, p.scores, tile);
       Sum::template reduce<kSplit>(half, p.scores, p.wave.symmetric, shared.partials);
@@ -95,9 +95,7 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_logsumexp_tiles(
       write_partials<Sum, WarpgroupTeam, WgmmaAccumulator<>>(shared.partials, p, tile);
       WarpgroupTeam::sync();
     });
-  };
-  split_roles([&] { for_each_group<kWidth>(p.wave, t.count, load); },
-              [&] { for_each_group<kWidth>(p.wave, t.count, compute); });
+  });
 }
 
 template <int kWidth>
@@ -114,10 +112,7 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
   constexpr int kWidth = width_of_scores(kSplit);
   auto& shared = shared_memory<TmaWeightsStorage<kWidth>>();
   const ContractParams& p = t.p;
-  init_ring(shared.ring);
-  Place place;
-  const auto load = [&](const Tile& group) { load_group<kSplit>(t, group, shared.ring, place); };
-  const auto compute = [&](const Tile& group) {
+  for_each_group<kSplit>(t, shared.ring, [&](const Tile& group, const auto& cosines) {
     auto& column_lines = shared.column_lines[WarpgroupTeam::number()];
     const int i = WarpgroupTeam::rank();
     const int row = WarpgroupTeam::first_row() + i % WarpgroupTeam::kRows;
@@ -129,7 +124,7 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
       own_columns[h] = column_line<Weight>(p, group.column + h * kTile + i);
     }
     TmaAccumulator<kWidth> values;
-    compute_group<kSplit>(values, p.scores, shared.ring, place);
+    cosines(values);
     shared.row_lines[row] = own_row;  // two threads write the same
 #pragma unroll
     for (int h = 0; h < kWidth / kTile; ++h) column_lines[h * kTile + i] = own_columns[h];
@@ -139,9 +134,7 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
       store_weights<WarpgroupTeam, Weight, kSplit>(half, p, tile, shared.row_lines,
                                                    column_lines + h * kTile, shared.weights);
     });
-  };
-  split_roles([&] { for_each_group<kWidth>(p.wave, t.count, load); },
-              [&] { for_each_group<kWidth>(p.wave, t.count, compute); });
+  });
 }
 
 /// Calls body(Major of the weights, weights, unit rows, stages) with the products that make up

@@ -112,7 +112,7 @@ inline void load_matrices_transposed(std::uint32_t (&r)[4], const void* shared) 
   emulation::block().meet<emulation::kWarp>("ldmatrix.trans", own, emulation::load_matrices<true>);
 }
 
-inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+inline void multiply_add(float* c, const std::uint32_t (&a)[4], std::uint32_t b0,
                          std::uint32_t b1) {
 #if MIRROR_ASYNC_COPY
   emulation::Product own{c, a, {b0, b1}};
