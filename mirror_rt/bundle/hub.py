@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.errors import BundleError, ConfigError, MirrorError, require
+from mirror_rt.errors import ConfigError, MirrorError, require
 
 _LOG_IN = "a token in HF_TOKEN, or hf auth login"
 
@@ -35,16 +34,6 @@ def refuse_revision(path: Path, revision: str | None) -> None:
         raise ConfigError(
             f"revision {revision!r} goes with a hub name, and {path} is a path here: leave it out"
         )
-
-
-def download_bundle(name: str, *, offline: bool) -> Path:
-    """Download the manifest of a bundle, and then its other files; BundleError if it has none."""
-    folder = download(
-        name, revision=None, offline=offline, error=BundleError, allow=[Layout.manifest]
-    )
-    if not (folder / Layout.manifest).is_file():
-        raise BundleError(f"{name} holds no bundle: it has no {Layout.manifest}; {to_export(name)}")
-    return download_graphs(name, folder, offline=offline, error=BundleError)
 
 
 def download_graphs(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from mirror_rt.bundle.hub import cache_folder, download_bundle
+from mirror_rt.bundle.hub import cache_folder, download, download_graphs
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError, MirrorError
 from mirror_rt.io.atomic import new_folder
@@ -151,7 +151,10 @@ def _is_whole(folder: Path) -> bool:
 def _from_hub(name: str, *, offline: bool) -> Path | None:
     """Return the snapshot of a repository; None, with a warning, if the hub does not give it."""
     try:
-        return download_bundle(name, offline=offline)
+        top = download(
+            name, revision=None, offline=offline, error=BundleError, allow=[Layout.manifest]
+        )
+        return download_graphs(name, top, offline=offline, error=BundleError)
     except MirrorError as error:
         logger.warning("no ready bundle from the model hub ($%s): %s", _OWNER, error)
         return None

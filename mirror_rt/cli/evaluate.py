@@ -154,7 +154,7 @@ def _model(label: str, path: str, loading: LoadingOptions) -> EvaluatedModel:
     def load(language: str | None) -> BatchEncoder:
         return loading.load_named(str(folder / folders[str(language)]))
 
-    return EvaluatedModel(label, load, key=lambda language: language, languages=frozenset(folders))
+    return EvaluatedModel(label, load, languages=frozenset(folders))
 
 
 def _is_model(folder: Path) -> bool:

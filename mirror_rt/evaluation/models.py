@@ -21,8 +21,7 @@ class EvaluatedModel:
         label: name of the model in the report.
         load: makes the encoder of a language (None: of a set without a declared language);
             raises DataError if there is none.
-        key: identifies the encoder of a language, so that languages that share one share vectors.
-        languages: languages that have an encoder; None for any language.
+        languages: languages that have an encoder each; None if all have the same.
     """
 
     def __init__(
@@ -30,12 +29,10 @@ class EvaluatedModel:
         label: str,
         load: Callable[[str | None], BatchEncoder],
         *,
-        key: Callable[[str | None], str | None] = lambda language: None,
         languages: frozenset[str | None] | None = None,
     ) -> None:
         self.label = label
         self._load = load
-        self._key = key
         self._languages = languages
         self._open: tuple[str | None, BatchEncoder] | None = None
         self._vectors: dict[tuple[str | None, str], Vectors] = {}
@@ -56,7 +53,7 @@ class EvaluatedModel:
         missing = [text for text in dict.fromkeys(texts) if (key, text) not in self._vectors]
         if missing:
             new = np.asarray(
-                self._encoder(language).encode(
+                self.encoder(language).encode(
                     missing, normalize_embeddings=False, show_progress_bar=False
                 ),
                 dtype=np.float32,
@@ -68,16 +65,16 @@ class EvaluatedModel:
             self._vectors.update(((key, text), row) for text, row in zip(missing, new, strict=True))
         return np.stack([self._vectors[key, text] for text in texts])
 
-    def mask_token(self, language: str | None) -> str | None:
-        """Return the mask token of that encoder's tokenizer; None if it has none."""
-        return self._encoder(language).mask_token
-
     def close(self) -> None:
         """Free the encoder and the vectors."""
         self._open = None
         self._vectors.clear()
 
-    def _encoder(self, language: str | None) -> BatchEncoder:
+    def _key(self, language: str | None) -> str | None:
+        """Identify the encoder of a language."""
+        return None if self._languages is None else language
+
+    def encoder(self, language: str | None) -> BatchEncoder:
         """Return the encoder of a language. Only one is open: two may not fit into memory."""
         key = self._key(language)
         if self._open is None or self._open[0] != key:
@@ -103,4 +100,4 @@ class LanguageView:
     @property
     def mask_token(self) -> str | None:
         """Return the tokenizer's mask token; None if it has none."""
-        return self._model.mask_token(self._language)
+        return self._model.encoder(self._language).mask_token

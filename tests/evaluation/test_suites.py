@@ -273,7 +273,7 @@ def test_languages_have_their_own_encoders(folder):
         return loaded.setdefault(language, Encoder(seed=len(loaded)))
 
     def model(languages):
-        return EvaluatedModel("m", load, key=lambda tag: tag, languages=frozenset(languages))
+        return EvaluatedModel("m", load, languages=frozenset(languages))
 
     sets = find_sets(folder, ["words", "clws"], SuiteOptions()).sets
     evaluation = evaluate_sets([model({"en"})], sets, samples=0)
