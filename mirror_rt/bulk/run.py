@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, tee
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from mirror_rt.bulk.job import JobFolder, open_job
@@ -16,7 +16,7 @@ from mirror_rt.bulk.reading import count_records, iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.vectors import open_sink, output_files
-from mirror_rt.tokens.windows import TextWindow
+from mirror_rt.tokens.windows import TextWindow, with_results
 from mirror_rt.vectors.quantization import Embeddings
 
 
@@ -127,11 +127,9 @@ def _encoded(
     """Yield the windows of the input, but for the first `skip`, with their vectors."""
     rows = iter_records(config.input, config.text_field, config.id_field)
     stream = record_windows(rows, config.window, window_characters(spec.folder, spec.load))
-    # Windows are drawn ahead of their vectors, and wait for them in `tee`.
-    windows, drawn = tee(islice(stream, skip, None))
-    results = encode_windows(spec, drawn, processes=config.processes, report_counter=progress.use)
-    with texts_named_in(config.input), contextlib.closing(results):
-        yield from zip(windows, results, strict=True)
+    encode = partial(encode_windows, spec, processes=config.processes, report_counter=progress.use)
+    with texts_named_in(config.input):
+        yield from with_results(islice(stream, skip, None), encode)
 
 
 def _progress(config: BulkConfig, done: int) -> Progress:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import tee
 from typing import Any, Unpack
 
 import numpy as np
@@ -13,8 +12,9 @@ from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.arrow import holds_texts, vector_array
 from mirror_rt.io.vectors import invalid_rows
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.results import EncodedTexts
 from mirror_rt.tokens.padding import PaddedBatch
-from mirror_rt.tokens.windows import TextWindow
+from mirror_rt.tokens.windows import TextWindow, with_results
 
 
 class TableEncoder:
@@ -89,10 +89,12 @@ class TableEncoder:
             stream: `pyarrow.RecordBatch`, of some thousand rows each for the best speed.
             on_run: called with every batch of token ids that has run.
         """
-        pairs, drawn = tee(self._windows(stream))
-        windows = (window for _, window in drawn)
-        found = self._pipeline.encode_windows(windows, self._plan, on_run=on_run)
-        for (batch, window), encoded in zip(pairs, found, strict=True):
+
+        def encode(drawn: Iterator[tuple[Any, TextWindow]]) -> Iterator[EncodedTexts]:
+            windows = (window for _, window in drawn)
+            return self._pipeline.encode_windows(windows, self._plan, on_run=on_run)
+
+        for (batch, window), encoded in with_results(self._windows(stream), encode):
             yield self._joined(batch, window, encoded.embeddings)
 
     def _windows(self, stream: Iterable[Any]) -> Iterator[tuple[Any, TextWindow]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
@@ -50,6 +51,24 @@ class TextWindow(NamedTuple):
     def numbered(self) -> list[tuple[int, str]]:
         """Return index in the input and reason of each text that cannot be encoded."""
         return [(self.start + i, reason) for i, reason in self.invalid.items()]
+
+
+def with_results(
+    items: Iterable[T], work: Callable[[Iterator[T]], Iterator[R]]
+) -> Iterator[tuple[T, R]]:
+    """Yield each item with its result of `work`, which draws items ahead of their results.
+
+    Only items that wait for their result are kept; `itertools.tee` would keep up to 57 others.
+    """
+    waiting: deque[T] = deque()
+
+    def drawn() -> Iterator[T]:
+        for item in items:
+            waiting.append(item)
+            yield item
+
+    for result in work(drawn()):
+        yield waiting.popleft(), result
 
 
 def text_windows(
