@@ -20,7 +20,7 @@ OnError = Literal["raise", "nan", "zero"]
 _ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)
 
 # `batch_size` counts texts of this many tokens, so the default 32 is a budget of 2,048 tokens
-# (benchmarks/batching.py compares budgets).
+# (benchmarks/encode/batching.py compares budgets).
 _TOKENS_PER_TEXT = 64
 
 

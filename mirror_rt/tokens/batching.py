@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from mirror_rt import _core
 
-# The fixed cost of a run, expressed in tokens: benchmarks/batching.py measures it on a CPU. A GPU
-# computes some thousand tokens in the time that it takes to start the operators of a model.
+# The fixed cost of a run, expressed in tokens: benchmarks/encode/batching.py measures it on a CPU.
+# A GPU computes some thousand tokens in the time that it takes to start the operators of a model.
 CPU_RUN_COST, GPU_RUN_COST = 16, 2048
 
 

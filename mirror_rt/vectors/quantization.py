@@ -127,7 +127,7 @@ class Quantizer:
 
     def _pack(self, vectors: npt.NDArray[np.float32]) -> Embeddings:
         # This needs no C++: numpy's comparison and packbits together cost no more than a copy of
-        # the vectors (benchmarks/vector_ops.py).
+        # the vectors (benchmarks/encode/vector_ops.py).
         bits = np.packbits(vectors > 0, axis=-1)
         if (missing := np.flatnonzero(np.isnan(vectors).any(axis=1))).size:
             raise ConfigError(f"no {self.precision} code for NaN: row {missing[0]} holds NaN")

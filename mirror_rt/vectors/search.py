@@ -112,7 +112,7 @@ def search(
 
 def _search_floats(queries: Floats, corpus: npt.NDArray[Any], k: int) -> SearchResult:
     # numpy computes the products, since its BLAS is as fast as the machine allows. C++ picks the
-    # best of them, which in numpy would take a quarter longer (benchmarks/vector_ops.py).
+    # best of them, which in numpy would take a quarter longer (benchmarks/encode/vector_ops.py).
     best = _empty(len(queries), k)
     for q in range(0, len(queries), _BLOCK_QUERIES):
         some = queries[q : q + _BLOCK_QUERIES]

@@ -1,4 +1,4 @@
-"""benchmarks/encode.py: its contenders and environments, what it leaves out, and its table."""
+"""benchmarks/encode/compare.py: contenders, environments, what it leaves out, and its table."""
 
 import operator
 import sys
@@ -8,9 +8,9 @@ import pytest
 from paths import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
-import encode_report
-import encode_setup
-import encode_worker
+from encode import report as encode_report
+from encode import setup as encode_setup
+from encode import worker as encode_worker
 from helpers import median_ratio, write_whole
 
 
@@ -39,11 +39,11 @@ def test_the_script_continues_in_its_own_environment(tmp_path, monkeypatch):
     own, started = tmp_path / "own", []
     monkeypatch.setattr(encode_setup, "python_of", lambda cache, name: own / "bin" / "python")
     monkeypatch.setattr(encode_setup.os, "execve", lambda *words: started.append(words))
-    monkeypatch.setattr(sys, "argv", ["benchmarks/encode.py", "--quick"])
+    monkeypatch.setattr(sys, "argv", ["benchmarks/encode/compare.py", "--quick"])
     encode_setup.continue_in(tmp_path, "driver")
     ((python, line, variables),) = started
     assert python == own / "bin" / "python"
-    assert line[1:] == ["benchmarks/encode.py", "--quick"]
+    assert line[1:] == ["benchmarks/encode/compare.py", "--quick"]
     assert variables["PYTHONPATH"] == ""  # the clone cannot hide what is installed there
     monkeypatch.setattr(sys, "prefix", str(own))
     encode_setup.continue_in(tmp_path, "driver")

@@ -15,12 +15,12 @@ import pytest
 from paths import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
-import gpu_install
-import gpu_parts
-from gpu_attention import printed
-from gpu_report import attention_goal, goals, summarize
-from gpu_run import FAILED, LEFT_OUT, OVERRAN, PASSED, Runner, Stage, Step
-from gpu_steps import CARRYING, commit, make_stages
+from gpu import install as gpu_install
+from gpu import parts as gpu_parts
+from gpu.attention import printed
+from gpu.report import attention_goal, goals, summarize
+from gpu.run import FAILED, LEFT_OUT, OVERRAN, PASSED, Runner, Stage, Step
+from gpu.steps import CARRYING, commit, make_stages
 
 WRITES = "import sys, json; open(sys.argv[1], 'w').write(json.dumps({'figure': 7}))"
 
@@ -121,7 +121,7 @@ def test_a_machine_without_git(monkeypatch):
 
 
 def test_a_stage_ends_when_its_time_is_spent(run, monkeypatch):
-    monkeypatch.setattr("gpu_run._LEAST_SECONDS", 0.5)
+    monkeypatch.setattr("gpu.run._LEAST_SECONDS", 0.5)
     hangs = Step("hangs", python("import time; time.sleep(60)"), 60)
     late = Step("late", python("print()"), 60)
     steps = run(chosen=[1], all_stages={1: Stage("short", 1, [hangs, late])})
@@ -238,7 +238,7 @@ def test_the_report_is_made_with_nothing_but_python(tmp_path):
     }
     state = tmp_path / "state.json"
     state.write_text(json.dumps({"about": {}, "stages": {}, "steps": steps}))
-    code = "import json, sys; from gpu_report import summarize\n"
+    code = "import json, sys; from gpu.report import summarize\n"
     code += "print(summarize(json.load(open(sys.argv[1]))))"
     command = [sys._base_executable, "-S", "-c", code, str(state)]
     environment = {"PYTHONPATH": str(ROOT / "benchmarks"), "PATH": "/usr/bin:/bin"}
@@ -269,7 +269,7 @@ def test_every_step_is_there_once_and_in_order(device, tmp_path):
 
 def test_the_model_of_base_size_computes_the_same_twice(tiny_bert, tmp_path):
     import torch
-    from gpu_model import make_base
+    from gpu.model import make_base
     from transformers import AutoModel
 
     make_base(tiny_bert, tmp_path / "base")
@@ -288,7 +288,7 @@ def test_the_model_of_base_size_computes_the_same_twice(tiny_bert, tmp_path):
 
 def test_an_interpreter_that_does_not_run_is_passed_over(tmp_path):
     """A shim of pyenv is on the path for versions that it does not run."""
-    script = (ROOT / "benchmarks" / "gpu_parts.sh").read_text()
+    script = (ROOT / "benchmarks" / "gpu" / "parts.sh").read_text()
     function = (
         "interpreter() {" + script.partition("interpreter() {")[2].partition("\n}\n")[0] + "\n}"
     )
@@ -311,7 +311,7 @@ def test_an_interpreter_that_does_not_run_is_passed_over(tmp_path):
 
 def test_rounded_weights_are_half_as_many_bytes_to_pack(tmp_path):
     import torch
-    from gpu_model import round_weights
+    from gpu.model import round_weights
     from safetensors.torch import load_file, save_file
 
     weights = {"a": torch.randn(7, 5), "ids": torch.arange(3)}

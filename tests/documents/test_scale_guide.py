@@ -50,7 +50,7 @@ def test_the_kubernetes_job(bundle, tmp_path, monkeypatch):
 def tables(*options):
     """The rows that the model prints, without those of the smallest blocks, which take long."""
     (calibration,) = set(re.findall(r"benchmarks/results/scale-[\w.-]+\.json", GUIDE))
-    line = [sys.executable, "benchmarks/scale_model.py", calibration, *options,
+    line = [sys.executable, "benchmarks/bulk/scale_model.py", calibration, *options,
             "--blocks", "100000", "500000"]  # fmt: skip
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Memory stays flat over traffic of every kind: benchmarks/soak.py, on a tiny model.
+"""Memory stays flat over traffic of every kind: benchmarks/encode/soak.py, on a tiny model.
 
 Most of the time is idle gaps. MIRROR_RT_SOAK_SECONDS says for how long (15); tests/run.sh soaks for
 60 seconds beside lint and types, and leaves it out (0) of the tests.
@@ -15,7 +15,7 @@ import pytest
 
 from paths import ROOT
 
-SOAK = ROOT / "benchmarks" / "soak.py"
+SOAK = ROOT / "benchmarks" / "encode" / "soak.py"
 SECONDS = float(os.environ.get("MIRROR_RT_SOAK_SECONDS", "15"))
 
 

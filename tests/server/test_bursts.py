@@ -1,7 +1,7 @@
 """Bursts that a server cannot take: what is accepted is answered, the rest is refused at once.
 
 MIRROR_RT_BURSTS=1 sends 30 x 256, 120 x 64 and 500 x 1 texts instead of a part of them; how long
-they take with a real model is what benchmarks/serve_bursts.py shows.
+they take with a real model is what benchmarks/serve/bursts.py shows.
 """
 
 import concurrent.futures

@@ -23,8 +23,8 @@ def choose_kernel(impl: str, device: torch.device, dtype: torch.dtype) -> str:
     """Return the name of the kernel for embeddings of this kind.
 
     `auto` chooses the C++ or CUDA kernel for the device if there is one, else PyTorch, at every
-    size: on the CPU, the C++ kernel is faster from 4 rows on (benchmarks/infonce.py --rows 4 32
-    128); on a GPU nothing has been measured yet. A ValueError says why `impl` cannot run, an
+    size: on the CPU, the C++ kernel is faster from 4 rows on (benchmarks/loss/compare.py --rows 4
+    32 128); on a GPU nothing has been measured yet. A ValueError says why `impl` cannot run, an
     ImportError that the CUDA extension is installed but broken.
     """
     if impl == "auto":
