@@ -1,9 +1,10 @@
 // The inner loops of the encoder, compiled once for each instruction set.
 //
 // Activations are rows of tokens, without padding; a row is padded with zeros to a multiple of
-// kPanel numbers. A weight matrix [depth, columns] is packed once, by panels of kPanel columns:
+// kPanel numbers. A weight matrix [depth, columns] is packed once, by strips of as many columns as
+// the registers of a processor hold sums of; kPanel columns are some whole strips:
 //
-//   packed [columns / kPanel][depth / u][kPanel][u]
+//   packed [columns / strip][depth / u][strip][u]
 //
 // where a unit is u numbers along the summed index: 1 float32, 2 bfloat16 or 4 int8. Every sum runs
 // over the depth in order, whatever the rows beside it, so the vector of a text is the same in
@@ -46,7 +47,7 @@ enum class Activation { none, gelu, gelu_tanh };
 struct Matrix {
   std::int64_t panels;
   std::int64_t units;        // depth / u
-  const void* packed;        // [panels][units][kPanel][u]
+  const void* packed;        // [panels][kPanel / strip][units][strip][u]
   const float* bias;         // [panels * kPanel]
   const float* scales;       // int8: of each column
   const std::int32_t* sums;  // int8: of each column's weights, [blocks of the depth][columns]
@@ -96,6 +97,7 @@ struct Head {
 struct Isa {
   const char* name;
   bool (*supported)();
+  std::int64_t strip;  // columns that are packed together
   bool pairs;          // whether products of bfloat16 are faster than those of float32
   int levels;          // the largest int8 activation
   std::int64_t block;  // so many int8 activations of a token have a scale

@@ -24,21 +24,21 @@ std::int8_t to_int8(float x) {
   return static_cast<std::int8_t>(bits_of(x + 12582912.0f) - 0x4b400000);
 }
 
-/// Packs a weight; convert(x, column) returns the number that stands for x.
+/// Packs a weight by strips; convert(x, column) returns the number that stands for x.
 template <class T, class Convert>
-void pack(const Weight& w, std::int64_t panels, std::int64_t units, T* out,
+void pack(const Weight& w, std::int64_t strip, std::int64_t strips, std::int64_t units, T* out,
           const Convert& convert) {
   constexpr std::int64_t size = 4 / sizeof(T);
   float rows[size][kPanel];
-  for (std::int64_t task = 0; task < panels * units; ++task) {
-    const std::int64_t column = task / units * kPanel, depth = task % units * size;
+  for (std::int64_t task = 0; task < strips * units; ++task) {
+    const std::int64_t column = task / units * strip, depth = task % units * size;
     for (std::int64_t i = 0; i < size; ++i) {
-      const bool real = depth + i < w.depth;
-      const std::int64_t count = real ? std::min(kPanel, w.columns - column) : 0;
-      float* end = std::copy_n(w.values + (depth + i) * w.columns + column, count, rows[i]);
-      std::fill(end, rows[i] + kPanel, 0.0f);
+      const std::int64_t real = depth + i < w.depth ? w.columns - column : 0;
+      const std::int64_t count = std::clamp<std::int64_t>(real, 0, strip);
+      std::fill_n(rows[i], strip, 0.0f);
+      if (count > 0) std::copy_n(w.values + (depth + i) * w.columns + column, count, rows[i]);
     }
-    for (std::int64_t c = 0; c < kPanel; ++c) {
+    for (std::int64_t c = 0; c < strip; ++c) {
       for (std::int64_t i = 0; i < size; ++i) *out++ = convert(rows[i][c], column + c);
     }
   }
@@ -71,15 +71,15 @@ Buffer<float> scales_of(const Weight& w, std::int64_t columns, bool fours) {
 }
 
 /// Returns the sum of each column's weights in each block of the depth.
-Buffer<std::int32_t> sums_of(const std::int8_t* packed, std::int64_t panels, std::int64_t units,
-                             std::int64_t block) {
-  const std::int64_t columns = panels * kPanel, size = columns * blocks_of(units, block / 4);
+Buffer<std::int32_t> sums_of(const std::int8_t* packed, std::int64_t strip, std::int64_t strips,
+                             std::int64_t units, std::int64_t block) {
+  const std::int64_t columns = strips * strip, size = columns * blocks_of(units, block / 4);
   Buffer<std::int32_t> sums(size);
   std::fill_n(sums.get(), size, 0);
-  for (std::int64_t task = 0; task < panels * units; ++task) {
-    const std::int64_t panel = task / units, number = task % units / (block / 4);
-    std::int32_t* sum = sums.get() + number * columns + panel * kPanel;
-    for (int i = 0; i < 4 * kPanel; ++i) sum[i / 4] += *packed++;
+  for (std::int64_t task = 0; task < strips * units; ++task) {
+    const std::int64_t number = task % units / (block / 4);
+    std::int32_t* sum = sums.get() + number * columns + task / units * strip;
+    for (std::int64_t i = 0; i < 4 * strip; ++i) sum[i / 4] += *packed++;
   }
   return sums;
 }
@@ -88,24 +88,25 @@ Buffer<std::int32_t> sums_of(const std::int8_t* packed, std::int64_t panels, std
 
 PackedMatrix::PackedMatrix(const Isa& isa, Precision precision, const Weight& w) {
   const std::int64_t size = 4 / bytes_of(precision);
-  const std::int64_t columns = round_up(w.columns, kPanel), panels = columns / kPanel;
+  const std::int64_t columns = round_up(w.columns, kPanel);
+  const std::int64_t strip = isa.strip, strips = columns / strip;
   const std::int64_t units = round_up(w.depth, size) / size;
   bias_ = copy_rows(w.bias, 1, w.columns, columns);
   packed_ = Buffer<std::int8_t>(columns * units * 4);
   void* out = packed_.get();
   if (precision == Precision::float32) {
-    pack(w, panels, units, static_cast<float*>(out), [](float x, auto) { return x; });
+    pack(w, strip, strips, units, static_cast<float*>(out), [](float x, auto) { return x; });
   } else if (precision == Precision::bfloat16) {
     const auto convert = [](float x, auto) { return to_bfloat16(x); };
-    pack(w, panels, units, static_cast<std::uint16_t*>(out), convert);
+    pack(w, strip, strips, units, static_cast<std::uint16_t*>(out), convert);
   } else {
     scales_ = scales_of(w, columns, isa.levels == kPairLevels);
     const float* scales = scales_.get();
-    pack(w, panels, units, packed_.get(),
+    pack(w, strip, strips, units, packed_.get(),
          [=](float x, auto column) { return to_int8(x / scales[column]); });
-    sums_ = sums_of(packed_.get(), panels, units, isa.block);
+    sums_ = sums_of(packed_.get(), strip, strips, units, isa.block);
   }
-  matrix_ = {panels, units, packed_.get(), bias_.get(), scales_.get(), sums_.get()};
+  matrix_ = {columns / kPanel, units, packed_.get(), bias_.get(), scales_.get(), sums_.get()};
 }
 
 }  // namespace mirror_rt::engine

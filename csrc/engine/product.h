@@ -88,55 +88,53 @@ inline void put(const Result& result, std::int64_t row, std::int64_t column, Vec
   store_as(result.halves, result.values, place, x, kLanes);
 }
 
-/// Rows of one panel of columns.
+/// Rows of one strip of columns.
 template <class Op>
-struct PanelRows {
+struct StripRows {
   const Operand& a;
   const Matrix& w;
-  std::int64_t panel;
-  std::int64_t begin;  // the first row: the later ones find the weights in the cache
+  std::int64_t column;  // the first
+  std::int64_t begin;   // the first row: the later ones find the weights in the cache
   const Result& result;
 
   template <int R>
   void operator()(std::int64_t row) const {
-    for (int column = 0; column < kPanel; column += kColumns) {
-      Vec sums[R][kVectors] = {};
-      if (row == begin) {
-        sum_up<true>(row, column, sums);
-      } else {
-        sum_up<false>(row, column, sums);
-      }
+    Vec sums[R][kVectors] = {};
+    if (row == begin) {
+      sum_up<true>(row, sums);
+    } else {
+      sum_up<false>(row, sums);
+    }
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const std::int64_t at = panel * kPanel + column + v * kLanes;
-        const Vec bias = loadu(w.bias + at);
+    for (int v = 0; v < kVectors; ++v) {
+      const std::int64_t at = column + v * kLanes;
+      const Vec bias = loadu(w.bias + at);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          put(result, row + r, at, activate(sums[r][v] + bias, result.activation));
-        }
+      for (int r = 0; r < R; ++r) {
+        put(result, row + r, at, activate(sums[r][v] + bias, result.activation));
       }
     }
   }
 
   template <bool Fetch, int R>
-  void sum_up(std::int64_t row, std::int64_t column, Vec (&sums)[R][kVectors]) const {
+  void sum_up(std::int64_t row, Vec (&sums)[R][kVectors]) const {
     typedef typename Op::Unit Unit;
     const std::int64_t stride = a.stride / Op::kSize;
     const Unit* left = static_cast<const Unit*>(a.values) + row * stride;
-    const Unit* right = static_cast<const Unit*>(w.packed) + panel * w.units * kPanel + column;
+    const Unit* right = static_cast<const Unit*>(w.packed) + column * w.units;
     if constexpr (Op::kSize != Int8::kSize) {
-      multiply<Op, R, kVectors, Fetch>(left, stride, right, kPanel, w.units, sums);
+      multiply<Op, R, kVectors, Fetch>(left, stride, right, kColumns, w.units, sums);
     } else {
       constexpr std::int64_t kUnits = Op::kBlock / Op::kSize;
       const std::int64_t blocks = blocks_of(w.units, kUnits);
       for (std::int64_t block = 0; block < blocks; ++block) {
         const std::int64_t first = block * kUnits, units = smaller(kUnits, w.units - first);
         IntVec products[R][kVectors];
-        multiply<Op, R, kVectors, Fetch>(left + first, stride, right + first * kPanel, kPanel,
+        multiply<Op, R, kVectors, Fetch>(left + first, stride, right + first * kColumns, kColumns,
                                          units, products);
-        const std::int64_t at = panel * kPanel + column, place = row * blocks + block;
+        const std::int64_t place = row * blocks + block;
         add_real(products, a.scales + place, a.zeros + place, blocks,
-                 w.sums + block * w.panels * kPanel + at, w.scales + at, sums);
+                 w.sums + block * w.panels * kPanel + column, w.scales + column, sums);
       }
     }
   }
@@ -160,15 +158,23 @@ struct PanelRows {
   }
 };
 
+template <class Op>
+inline void panel_rows(const Operand& a, const Matrix& w, std::int64_t panel, std::int64_t begin,
+                       std::int64_t end, const Result& result) {
+  for (std::int64_t column = panel * kPanel; column < (panel + 1) * kPanel; column += kColumns) {
+    in_steps(begin, end, StripRows<Op>{a, w, column, begin, result});
+  }
+}
+
 void product(Precision precision, const Operand& a, const Matrix& w, std::int64_t panel,
              std::int64_t begin, std::int64_t end, const Result& result) {
   switch (precision) {
     case Precision::float32:
-      return in_steps(begin, end, PanelRows<Float32>{a, w, panel, begin, result});
+      return panel_rows<Float32>(a, w, panel, begin, end, result);
     case Precision::bfloat16:
-      return in_steps(begin, end, PanelRows<Bfloat16>{a, w, panel, begin, result});
+      return panel_rows<Bfloat16>(a, w, panel, begin, end, result);
     case Precision::int8:
-      return in_steps(begin, end, PanelRows<Int8>{a, w, panel, begin, result});
+      return panel_rows<Int8>(a, w, panel, begin, end, result);
   }
 }
 
