@@ -282,7 +282,7 @@ def test_bodies_have_a_limit_together(make):
 @pytest.mark.parametrize("path", ["/embed_all", "/tokenize"])
 def test_answers_that_are_computed_are_not_cut_off(path, make):
     """Where more answers begin than the room is for, all whose clients read them are whole."""
-    app = make(max_waiting_texts=30_000)
+    app = make(max_waiting_texts=30_000, max_wait=60.0)
     app.state.registry.unread._most = 1
     body = {"inputs": ["river"] * 600}
 
@@ -298,7 +298,7 @@ def test_answers_that_are_computed_are_not_cut_off(path, make):
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/embed_all", "/tokenize"])
 def test_clients_that_do_not_read(path, make):
     """Where their answers fill the memory, the slowest is cut off, and others are served."""
-    app = make(max_waiting_texts=30_000)
+    app = make(max_waiting_texts=30_000, max_wait=60.0)
     unread = app.state.registry.unread
     body = {"input" if path.startswith("/v1") else "inputs": ["river"] * 2048}
 

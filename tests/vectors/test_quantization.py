@@ -99,7 +99,7 @@ def test_nan_has_no_code(vectors, precision):
     ("arguments", "message"),
     [
         (("int4",), "precision must be one of float32, .*, got 'int4'"),
-        (("float32", np.zeros((2, 37))), "ranges are for int8 and uint8, not for float32"),
+        (("float32", np.zeros((2, 37))), "ranges are for int8 and uint8, not float32"),
         (("int8", np.zeros((2, 9))), r"ranges must be \[2, 37\], got \[2, 9\]"),
         (("int8", np.array([[1.0] * 37, [0.0] * 37])), "no lower bound above its upper bound"),
         (("int8", np.full((2, 37), np.nan)), "ranges must be finite"),
