@@ -205,7 +205,7 @@ def main():
     parser.add_argument("--texts", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=165, help="for all of it, about")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--json", type=Path, default=Path("gpu_encode.json"))
+    parser.add_argument("--json", type=Path, default=Path("encoder.json"))
     arguments = parser.parse_args()
     os.environ["MIRROR_RT_BENCHMARK_DEVICE"] = arguments.device  # read by the workers
     benchmark = Benchmark(arguments)

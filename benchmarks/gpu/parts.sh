@@ -20,7 +20,7 @@ set -euo pipefail
 case "${1:-}" in
   --help | -h) sed -n '2,/^set -euo/{/^set -euo/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly parts="${1:-build/gpu-parts}" target="${TARGET:-3.12}" work=build/gpu-collect
 readonly source="$work/files" made="$work/models" rival="$work/rival"
 python="${PYTHON:-.venv/bin/python}"

@@ -35,7 +35,7 @@ class Contender:
 
     Attributes:
         environment: key of `ENVIRONMENTS`.
-        kind: kind of model, as `encode_setup.model_of` knows it.
+        kind: kind of model, as `encode.setup.model_of` knows it.
         arguments: arguments of Python; {model}, {port} and {here} are filled in.
         path: path of its requests.
         key: key of the texts in a request.
