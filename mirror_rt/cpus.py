@@ -33,7 +33,7 @@ class CpuBudget:
 
     @property
     def has_quota(self) -> bool:
-        """Whether the quota is a tighter limit than the affinity."""
+        """Tell whether the quota is a tighter limit than the affinity."""
         return self.quota is not None and self.quota < self.affinity
 
     def __str__(self) -> str:

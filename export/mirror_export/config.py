@@ -11,7 +11,7 @@ from mirror_rt.bundle.manifest import Pooling, Precision, Target
 
 @dataclass(frozen=True, slots=True)
 class ExportConfig:
-    """Which model to export, and how.
+    """The model to export, and the way to do it.
 
     Attributes:
         model: tuned folder, or any encoder's folder or hub name.

@@ -43,7 +43,7 @@ _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What is kept of a PyTorch model once its graph is written.
+    """The part of a PyTorch model that is kept once its graph is written.
 
     Attributes:
         texts: n texts to compare on.

@@ -44,7 +44,7 @@ class RunCounter:
 
 
 class Spent(TypedDict):
-    """What a job has taken: see the reports, which have fields of these names."""
+    """Counts and times of a job: see the reports, which have fields of these names."""
 
     seconds: float
     tokens: int

@@ -133,7 +133,7 @@ class Block:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What is recorded of the block beside its vectors; it changes with the block's file."""
+        """The record of the block, kept beside its vectors; it changes with the block's file."""
         file = self.file
         return {"source": file.name, "group": self.group, "source_bytes": file.bytes,
                 "source_modified": file.modified}  # fmt: skip

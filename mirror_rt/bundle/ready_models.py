@@ -60,7 +60,7 @@ class ReadyModel:
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for; it also takes a local version of that version."""
+        """The requirement that pip is asked for; a local version (1.0+cpu) meets it, too."""
         return f"{self.package}=={self.version}"
 
 

@@ -35,7 +35,7 @@ Quiet = Annotated[bool, Help("no progress bar, no summary")]
 
 @dataclass(frozen=True, kw_only=True)
 class LoadingOptions:
-    """How `mirror-rt evaluate` and its like load a bundle, or a model that is none."""
+    """The options by which `mirror-rt evaluate` and its like load a bundle or another model."""
 
     pooling: Annotated[
         Literal["auto", "cls", "mean", "mean-without-special"],

@@ -53,7 +53,7 @@ class Similarity(_OfOneFile):
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry(_OfOneFile):
-    """How a model's vectors lie in their space.
+    """Measures of how a model's vectors lie in their space.
 
     Isotropy score (Mirror-BERT, Eq. 2), mean-vector norm (Eq. 3), alignment and uniformity (Wang
     and Isola 2020), mean cosine of random pairs.

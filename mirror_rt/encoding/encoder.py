@@ -128,7 +128,7 @@ class Encoder(BatchEncoder):
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether the graph also gives a vector for each token."""
+        """Tell whether the graph also gives a vector for each token."""
         return self._model.has_token_vectors
 
     def encode_tokens(

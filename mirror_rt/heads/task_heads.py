@@ -78,7 +78,7 @@ class TaskHead:
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether the head is applied to pairs of texts."""
+        """Tell whether the head is applied to pairs of texts."""
         return self.kind != "classifier" or bool(self.features)
 
     @property

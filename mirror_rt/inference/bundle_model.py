@@ -76,7 +76,7 @@ class BundleModel(PooledModel):
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether the graph also gives a vector for each token."""
+        """Tell whether the graph also gives a vector for each token."""
         return self._token_output in self.runner.outputs
 
     def check_token_vectors(self) -> None:

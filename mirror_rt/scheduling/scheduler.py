@@ -247,7 +247,7 @@ class Scheduler:
 
     @property
     def running(self) -> bool:
-        """Whether the thread of every device is alive and takes texts."""
+        """Tell whether the thread of every device is alive and takes texts."""
         return os.getpid() == self.intake.process and all(d.is_alive() for d in self._devices)
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:

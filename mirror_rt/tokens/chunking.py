@@ -58,7 +58,7 @@ class TokenRows(NamedTuple):
 
     @property
     def as_given(self) -> bool:
-        """Whether every text is one row, and none was cut."""
+        """Tell whether every text is one row, and none was cut."""
         return self.text is None and not np.count_nonzero(self.truncated)
 
     @property

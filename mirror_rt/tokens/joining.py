@@ -1,4 +1,4 @@
-"""Where the tokens of a padded batch are in one sequence without padding.
+"""Find the places of a padded batch's tokens in one sequence without padding.
 
 A padding-free graph takes this as inputs, so that it need not wait for the card to count tokens.
 """

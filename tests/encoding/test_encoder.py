@@ -249,7 +249,9 @@ def test_a_graph_without_pooled_outputs_is_refused(bundle_copy):
     model = onnx.load(path)
     del model.graph.output[1]
     onnx.save(model, path)
-    with pytest.raises(BundleError, match="expected the pooled sentence_embedding, pooled_embedding"):
+    with pytest.raises(
+        BundleError, match="expected the pooled sentence_embedding, pooled_embedding"
+    ):
         Encoder.load(bundle_copy, verify=False)
 
 

@@ -26,7 +26,7 @@ _HEADER = ["model", "language", "variants", "difference", "cosine", "MB", "secon
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """What is said of several models together."""
+    """The options that say how several models are exported together."""
 
     all: Annotated[
         Path | None, Help("every tuned or model folder directly in FOLDER", "FOLDER")

@@ -47,7 +47,7 @@ class Dictionary:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How the bundle of a language was mapped.
+    """The report on how the bundle of a language was mapped.
 
     Attributes:
         name: bundle that was mapped.

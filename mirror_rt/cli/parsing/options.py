@@ -37,7 +37,7 @@ NAMES = {
 
 
 class Help(NamedTuple):
-    """What the help says of an option, and in which form its values are given.
+    """The help text of an option, and the form in which its values are given.
 
     Attributes:
         text: what the option means.

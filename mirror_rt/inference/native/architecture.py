@@ -56,7 +56,7 @@ class Layer:
 
     @property
     def packed(self) -> tuple[object, ...]:
-        """What is the same in layers that share their weights."""
+        """The sizes and options that are the same in layers that share their weights."""
         return (*self.weights.values(), self.window, self.frequencies)
 
 

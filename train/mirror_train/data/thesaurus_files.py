@@ -28,7 +28,7 @@ _MARKER = re.compile(r"\((?:a|p|ip)\)$")  # where an adjective of WordNet may st
 
 @dataclass(frozen=True, slots=True)
 class Thesaurus:
-    """What a thesaurus lists.
+    """The entries of a thesaurus.
 
     Attributes:
         senses: for each word the synonyms that each of its senses lists; all in lower case.

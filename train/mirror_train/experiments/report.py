@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """What the runs of a study show.
+    """The results of a study's runs, as a report shows them.
 
     Attributes:
         figures: those of each row, in the order of the sets; none where the row failed.

@@ -96,7 +96,7 @@ class _Task:
 
     @property
     def work(self) -> float:
-        """How much there is to train."""
+        """The amount of training that a study takes."""
         return 0.0 if self.row.train is None else self.row.work
 
     def load(self) -> Run | None:

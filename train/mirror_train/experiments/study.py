@@ -64,7 +64,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one row of a study trains.
+    """The training of one row of a study.
 
     Attributes:
         label: its name in the table and the plot.
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What to train and to measure, and what the report says about it.
+    """A study: the runs to train, the figures to measure, and the words of its report.
 
     Attributes:
         name: name of the files of the report.

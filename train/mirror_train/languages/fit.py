@@ -49,7 +49,7 @@ _SCRIPTS = {
 
 @dataclass(frozen=True, slots=True)
 class TokenFit:
-    """How a tokenizer cuts strings.
+    """Measures of how a tokenizer cuts strings.
 
     Attributes:
         unknown: share of the tokens that are unknown or single bytes.
@@ -61,7 +61,7 @@ class TokenFit:
 
     @property
     def knows(self) -> bool:
-        """Whether the tokenizer was made for such strings."""
+        """Tell whether the tokenizer was made for such strings."""
         return self.unknown <= _MOST_UNKNOWN and self.per_word <= _MOST_TOKENS
 
 

@@ -1,4 +1,4 @@
-"""What a process computes of InfoNCE: which of its rows are contrasted with which columns.
+"""Describe the part of InfoNCE that a process computes: its rows, and their columns.
 
 With x^ for a row x scaled to unit length, scale = 1 / temperature and s_ij = scale * x^_i . y^_j, a
 pass forward computes for every row i that has a loss, where s+_i is the score of its positive,
@@ -106,7 +106,7 @@ class Problem:
 
     @property
     def mutual(self) -> bool:
-        """Whether the positives have losses too, of which the rows are the positives."""
+        """Tell whether the positives have losses too, of which the rows are the positives."""
         return self.partners is self.rows
 
     def normalized(self, normalize: Callable[[list[Tensor]], RowsT]) -> tuple[RowsT, RowsT, RowsT]:

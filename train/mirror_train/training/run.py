@@ -67,12 +67,12 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """Where this process computes."""
+        """The device on which this process computes."""
         return self.processes.device
 
     @property
     def shows_bars(self) -> bool:
-        """Whether this process shows its progress: the first does, by default on a terminal."""
+        """Tell whether this process shows progress: the first does, by default on a terminal."""
         wanted = self.config.show_progress_bar
         return self.processes.rank == 0 and (sys.stderr.isatty() if wanted is None else wanted)
 
