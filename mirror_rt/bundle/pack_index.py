@@ -135,13 +135,6 @@ class PackIndex:
                     f"bundles.{name}.path is {bundle.path!r}, which leads out of the pack"
                 )
 
-    def bundle(self, name: str | None = None) -> PackedBundle:
-        """Return the entry of that name; None for the default."""
-        found = self.bundles.get(self.default if name is None else name)
-        if found is None:
-            raise BundleError(f"no bundle {name!r}: this pack has {', '.join(self.bundles)}")
-        return found
-
 
 def is_pack(folder: Path) -> bool:
     """Return whether `folder` is a pack, and not itself a bundle."""

@@ -32,12 +32,9 @@ def test_round_trip(pack):
     index = PackIndex.read(str(pack))
     assert index.to_dict() == json.loads((pack / "pack.json").read_text())
     assert list(index.bundles) == ["fr", "en"]
-    assert index.bundle() is index.bundle("fr")
-    entry = index.bundle("en")
+    entry = index.bundles["en"]
     assert (entry.path, entry.dimension, entry.variants) == ("en", 32, ["fp32"])
     assert entry.verify(pack).dimension == 32
-    with pytest.raises(BundleError, match="no bundle 'zh': this pack has fr, en"):
-        index.bundle("zh")
 
 
 def test_a_bundle_of_a_pack_is_a_bundle(pack, bundle):
@@ -76,7 +73,7 @@ def test_a_bundle_that_is_not_the_one_of_the_index(pack):
     values = json.loads((pack / "en" / "mirror.json").read_text())
     (pack / "en" / "mirror.json").write_text(json.dumps(values | {"language": "zh"}))
     with pytest.raises(BundleIntegrityError, match=r"is not the one that pack\.json names"):
-        PackIndex.read(pack).bundle("en").verify(pack)
+        PackIndex.read(pack).bundles["en"].verify(pack)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_a_damaged_entry_is_refused(pack, changes, message):
 def test_fields_of_a_later_writer_are_ignored(pack):
     edit(pack, "fr", later=1)
     edit(pack, later=1)
-    assert PackIndex.read(pack).bundle("fr").dimension == 32
+    assert PackIndex.read(pack).bundles["fr"].dimension == 32
 
 
 def test_not_a_pack(bundle, tmp_path):

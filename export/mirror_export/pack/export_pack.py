@@ -90,7 +90,9 @@ def export_pack(
         try:
             results = _export_all(named, config, place, jobs, on_result)
         except KeyboardInterrupt:
-            raise _Interrupted(place, config.out) from None
+            made = f"{place.folder} holds {', '.join(place.bundles)}: continue with --resume"
+            left = made if place.bundles else "no bundle was finished"
+            raise KeyboardInterrupt(f"interrupted; {left}") from None
         if not place.bundles:
             return PackReport(tuple(results), None, 0)
         folders = [place.folder / name for name in place.bundles]
@@ -101,12 +103,6 @@ def export_pack(
             logger.warning("the pack has no fallback: the export of %s failed", fallback)
         index = place.finish([result.name for result in results], kept)
     return PackReport(tuple(results), index, saved)
-
-
-class _Interrupted(KeyboardInterrupt):
-    def __init__(self, place: Staging, out: Path) -> None:
-        kept = f"{partial_folder(out)} holds {', '.join(place.bundles)}: continue with --resume"
-        super().__init__(f"interrupted; {kept if place.bundles else 'no bundle was finished'}")
 
 
 def _check_apart(out: Path, model: Path) -> None:

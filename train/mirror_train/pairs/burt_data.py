@@ -16,7 +16,7 @@ from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.labelled_readers import PARAPHRASE_LABELS, read_nli, read_paraphrases
 from mirror_train.data.strings import load_training_data
 from mirror_train.pairs.passes import Passes, TaskBatch, TaskBatches
-from mirror_train.pairs.ppdb import Ppdb, read_ppdb
+from mirror_train.pairs.ppdb import balanced, read_ppdb
 from mirror_train.recipes.systems import OBJECTIVES, BurtRecipe, Objective
 
 IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
@@ -62,10 +62,9 @@ class BurtTasks:
             DataError: a file is missing or cannot be used.
         """
         sentences = _join([read_nli(path).top(top) for path in nli])
-        found = _join_ppdb([read_ppdb(path) for path in ppdb])
-        relations = None
-        if found is not None:
-            relations = found.balanced(seed=seed, per_relation=per_relation).pairs
+        relations = _join([read_ppdb(path).pairs for path in ppdb])
+        if relations is not None:
+            relations = balanced(relations, seed=seed, per_relation=per_relation)
         phrases = [_read_paraphrases(path).top(top) for path in paraphrases]
         return cls(sentences, _join([*([relations] if relations else []), *phrases]), relations)
 
@@ -181,10 +180,3 @@ def _read_paraphrases(path: Path) -> Examples:
 
 def _join(parts: Sequence[Examples]) -> Examples | None:
     return functools.reduce(operator.add, parts) if parts else None
-
-
-def _join_ppdb(parts: Sequence[Ppdb]) -> Ppdb | None:
-    pairs = _join([part.pairs for part in parts])
-    if pairs is None:
-        return None
-    return Ppdb(pairs, np.concatenate([part.equivalence for part in parts]))

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,40 +47,10 @@ class Ppdb:
             independent.
         equivalence: float64 [n], the probability that the two are equivalent; NaN where a line
             does not give it.
-        skipped: the number of lines that were left out, for each reason.
     """
 
     pairs: Examples
     equivalence: npt.NDArray[np.float64]
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def take(self, rows: npt.NDArray[np.int64]) -> Ppdb:
-        """Return the pairs of the given rows, in their order."""
-        return Ppdb(self.pairs.take(rows), self.equivalence[rows], self.skipped)
-
-    def balanced(self, *, seed: int, per_relation: int | None = None) -> Ppdb:
-        """Draw equally many pairs of each relation at random, in their old order.
-
-        `per_relation` is their number; None takes as many as the rarest relation has.
-        """
-        self.pairs.check_classes()
-        counts = np.bincount(self.pairs.targets, minlength=len(RELATIONS))
-        count = int(counts.min()) if per_relation is None else per_relation
-        rarest = RELATIONS[int(counts.argmin())]
-        if count < 1 or counts.min() < count:
-            raise DataError(
-                f"{self.pairs.source} has {counts.min()} pairs of the relation {rarest!r}, "
-                f"{count} of each were asked for"
-            )
-        rng = np.random.default_rng([seed, 4])
-        rows = [
-            rng.choice(np.flatnonzero(self.pairs.targets == relation), count, replace=False)
-            for relation in range(len(RELATIONS))
-        ]
-        return self.take(np.sort(np.concatenate(rows)))
 
     def phrase_similarity(self) -> ScoredPairs:
         """Return pairs with their probability of equivalence as similarity (BURT, section 4.2).
@@ -97,6 +67,28 @@ class Ppdb:
             raise DataError(f"{pairs.source} has no phrases with a probability of equivalence")
         chosen = pairs.take(kept)
         return ScoredPairs(chosen.first, chosen.second or [], self.equivalence[kept])
+
+
+def balanced(pairs: Examples, *, seed: int, per_relation: int | None = None) -> Examples:
+    """Draw equally many pairs of each relation at random, in their old order.
+
+    `per_relation` is their number; None takes as many as the rarest relation has.
+    """
+    pairs.check_classes()
+    counts = np.bincount(pairs.targets, minlength=len(RELATIONS))
+    count = int(counts.min()) if per_relation is None else per_relation
+    rarest = RELATIONS[int(counts.argmin())]
+    if count < 1 or counts.min() < count:
+        raise DataError(
+            f"{pairs.source} has {counts.min()} pairs of the relation {rarest!r}, {count} of each "
+            "were asked for"
+        )
+    rng = np.random.default_rng([seed, 4])
+    rows = [
+        rng.choice(np.flatnonzero(pairs.targets == relation), count, replace=False)
+        for relation in range(len(RELATIONS))
+    ]
+    return pairs.take(np.sort(np.concatenate(rows)))
 
 
 def read_ppdb(path: Path) -> Ppdb:
@@ -138,7 +130,7 @@ def read_ppdb(path: Path) -> Ppdb:
         path.name,
         skipped.total(),
     )
-    return Ppdb(pairs, np.array([score for _, score in found.values()]), dict(skipped))
+    return Ppdb(pairs, np.array([score for _, score in found.values()]))
 
 
 def _why_skipped(fields: list[str]) -> str | None:
