@@ -13,11 +13,18 @@ constexpr int kColumns = kVectors * kLanes;
 static_assert(kPanel % kColumns == 0);
 
 // The weights of a small model come from the last cache or from memory, which takes longer than the
-// arithmetic on a few rows, and the processor's own prefetching ends with every page of 4 KB.
-constexpr std::int64_t kBytesAhead = 8192;
+// arithmetic on a few rows, and the processor's own prefetching ends with every page of 4 KB. So
+// each step of rows fetches its share of the next strip: so many lines of the cache a unit at most.
+constexpr int kLine = 64, kLines = kColumns * 4 / kLine > 0 ? kColumns * 4 / kLine : 1;
 
-/// Adds the products of S units to sums[r][v]. `Fetch` fetches what follows in b into the cache.
-template <class Op, int S, bool Fetch, int R, int V>
+/// Where to fetch from while a unit is multiplied, and how much further for the next unit.
+struct Ahead {
+  const char* place;
+  std::int64_t step;
+};
+
+/// Adds the products of S units to sums[r][v].
+template <class Op, int S, int R, int V>
 inline void add_units(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
                       std::int64_t b_stride, typename Op::Sum (&sums)[R][V]) {
   typename Op::Units right[V][S];
@@ -27,7 +34,6 @@ inline void add_units(const typename Op::Unit* a, std::int64_t a_stride, const t
     for (int s = 0; s < S; ++s) {
       const auto* next = b + s * b_stride + v * kLanes;
       right[v][s] = load_as<typename Op::Units>(next);
-      if constexpr (Fetch) __builtin_prefetch(reinterpret_cast<const char*>(next) + kBytesAhead);
     }
   }
 #pragma GCC unroll 8
@@ -40,18 +46,24 @@ inline void add_units(const typename Op::Unit* a, std::int64_t a_stride, const t
   }
 }
 
-/// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units.
-template <class Op, int R, int V, bool Fetch = false>
+/// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units. It fetches
+/// so many lines a step meanwhile.
+template <class Op, int R, int V, int Lines = 0>
 inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
-                     std::int64_t b_stride, std::int64_t units, typename Op::Sum (&sums)[R][V]) {
+                     std::int64_t b_stride, std::int64_t units, typename Op::Sum (&sums)[R][V],
+                     Ahead ahead = {}) {
   constexpr int kSteps = Op::kSteps;
   typename Op::Sum local[R][V] = {};
   const auto* end = a + units;
   for (; a + kSteps <= end; a += kSteps, b += kSteps * b_stride) {
-    add_units<Op, kSteps, Fetch>(a, a_stride, b, b_stride, local);
+    for (int line = 0; line < Lines * kSteps; ++line) {
+      __builtin_prefetch(ahead.place + line * kLine);
+    }
+    if constexpr (Lines > 0) ahead.place += ahead.step * kSteps;
+    add_units<Op, kSteps>(a, a_stride, b, b_stride, local);
   }
   if constexpr (kSteps == 2) {
-    if (a < end) add_units<Op, 1, Fetch>(a, a_stride, b, b_stride, local);
+    if (a < end) add_units<Op, 1>(a, a_stride, b, b_stride, local);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -94,16 +106,19 @@ struct StripRows {
   const Operand& a;
   const Matrix& w;
   std::int64_t column;  // the first
-  std::int64_t begin;   // the first row: the later ones find the weights in the cache
+  std::int64_t begin, end;
   const Result& result;
 
   template <int R>
   void operator()(std::int64_t row) const {
     Vec sums[R][kVectors] = {};
-    if (row == begin) {
-      sum_up<true>(row, sums);
+    const std::int64_t strip = w.units * kColumns * 4, rows = end - begin;
+    const char* next = static_cast<const char*>(w.packed) + (column / kColumns + 1) * strip;
+    const Ahead ahead{next + strip * (row - begin) / rows, kColumns * 4 * R / rows};
+    if (ahead.step <= kLine) {
+      sum_up<1>(row, ahead, sums);
     } else {
-      sum_up<false>(row, sums);
+      sum_up<kLines>(row, ahead, sums);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -116,22 +131,23 @@ struct StripRows {
     }
   }
 
-  template <bool Fetch, int R>
-  void sum_up(std::int64_t row, Vec (&sums)[R][kVectors]) const {
+  template <int Lines, int R>
+  void sum_up(std::int64_t row, Ahead ahead, Vec (&sums)[R][kVectors]) const {
     typedef typename Op::Unit Unit;
     const std::int64_t stride = a.stride / Op::kSize;
     const Unit* left = static_cast<const Unit*>(a.values) + row * stride;
     const Unit* right = static_cast<const Unit*>(w.packed) + column * w.units;
     if constexpr (Op::kSize != Int8::kSize) {
-      multiply<Op, R, kVectors, Fetch>(left, stride, right, kColumns, w.units, sums);
+      multiply<Op, R, kVectors, Lines>(left, stride, right, kColumns, w.units, sums, ahead);
     } else {
       constexpr std::int64_t kUnits = Op::kBlock / Op::kSize;
       const std::int64_t blocks = blocks_of(w.units, kUnits);
       for (std::int64_t block = 0; block < blocks; ++block) {
         const std::int64_t first = block * kUnits, units = smaller(kUnits, w.units - first);
         IntVec products[R][kVectors];
-        multiply<Op, R, kVectors, Fetch>(left + first, stride, right + first * kColumns, kColumns,
-                                         units, products);
+        multiply<Op, R, kVectors, Lines>(left + first, stride, right + first * kColumns, kColumns,
+                                         units, products,
+                                         {ahead.place + first * ahead.step, ahead.step});
         const std::int64_t place = row * blocks + block;
         add_real(products, a.scales + place, a.zeros + place, blocks,
                  w.sums + block * w.panels * kPanel + column, w.scales + column, sums);
@@ -162,7 +178,7 @@ template <class Op>
 inline void panel_rows(const Operand& a, const Matrix& w, std::int64_t panel, std::int64_t begin,
                        std::int64_t end, const Result& result) {
   for (std::int64_t column = panel * kPanel; column < (panel + 1) * kPanel; column += kColumns) {
-    in_steps(begin, end, StripRows<Op>{a, w, column, begin, result});
+    in_steps(begin, end, StripRows<Op>{a, w, column, begin, end, result});
   }
 }
 
