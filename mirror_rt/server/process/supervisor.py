@@ -88,7 +88,7 @@ class Supervisor:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
+        self._stopping, self._starting = asyncio.Event(), asyncio.Lock()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGHUP, self._send, signal.SIGHUP)
@@ -137,15 +137,17 @@ class Supervisor:
     async def _start(self) -> Process:
         # A worker inherits blocked signals, so that none of them ends it before it can handle them.
         # SIGINT stays blocked: a terminal sends Ctrl-C to all, but this process ends the workers.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
-        try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "mirror_rt.server.process.worker",
-                stdin=PIPE, stdout=PIPE, limit=_REPORT_BYTES,
-                pass_fds=[self._listener.fileno()], env=self._environment,
-            )  # fmt: skip
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # One at a time: a second worker would take the blocked signals for those of before.
+        async with self._starting:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-P", "-m", "mirror_rt.server.process.worker",
+                    stdin=PIPE, stdout=PIPE, limit=_REPORT_BYTES,
+                    pass_fds=[self._listener.fileno()], env=self._environment,
+                )  # fmt: skip
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert process.stdin is not None
         process.stdin.write(pickle.dumps(self._task))  # it stays open: its end would end the worker
         self._running.add(process)
