@@ -6,7 +6,7 @@
 # Warnings are errors. Leaves in the folder (default: build/compile_cuda) the module, the logs of ptxas
 # and figures.txt: registers and spills of every kernel, of which a spill beyond SPILL_LIMIT bytes
 # fails. With cuobjdump and nvdisasm (on the path, or in build/cuda-tools) it then reads the
-# disassembly, which has limits of its own: tests/support/cuda_disassembly.py. What fails is printed.
+# disassembly, which has limits of its own: tests/support/compiled/cuda_disassembly.py. What fails is printed.
 # PYTHON names the interpreter that has pybind11 (default: python3).
 set -euo pipefail
 
@@ -79,7 +79,7 @@ if grep -h "Potential Performance Loss" "$out"/{loss,tma}.log; then exit 1; fi
 
 for folder in "$PWD"/build/cuda-tools/nvidia/*/bin; do PATH="$PATH:$folder"; done
 if command -v cuobjdump > /dev/null && command -v nvdisasm > /dev/null; then
-  "$python" tests/support/cuda_disassembly.py "$out"/{loss,tma}.o >> "$out/figures.txt"
+  "$python" tests/support/compiled/cuda_disassembly.py "$out"/{loss,tma}.o >> "$out/figures.txt"
   echo "$(wc -l < "$out/figures.txt") lines of figures of the kernels: $out/figures.txt"
 else
   echo "the disassembly was not read: cuobjdump and nvdisasm are missing"

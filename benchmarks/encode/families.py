@@ -1,7 +1,7 @@
 """Make the table of encoder families in docs/reference/bundle.md: parity, operators, precisions.
 
-Each family's real code, at tiny size (tests/support/tiny_models.py), is exported in every precision
-and for every target. --write puts the table into the document, between its markers.
+Each family's real code, at tiny size (tests/support/models/tiny_models.py), is exported in every
+precision and for every target. --write puts the table into the document, between its markers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "support"))
+sys.path.append(str(ROOT / "tests" / "support" / "models"))
 
 from mirror_export import ExportConfig, export_bundle  # noqa: E402
 from mirror_rt import Manifest  # noqa: E402

@@ -5,10 +5,10 @@
 
 The same application runs under every server that is installed, in a process of its own;
 `mirror-rt` is uvicorn with the connection of mirror_rt/server/http/connection.py, as in `mirror-rt
-serve`. Each server is played the cases of tests/support/http_corpus; the script counts connections
-with other answers than the corpus demands, and among these the ones with another number of answers.
-Then 32 connections ask for GET /health, the servers taking turns; the figure is the server's
-processor time per request, the least of --rounds. The results are printed in Markdown.
+serve`. Each server is played the cases of tests/support/servers/http_corpus; the script counts
+connections with other answers than the corpus demands, and among these the ones with another number
+of answers. Then 32 connections ask for GET /health, the servers taking turns; the figure is the
+server's processor time per request, the least of --rounds. The results are printed in Markdown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support" / "servers"))
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the other folders
 

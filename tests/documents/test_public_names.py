@@ -10,7 +10,8 @@ import pytest
 from public_names import LISTS, SURFACES
 from server_process import ServerProcess
 
-WRITE = "where the change is meant, say so in CHANGELOG.md and run tests/support/public_names.py"
+SCRIPT = "tests/support/documents/public_names.py"
+WRITE = f"where the change is meant, say so in CHANGELOG.md and run {SCRIPT}"
 
 
 @pytest.mark.parametrize("surface", SURFACES)
@@ -19,7 +20,7 @@ def test_public_names(surface):
     code = f"import public_names as p; print(*p.SURFACES[{surface!r}](), sep=chr(10))"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=LISTS.parents[1] / "support", env=os.environ | {"COLUMNS": "200"},
+        cwd=LISTS.parents[1] / "support" / "documents", env=os.environ | {"COLUMNS": "200"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     expected = (LISTS / f"{surface}.txt").read_text(encoding="utf-8").splitlines()

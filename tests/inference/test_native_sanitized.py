@@ -35,7 +35,7 @@ def library(name):
 
 @pytest.fixture(scope="module")
 def fuzz():
-    """fuzz(count, *graphs) runs tests/support/native_fuzz.py; returns what it says."""
+    """fuzz(count, *graphs) runs tests/support/compiled/native_fuzz.py; returns what it says."""
     if sys.platform != "linux" or shutil.which("g++") is None:
         pytest.skip("needs g++ on Linux")
     # The interpreter is not made for the sanitizer, which must then be the first library of all.
@@ -49,8 +49,9 @@ def fuzz():
             "LD_PRELOAD": " ".join(preloaded),
             "ASAN_OPTIONS": ":".join(f"{key}={value}" for key, value in OPTIONS.items()),
             "UBSAN_OPTIONS": "print_stacktrace=1",
+            "PYTHONPATH": str(TESTS / "support"),
         }
-        script = TESTS / "support" / "native_fuzz.py"
+        script = TESTS / "support" / "compiled" / "native_fuzz.py"
         command = [sys.executable, script, core, str(count), "0", *graphs]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]

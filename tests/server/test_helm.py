@@ -109,7 +109,7 @@ def answer_of(script, folder, asked, *arguments):
     if not PACKAGES.exists():
         pytest.skip("there is no helm-sdkpy: tests/run.sh installs it into build/helm")
     done = subprocess.run(
-        [sys.executable, TESTS / "support" / script, *arguments],
+        [sys.executable, TESTS / "support" / "servers" / script, *arguments],
         input=json.dumps(asked), capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(PACKAGES), "HOME": str(folder)},
     )  # fmt: skip

@@ -15,7 +15,7 @@ FLAGS = ["-std=c++17", "-O2", "-g", "-pthread", "-Wall", "-Wextra", "-Wpedantic"
 
 def build(compiler, parts, flags, binary):
     sources = [ROOT / "csrc" / f"{part}.cpp" for part in parts]
-    check = TESTS / "support" / "native" / "vector_ops_check.cpp"
+    check = TESTS / "support" / "compiled" / "native" / "vector_ops_check.cpp"
     command = [compiler, *FLAGS, *flags, f"-I{ROOT / 'csrc'}", *sources, check, "-o", binary]
     subprocess.run(command, check=True)
 

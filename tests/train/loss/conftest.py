@@ -12,7 +12,7 @@ def build(pytestconfig):
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler to build the emulation with")
-    folder = pytestconfig.rootpath / "tests" / "support" / "cuda_emulation"
+    folder = pytestconfig.rootpath / "tests" / "support" / "compiled" / "cuda_emulation"
     spec = importlib.util.spec_from_file_location("cuda_emulation_build", folder / "build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""The CUDA kernels on the host (tests/support/cuda_emulation), against float64 in plain PyTorch."""
+"""The CUDA kernels on the host (support/compiled/cuda_emulation), against float64 in PyTorch."""
 
 import importlib
 import importlib.util

@@ -17,7 +17,7 @@ FLAGS = ["-std=c++17", "-O1", "-g", "-ffp-contract=fast", "-pthread", *WARNINGS]
 def build(compiler, parts, flags, binary):
     names = [*(f"infonce/cpu/{part}" for part in parts), "parallel"]
     sources = [ROOT / "csrc" / f"{name}.cpp" for name in names]
-    check = TESTS / "support" / "native" / "infonce_check.cpp"
+    check = TESTS / "support" / "compiled" / "native" / "infonce_check.cpp"
     include = f"-I{ROOT / 'csrc'}"
     subprocess.run([compiler, *FLAGS, *flags, include, *sources, check, "-o", binary], check=True)
 

@@ -33,7 +33,7 @@ def free_port():
 
 
 def start(*arguments, **variables):
-    line = [sys.executable, TESTS / "support" / "process_worker.py", *arguments]
+    line = [sys.executable, TESTS / "support" / "processes" / "process_worker.py", *arguments]
     return subprocess.Popen(
         list(map(str, line)),
         env=ENVIRONMENT | {name: str(value) for name, value in variables.items()},

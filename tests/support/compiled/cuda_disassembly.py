@@ -1,6 +1,6 @@
 """Read what the compiler made of the CUDA kernels, and refuse what would cost speed.
 
-    python tests/support/cuda_disassembly.py OBJECT ...
+    python tests/support/compiled/cuda_disassembly.py OBJECT ...
 
 OBJECT is an object file of nvcc. For every kernel on tiles this prints, for each architecture: the
 tensor instructions, all instructions and the copies of a stage of the main loop, for a warp; what

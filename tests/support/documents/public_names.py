@@ -1,7 +1,7 @@
 """List what users may rely on: names of Python, options of the command line, HTTP and files.
 
-`python tests/support/public_names.py` writes the lists of tests/documents/public again, after a
-change that the changelog announces.
+`python tests/support/documents/public_names.py` writes the lists of tests/documents/public
+again, after a change that the changelog announces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LISTS = ROOT / "tests" / "documents" / "public"
 MODULES = (
     "mirror_rt", "mirror_rt.bulk", "mirror_rt.client", "mirror_rt.compat", "mirror_rt.compat.util",
