@@ -78,7 +78,8 @@ def test_ctrl_c_of_a_job_that_a_script_put_in_the_background(bundle):
                 break
             time.sleep(0.05)
         job.send_signal(signal.SIGINT)
-        assert job.wait(60) == 130, job.stderr.read()
+        # A shell says 130 of both; Python ends by the signal where it came in an `exec` of an import.
+        assert job.wait(60) in (130, -signal.SIGINT), job.stderr.read()
 
 
 def test_json_lines(cli, bundle, tmp_path):

@@ -307,7 +307,9 @@ def test_islands(exported, variant, kind, attention):
 
 @functools.cache
 def families():
-    spec = importlib.util.spec_from_file_location("families", ROOT / "benchmarks" / "families.py")
+    spec = importlib.util.spec_from_file_location(
+        "families", ROOT / "benchmarks" / "encode" / "families.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
