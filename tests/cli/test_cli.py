@@ -78,7 +78,7 @@ def test_ctrl_c_of_a_job_that_a_script_put_in_the_background(bundle):
                 break
             time.sleep(0.05)
         job.send_signal(signal.SIGINT)
-        # A shell says 130 of both; Python ends by the signal where it came in an `exec` of an import.
+        # A shell says 130 of both: Python ends by a signal that comes in an `exec` of an import.
         assert job.wait(60) in (130, -signal.SIGINT), job.stderr.read()
 
 
