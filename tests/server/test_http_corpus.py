@@ -28,7 +28,7 @@ for case in CASES:
 def server(bundle):
     server = ServerProcess(
         bundle, "--header-timeout", 1, "--body-timeout", 1, "--keep-alive", 5,
-        "--max-body-bytes", 1_000_000, MIRROR_RT_SERVE_API_KEYS=KEY,
+        "--max-body-bytes", 1_000_000, "--max-wait", 60, MIRROR_RT_SERVE_API_KEYS=KEY,
     )  # fmt: skip
     server.wait_until_ready()
     yield server
