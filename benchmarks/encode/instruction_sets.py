@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,8 +29,7 @@ TURN = 24
 
 def native(bundle: str, variant: str, isa: str) -> Encoder:
     """Load a bundle into the engine, held to an instruction set."""
-    made = lambda **options: _core.NativeEncoder(instruction_set=isa, **options)  # noqa: E731
-    runner._core = SimpleNamespace(NativeEncoder=made)
+    runner._core = SimpleNamespace(NativeEncoder=partial(_core.NativeEncoder, instruction_set=isa))
     try:
         return Encoder.load(bundle, providers="native", variant=variant, threads=1)
     finally:

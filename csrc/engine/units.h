@@ -126,7 +126,7 @@ struct Int8 {
   static constexpr int kSize = 4;
   static Units broadcast(Unit x) { return Units{} + x; }
 #ifdef MIRROR_RT_MADD_BYTES
-  // Two units are added in 16 bits, which `fit_pairs` lets none of their sums exceed.
+  // Two units are added in 16 bits: `scales_of` makes the weights so small that all sums fit.
   static constexpr int kSteps = 2;
   static constexpr int kLevels = kPairLevels;
   static constexpr std::int64_t kBlock = kPairBlock;

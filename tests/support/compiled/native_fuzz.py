@@ -153,7 +153,7 @@ def fuzz_graphs(core, count: int, seed: int, graphs: list[Path]) -> int:
     from mirror_rt.inference.native import runner
     from mirror_rt.tokens.padding import PaddedBatch
 
-    runner._core = core  # type: ignore[attr-defined]
+    runner._core = core
     models, ran = [onnx.load(path) for path in graphs], 0
     path = Path(tempfile.mkdtemp()) / "model.onnx"
     for number in range(count):
