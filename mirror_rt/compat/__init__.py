@@ -12,5 +12,6 @@ What these classes cannot do here is an error that says what to write instead.
 from mirror_rt.compat import util
 from mirror_rt.compat.sentence_transformer import SentenceTransformer
 from mirror_rt.compat.text_embedding import TextEmbedding
+from mirror_rt.compat.util import SimilarityFunction
 
-__all__ = ["SentenceTransformer", "TextEmbedding", "util"]
+__all__ = ["SentenceTransformer", "SimilarityFunction", "TextEmbedding", "util"]

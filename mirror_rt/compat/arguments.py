@@ -1,18 +1,37 @@
-"""Take what callers of other libraries give: arguments, devices and tensors of torch."""
+"""Take what callers of other libraries give: arguments, blank texts, devices, tensors of torch."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Device(str):
+    """The name of a device, such as `"cuda:0"`, which is equal to the `torch.device` of it."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, str(other))
+
+    @property
+    def type(self) -> str:
+        """The kind of device: `"cpu"` or `"cuda"`."""
+        return self.partition(":")[0]
 
 
 def device_options(device: object) -> LoadKeywords:
@@ -38,11 +57,64 @@ def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> No
             raise ConfigError(f"{owner} does not take {name}={given[name]!r} here: {hint}")
 
 
-def has_tensors(values: Any) -> bool:
-    """Return whether `values` is a tensor, or a list of tensors."""
-    torch = sys.modules.get("torch")  # without it there are none
+def renamed(**names: str) -> Callable[[F], F]:
+    """Return a decorator that takes keywords by their old names, too; the new name goes first."""
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            for old in names.keys() & options.keys():
+                options.setdefault(names[old], options.pop(old))
+            return function(*args, **options)
+
+        return call  # type: ignore[return-value]  # of the same signature, and the old names
+
+    return decorate
+
+
+def with_blanks(texts: Iterable[Any], size: int = WINDOW_TEXTS) -> Iterator[TextWindow]:
+    """Cut texts into windows where a blank string is a text like others, as in the originals."""
+    for window in text_windows(texts, size):
+        refused = {i: reason for i, reason in window.invalid.items() if not _blank(window.texts[i])}
+        yield window._replace(invalid=refused)
+
+
+def _blank(text: object) -> bool:
+    return isinstance(text, str) and not text.strip()
+
+
+def arrays_or_tensors(function: F) -> F:
+    """Let a function of arrays take tensors as well: given one, it returns arrays as tensors."""
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        given = filter(None, map(_device_of, (*args, *options.values())))
+        device = next(given, None)
+        arrays = {name: as_array(value) for name, value in options.items()}
+        result = function(*map(as_array, args), **arrays)
+        if device is None or not isinstance(result, np.ndarray):
+            return result
+        return as_tensor(result).to(device)
+
+    return call  # type: ignore[return-value]  # of the same signature
+
+
+def _device_of(values: Any) -> Any:
+    """Return the device of a tensor, or of a list of tensors; None for anything else."""
+    torch = sys.modules.get("torch")  # without it there are no tensors
     first = values[0] if isinstance(values, list) and values else values
-    return torch is not None and isinstance(first, torch.Tensor)
+    return first.device if torch is not None and isinstance(first, torch.Tensor) else None
+
+
+def as_array(values: Any) -> Any:
+    """Return a tensor, or a list of tensors, as an array; anything else as it is."""
+    if _device_of(values) is None:
+        return values
+    if isinstance(values, list):
+        return np.stack([as_array(value) for value in values])
+    values = values.detach().cpu()
+    small = values.is_floating_point() and values.element_size() < 4  # NumPy lacks bfloat16
+    return (values.float() if small else values).numpy()
 
 
 def as_tensor(values: Any) -> Any:

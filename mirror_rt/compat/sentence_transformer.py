@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.compat.arguments import as_tensor, device_options, has_tensors, refuse
+from mirror_rt.compat.arguments import as_tensor, device_options, refuse, renamed, with_blanks
 from mirror_rt.compat.model_properties import ModelProperties
-from mirror_rt.compat.util import SimilarityName, pairwise_similarity, similarity
+from mirror_rt.compat.util import (
+    SimilarityFunction,
+    pairwise_similarity,
+    quantize_embeddings,
+    similarity,
+    truncate_embeddings,
+)
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords
@@ -20,11 +27,12 @@ from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.prompts import QUERY_NAMES, Prompts
 from mirror_rt.vectors.normalization import normalize_rows
-from mirror_rt.vectors.quantization import calibration_ranges, quantize_embeddings
 
 OutputValue = Literal["sentence_embedding", "token_embeddings"] | None
 Pool = dict[str, Any]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+_PRECISIONS = get_args(Precision)
+_DOCUMENT_NAMES = ("document", "passage", "corpus")
 
 _IN_THE_BUNDLE = "the bundle holds it; change the model, and run `mirror-rt export MODEL`"
 _REFUSED = {
@@ -46,7 +54,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("push_to_hub", "save_to_hub"), "run `mirror-rt push BUNDLE OWNER/NAME`"),
     "evaluate": "run `mirror-rt evaluate`",
     **dict.fromkeys(("to", "cuda", "half", "bfloat16"), "choose device= or variant= when loading"),
-    "tokenizer": "use tokenize(), or the bundle's tokenizer.json",
 }
 
 
@@ -54,19 +61,20 @@ class SentenceTransformer(ModelProperties):
     """A bundle with the methods of `sentence_transformers.SentenceTransformer`, without torch.
 
     Results are numpy arrays, where the original returns a tensor, too, unless a tensor is asked
-    for (`convert_to_tensor`) or given (`similarity`). A blank string is an InvalidTextError, which
-    `errors="nan"` avoids, and `Encoder.encode`'s other options are taken as well.
+    for (`convert_to_tensor`) or given (`similarity`). A blank string has a vector, as in the
+    original. `Encoder.encode`'s other options are taken as well.
 
     Args:
         model_name_or_path: folder or name of a bundle.
         device: `"cpu"`, `"cuda"` or `"cuda:1"`; None for a card where there is one.
-        prompts: name -> text, in place of the bundle's.
+        prompts: name -> text, beside the bundle's and before those of the same name.
         default_prompt_name: prompt of every call that names none.
         revision: branch, tag or commit of a name on a hub.
         local_files_only: load from the cache, never from a hub.
         model_kwargs: fields of `LoadOptions`, such as `{"variant": "int8", "threads": 2}`.
         backend: `"torch"` and `"onnx"` mean the same here: onnxruntime runs the bundle.
-        similarity_fn_name: `"cosine"`, `"dot"`, `"euclidean"` or `"manhattan"`.
+        processor_kwargs: `{"model_max_length": n}` sets `max_seq_length`.
+        similarity_fn_name: a member of `SimilarityFunction`, or its name.
         truncate_dim: keep the first so many dimensions.
         **refused: the original's other arguments, which have no meaning here.
 
@@ -75,6 +83,7 @@ class SentenceTransformer(ModelProperties):
         BundleError: there is no such bundle (see `Encoder.load`).
     """
 
+    @renamed(tokenizer_kwargs="processor_kwargs")
     def __init__(
         self,
         model_name_or_path: str | Path,
@@ -94,9 +103,11 @@ class SentenceTransformer(ModelProperties):
         config_kwargs: Mapping[str, Any] | None = None,
         model_card_data: object = None,
         backend: Literal["torch", "onnx", "openvino"] = "torch",
-        similarity_fn_name: SimilarityName | None = None,
+        similarity_fn_name: SimilarityFunction | str | None = None,
         truncate_dim: int | None = None,
     ) -> None:
+        processor_kwargs = dict(processor_kwargs or {})
+        most = processor_kwargs.pop("model_max_length", None)
         refuse(type(self).__name__, _REFUSED, locals())
         if not isinstance(model_name_or_path, str | Path):
             raise ConfigError(
@@ -112,13 +123,16 @@ class SentenceTransformer(ModelProperties):
         declared = self.encoder.prompts
         self._set_prompts(
             Prompts(
-                declared.by_name if prompts is None else prompts,
+                {"query": "", "document": "", **declared.by_name, **(prompts or {})},
                 declared.default_name if default_prompt_name is None else default_prompt_name,
             )
         )
-        self.similarity_fn_name: SimilarityName = similarity_fn_name or "cosine"
+        self.similarity_fn_name = similarity_fn_name
         self.truncate_dim = truncate_dim
+        if most is not None:
+            self.max_seq_length = most
 
+    @renamed(sentences="inputs")
     def encode(
         self,
         inputs: str | Sequence[str] | npt.NDArray[np.str_],
@@ -127,10 +141,10 @@ class SentenceTransformer(ModelProperties):
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
         output_value: OutputValue = "sentence_embedding",
-        precision: Precision = "float32",
+        precision: Precision | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        device: str | None = None,
+        device: str | list[str] | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         pool: Pool | None = None,
@@ -147,10 +161,11 @@ class SentenceTransformer(ModelProperties):
             show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
             output_value: `"token_embeddings"` for a matrix [tokens, H] of each text, and None for
                 a dict of each text with ids, mask and both kinds of vectors.
-            precision: as the original, `int8` and `uint8` take their ranges from the result.
+            precision: as the original, `int8` and `uint8` take their ranges from the result, and
+                None is `float32`.
             convert_to_numpy: False gives a list of tensors, which needs torch.
             convert_to_tensor: return a torch tensor; needs torch.
-            device: the one that the model was loaded on.
+            device: the one that the model was loaded on, also several times in a list.
             normalize_embeddings: True for unit vectors; False for what the model declares.
             truncate_dim: keep the first so many dimensions; None for that of the class.
             pool: of `start_multi_process_pool`.
@@ -164,30 +179,40 @@ class SentenceTransformer(ModelProperties):
             InvalidTextError: a text cannot be encoded; the error names each of them.
             ConfigError: an argument cannot be followed.
         """
-        self._check_device(device)
+        self._check_devices(device)
+        if precision not in (None, *_PRECISIONS):
+            raise ConfigError(f"Precision {precision!r} is not supported: one of {_PRECISIONS} is")
+        kwargs.pop("task", None)  # which part of a model to use; a bundle has one
         refuse_unknown("encode", kwargs, EncodeKeywords.__annotations__)
         one = isinstance(inputs, str)
         texts = as_list(inputs)
+        ranges = kwargs.pop("ranges", None)
         options: EncodeKeywords = {**kwargs, "batch_size": batch_size}  # type: ignore[typeddict-item]
-        options |= {"prompt_name": prompt_name, "prompt": prompt}
+        options["prompt"] = self._prompt_text(prompt, prompt_name)
+        truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
         if output_value != "sentence_embedding":
-            found: Any = self._token_outputs(texts, output_value, options)
+            found: Any = self._token_outputs(texts, output_value, truncate_dim, options)
             if convert_to_tensor or not convert_to_numpy:
                 found = as_tensor(found)
             return found[0] if one else found
-        vectors = self.encoder.encode(texts, show_progress_bar=show_progress_bar, **options)
         # As in the original, a layer that normalises comes before the truncation.
-        vectors = vectors[:, : self.truncate_dim if truncate_dim is None else truncate_dim]
+        vectors = truncate_embeddings(
+            self._vectors(texts, show_progress_bar, options), truncate_dim
+        )
         if normalize_embeddings:
             vectors = normalize_rows(vectors)
-        if precision != "float32" and len(vectors):
-            ranges = calibration_ranges(vectors) if precision.endswith("int8") else None
-            vectors = quantize_embeddings(vectors, precision, ranges=kwargs.get("ranges", ranges))
+        if precision not in (None, "float32") and len(vectors):
+            vectors = quantize_embeddings(vectors, precision, ranges)
         result: Any = vectors
         if convert_to_tensor or not convert_to_numpy:
             result = as_tensor(vectors if convert_to_tensor else list(vectors))
         return result[0] if one else result
 
+    def _vectors(self, texts: list[str], show: bool | None, options: EncodeKeywords) -> Any:
+        pipeline = self.encoder.pipeline
+        return pipeline.encode(with_blanks(texts), pipeline.plan(**options), show).embeddings
+
+    @renamed(sentences="inputs")
     def encode_query(
         self,
         inputs: str | Sequence[str] | npt.NDArray[np.str_],
@@ -197,9 +222,10 @@ class SentenceTransformer(ModelProperties):
         **options: Any,
     ) -> Any:
         """Encode with the model's prompt `query`; arguments as in `encode`."""
-        name = self._prompt_of(QUERY_NAMES, prompt_name, prompt)
-        return self.encode(inputs, name, prompt, *rest, **options)
+        names = QUERY_NAMES if prompt_name is None and prompt is None else ()
+        return self._encode_as("query", names, inputs, prompt_name, prompt, rest, options)
 
+    @renamed(sentences="inputs")
     def encode_document(
         self,
         inputs: str | Sequence[str] | npt.NDArray[np.str_],
@@ -209,21 +235,23 @@ class SentenceTransformer(ModelProperties):
         **options: Any,
     ) -> Any:
         """Encode with the model's prompt `document`; arguments as in `encode`."""
-        name = self._prompt_of(("document", "passage", "corpus"), prompt_name, prompt)
-        return self.encode(inputs, name, prompt, *rest, **options)
+        names = _DOCUMENT_NAMES if prompt_name is None and prompt is None else ()
+        return self._encode_as("document", names, inputs, prompt_name, prompt, rest, options)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Compare all rows [n, D] with all rows [m, D]: float32 [n, m], larger is more alike."""
-        return self._compared(similarity, embeddings1, embeddings2)
+        return similarity(self._similarity, embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Compare the rows [n, D] with the same rows of [n, D]: float32 [n]."""
-        return self._compared(pairwise_similarity, embeddings1, embeddings2)
+        return pairwise_similarity(self._similarity, embeddings1, embeddings2)
 
-    def tokenize(self, texts: Sequence[str], **kwargs: Any) -> dict[str, npt.NDArray[np.int64]]:
+    def preprocess(
+        self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, npt.NDArray[np.int64]]:
         """Return `input_ids` and `attention_mask`, int64 [n, L], padded to the longest text."""
-        refuse("tokenize", dict.fromkeys(kwargs, "it has no options"), kwargs)
-        rows = self.encoder.tokenize(texts)
+        refuse("preprocess", dict.fromkeys(kwargs, "its only option is prompt"), kwargs)
+        rows = self._ids(list(inputs), {"prompt": prompt or ""})
         longest = max(map(len, rows), default=0)
         ids = np.full((len(rows), longest), self.encoder.manifest.pad_id, np.int64)
         mask = np.zeros_like(ids)
@@ -231,14 +259,17 @@ class SentenceTransformer(ModelProperties):
             ids[i, : len(row)], mask[i, : len(row)] = row, 1
         return {"input_ids": ids, "attention_mask": mask}
 
+    def tokenize(self, texts: Sequence[str], **kwargs: Any) -> dict[str, npt.NDArray[np.int64]]:
+        """Return what `preprocess` does, which is its name since version 6 of the original."""
+        return self.preprocess(texts, **kwargs)
+
     def start_multi_process_pool(self, target_devices: list[str] | None = None) -> Pool:
         """Return a pool for `encode(pool=...)`: this process, which uses all processors already.
 
         Raises:
             ConfigError: the devices are not those that the model was loaded on.
         """
-        for device in target_devices or []:
-            self._check_device(device)
+        self._check_devices(target_devices)
         return {"input": None, "output": None, "processes": []}
 
     @staticmethod
@@ -281,26 +312,50 @@ class SentenceTransformer(ModelProperties):
     def __repr__(self) -> str:
         return f"SentenceTransformer({str(self.encoder.folder)!r})"
 
-    def _prompt_of(
-        self, names: tuple[str, ...], prompt_name: str | None, prompt: str | None
-    ) -> str | None:
-        if prompt_name is not None or prompt is not None:
-            return prompt_name
-        return self.encoder.prompts.first_of(names)
+    def _encode_as(
+        self,
+        task: str,
+        names: Sequence[str],
+        inputs: Any,
+        prompt_name: str | None,
+        prompt: str | None,
+        rest: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        """Call `encode` with keywords, as the original does, for classes that override it."""
+        after = list(inspect.signature(SentenceTransformer.encode).parameters)[4:]
+        return self.encode(
+            inputs=inputs,
+            prompt_name=prompt_name or self.encoder.prompts.first_of(names),
+            prompt=prompt,
+            task=task,
+            **dict(zip(after, rest, strict=False)),
+            **options,
+        )
 
-    def _check_device(self, device: object) -> None:
-        if device is not None and str(device) not in (self.device, self.device.split(":")[0]):
-            raise ConfigError(
-                f"the model is on {self.device}, not on {device}: choose the device when loading, "
-                f"SentenceTransformer(..., device={str(device)!r})"
-            )
+    def _check_devices(self, devices: object) -> None:
+        for device in devices if isinstance(devices, list) else [devices]:
+            if device is not None and str(device) not in (self.device, self.device.type):
+                raise ConfigError(
+                    f"the model is on {self.device}, not on {device}: choose the device when "
+                    f"loading, SentenceTransformer(..., device={str(device)!r})"
+                )
 
-    def _compared(self, compare: Callable[..., npt.NDArray[np.float32]], a: Any, b: Any) -> Any:
-        scores = compare(self.similarity_fn_name, a, b)
-        return as_tensor(scores) if has_tensors(a) or has_tensors(b) else scores
+    def _ids(self, texts: list[str], options: EncodeKeywords) -> list[list[int]]:
+        pipeline = self.encoder.pipeline
+        plan = pipeline.plan(**options)
+        found = []
+        for window in with_blanks(texts):
+            tokens = pipeline.tokenize(window, plan).tokens
+            found += [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
+        return found
 
     def _token_outputs(
-        self, texts: list[str], output_value: OutputValue, options: EncodeKeywords
+        self,
+        texts: list[str],
+        output_value: OutputValue,
+        truncate_dim: int | None,
+        options: EncodeKeywords,
     ) -> list[Any]:
         if output_value not in ("token_embeddings", None):
             raise ConfigError(
@@ -308,12 +363,11 @@ class SentenceTransformer(ModelProperties):
                 expected="'sentence_embedding', 'token_embeddings' or None",
                 value=output_value,
             )
-        of_tokens = self.encoder.encode_tokens(texts, **options)
+        ids = self._ids(texts, options)
+        of_tokens = self.encoder.encode_tokens(ids, **options)
         if output_value is not None:
             return of_tokens
-        vectors = self.encoder.encode(texts, **options)
-        prompt = self.encoder.pipeline.plan(**options).prompt
-        ids = self.encoder.tokenize([prompt + text for text in texts])
+        vectors = truncate_embeddings(self._vectors(texts, False, options), truncate_dim)
         return [
             {
                 "input_ids": np.asarray(row),

@@ -10,17 +10,19 @@ import numpy.typing as npt
 
 from mirror_rt.adapters.lazy import LazyEncoder
 from mirror_rt.bundle.ready_models import READY_MODELS, ReadyModel
-from mirror_rt.compat.arguments import refuse
+from mirror_rt.compat.arguments import refuse, with_blanks
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.keywords import refuse_unknown
+from mirror_rt.pipeline.inputs import check_stream
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.tokens.windows import WINDOW_TEXTS
 
 Vector = npt.NDArray[np.float32]
+Provider = str | tuple[str, dict[str, Any]]
 _REFUSED = {
     "cache_dir": "set MIRROR_RT_CACHE, or HF_HOME for the files of a hub",
-    "enable_cpu_mem_arena": "leave it out",
     "mmap": "the weights of a bundle are always mapped",
 }
 
@@ -32,11 +34,13 @@ class TextEmbedding:
         model_name: folder or name of a bundle.
         cache_dir: refused, see `MIRROR_RT_CACHE`.
         threads: of one operator; None for all processors.
-        providers: execution providers of onnxruntime, instead of `cuda` and `device_ids`.
+        providers: execution providers of onnxruntime, instead of `cuda` and `device_ids`: each a
+            name, or a pair of a name and options.
         cuda: True for the cards, False for the CPU, `"auto"` for a card where there is one.
         device_ids: numbers of the cards to use.
         lazy_load: load the model with the first call.
-        **kwargs: `local_files_only`, `specific_model_path`, and fields of `LoadOptions`.
+        **kwargs: `local_files_only`, `specific_model_path`, and fields of `LoadOptions`;
+            `enable_cpu_mem_arena` is taken and has no effect on the memory, which is bounded.
 
     Raises:
         ConfigError: an argument cannot be followed; the error says what to do instead.
@@ -48,14 +52,15 @@ class TextEmbedding:
         model_name: str = "all-MiniLM-L6-v2",
         cache_dir: str | None = None,
         threads: int | None = None,
-        providers: Sequence[str] | None = None,
+        providers: Sequence[Provider] | None = None,
         cuda: bool | Literal["auto"] = "auto",
         device_ids: list[int] | None = None,
         lazy_load: bool = False,
         **kwargs: Any,
     ) -> None:
         refuse(type(self).__name__, _REFUSED, {"cache_dir": cache_dir, **kwargs})
-        kwargs = {name: value for name, value in kwargs.items() if name not in _REFUSED}
+        ignored = {*_REFUSED, "enable_cpu_mem_arena"}
+        kwargs = {name: value for name, value in kwargs.items() if name not in ignored}
         self.model_name, self.threads = model_name, threads
         path = kwargs.pop("specific_model_path", None) or model_name
         options = {"threads": threads, "offline": kwargs.pop("local_files_only", False), **kwargs}
@@ -121,7 +126,13 @@ class TextEmbedding:
         """
         refuse_unknown("embed", kwargs, {**EncodeKeywords.__annotations__, "window": int})
         texts = [documents] if isinstance(documents, str) else documents
-        yield from self.encoder.encode_iter(texts, **{"batch_size": batch_size, **kwargs})
+        window = kwargs.pop("window", WINDOW_TEXTS)
+        check_stream(texts, window)
+        pipeline = self.encoder.pipeline
+        plan = pipeline.plan(batch_size=batch_size, **kwargs)
+        for encoded in pipeline.encode_windows(with_blanks(texts, window), plan):
+            # Yield copies, so that a vector that is kept does not keep its whole window.
+            yield from (row.copy() for row in encoded.embeddings)
 
     def query_embed(self, query: str | Iterable[str], **kwargs: Any) -> Iterator[Vector]:
         """Encode queries like `embed`, with the model's prompt for queries if it has one."""
@@ -159,13 +170,20 @@ def _describe(model: ReadyModel) -> dict[str, Any]:
 
 
 def _providers(
-    providers: Sequence[str] | None, cuda: object, device_ids: list[int] | None
+    providers: Sequence[Provider] | None, cuda: object, device_ids: list[int] | None
 ) -> dict[str, Any]:
     cuda = getattr(cuda, "value", cuda)  # a Device of fastembed
     if providers is not None:
         if cuda is True or device_ids:
             raise ConfigError("give providers, or cuda and device_ids, not both")
-        return {"providers": list(providers)}
+        names = [one if isinstance(one, str) else one[0] for one in providers]
+        settings = [{} if isinstance(one, str) else dict(one[1]) for one in providers]
+        if any(settings[1:]):
+            raise ConfigError(f"only the first of the providers may have options, got {providers}")
+        first = settings[0] if settings else {}
+        card = first.pop("device_id", None)
+        devices = {} if card is None else {"devices": [int(card)]}
+        return {"providers": names, "provider_options": first, **devices}
     name = {True: "cuda", False: "cpu", "auto": "auto", "cuda": "cuda", "cpu": "cpu"}.get(cuda)
     if name is None:
         raise ConfigError(field="cuda", expected="True, False or 'auto'", value=cuda)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer as Real
+from sentence_transformers import SimilarityFunction as RealFunction
 from sentence_transformers import util as real_util
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from mirror_export import ExportConfig, export_bundle
-from mirror_rt.compat import SentenceTransformer, util
+from mirror_rt.compat import SentenceTransformer, SimilarityFunction, util
 from mirror_rt.errors import ConfigError, InvalidTextError, MissingDependencyError
 
 TEXTS = ["a river in the town", "the doctor", "people of the world and their time"]
@@ -55,6 +56,10 @@ def test_arguments_have_the_names_the_order_and_the_defaults_of_the_real_class(n
         {"prompt": "about: "},
         {"truncate_dim": 8},
         {"truncate_dim": 8, "normalize_embeddings": True},
+        {"truncate_dim": 9999, "precision": None},
+        {"truncate_dim": 8, "output_value": None},
+        {"prompt": "about: ", "prompt_name": "document"},
+        {"task": "query", "device": ["cpu", "cpu"]},
         {"convert_to_numpy": False},
         {"convert_to_tensor": True},
         {"output_value": "token_embeddings"},
@@ -160,7 +165,7 @@ def test_prompts_of_the_caller_replace_those_of_the_bundle(both):
     model = SentenceTransformer(folder, prompts={"q": "Q: "}, default_prompt_name="q")
     plain = both[1].encode([f"Q: {text}" for text in TEXTS])
     np.testing.assert_allclose(model.encode(TEXTS), plain, atol=1e-6)
-    with pytest.raises(ConfigError, match="no prompt is called 'absent'"):
+    with pytest.raises(ConfigError, match="Default prompt name 'absent' not found"):
         SentenceTransformer(folder, default_prompt_name="absent")
 
 
@@ -200,9 +205,9 @@ def test_methods_that_are_elsewhere_say_where(both):
 
 
 def test_further_options_of_encode_are_taken(both):
-    with pytest.raises(InvalidTextError, match="the string is empty"):
-        both[1].encode(["a", ""])
-    assert np.isnan(both[1].encode(["a", ""], errors="nan")[1]).all()
+    with pytest.raises(InvalidTextError, match="lone surrogate"):
+        both[1].encode(["a", "\ud800"])
+    assert np.isnan(both[1].encode(["a", "\ud800"], errors="nan")[1]).all()
 
 
 def test_a_tensor_without_torch_is_an_error_that_names_the_extra(both, monkeypatch):
@@ -211,16 +216,106 @@ def test_a_tensor_without_torch_is_an_error_that_names_the_extra(both, monkeypat
         both[1].encode(TEXTS, convert_to_tensor=True)
 
 
-def test_vectors_are_compared_and_searched_as_by_the_real_functions():
-    a, b = np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32)
-    for name in ("cos_sim", "dot_score", "pairwise_cos_sim"):
-        expected = getattr(real_util, name)(a, b).numpy()
-        np.testing.assert_allclose(getattr(util, name)(a, b), expected, atol=1e-6)
-    for queries in (a, a[0]):
-        ours = util.semantic_search(queries, b, top_k=3)
-        theirs = real_util.semantic_search(queries, b, top_k=3)
-        for found, expected in zip(ours, theirs, strict=True):
-            assert [hit["corpus_id"] for hit in found] == [hit["corpus_id"] for hit in expected]
-            np.testing.assert_allclose(
-                [hit["score"] for hit in found], [hit["score"] for hit in expected], atol=1e-6
-            )
+def test_blank_strings_have_the_vectors_of_the_real_class(both):
+    texts = ["", "a river", " "]
+    for options in ({}, {"prompt_name": "query"}, {"output_value": None}):
+        compare(*(model.encode(texts, **options) for model in reversed(both)))
+
+
+def test_names_of_arguments_from_before_are_taken(both):
+    real, ours = both
+    for method in ("encode", "encode_query", "encode_document"):
+        compare(getattr(ours, method)(sentences=TEXTS), getattr(real, method)(sentences=TEXTS))
+    folder = ours.encoder.folder
+    assert SentenceTransformer(folder, tokenizer_kwargs={"model_max_length": 7}).max_seq_length == 7
+    with pytest.raises(ConfigError, match="padding_side"):
+        SentenceTransformer(folder, tokenizer_kwargs={"padding_side": "left"})
+
+
+def test_the_prompts_query_and_document_exist_and_those_of_the_caller_join_them(bundle):
+    assert SentenceTransformer(bundle).prompts == {"query": "", "document": ""}
+    model = SentenceTransformer(bundle, prompts={"query": "Q: ", "STS": "S: "})
+    assert model.prompts == {"query": "Q: ", "document": "", "STS": "S: "}
+
+
+def test_a_prompt_goes_before_a_name_with_the_warning_of_the_real_class(both, caplog):
+    for model in both:
+        model.encode(TEXTS, prompt="about: ", prompt_name="query")
+    theirs, ours = caplog.messages
+    assert ours == theirs
+    for model in both:
+        with pytest.raises(ValueError, match=r"Prompt name 'no' not found.*'query', 'document'"):
+            model.encode(TEXTS, prompt_name="no")
+
+
+def test_the_function_of_similarity_is_set_by_its_member_or_name(both):
+    ours = SentenceTransformer(both[1].encoder.folder, similarity_fn_name=SimilarityFunction.DOT)
+    assert ours.similarity_fn_name == "dot"
+    ours.similarity_fn_name = RealFunction.EUCLIDEAN
+    assert ours.similarity_fn_name == "euclidean"
+    with pytest.raises(ValueError, match="MultiVectorEncoder"):
+        ours.similarity_fn_name = "maxsim"
+
+
+def test_the_device_is_that_of_torch_and_the_tokenizer_that_of_transformers(both):
+    real, ours = both
+    assert ours.device == torch.device("cpu") == real.device
+    assert ours.device.type == "cpu"
+    assert ours.tokenizer(TEXTS)["input_ids"] == real.tokenizer(TEXTS)["input_ids"]
+    assert ours.tokenizer.model_max_length == ours.max_seq_length
+
+
+VECTORS = np.random.default_rng(0).normal(size=(12, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor, lambda rows: list(torch.tensor(rows))])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(lambda u, a, b, name=f"{pairs}{name}": getattr(u, name)(a, b)
+          for name in ("cos_sim", "dot_score", "euclidean_sim", "manhattan_sim")
+          for pairs in ("", "pairwise_")),
+        lambda u, a, b: u.semantic_search(a, b, top_k=3),
+        lambda u, a, b: u.semantic_search(a[0], b, top_k=3),
+        lambda u, a, b: u.semantic_search(a, b, 2, score_function=u.dot_score),
+        lambda u, a, b: u.semantic_search(a, b, 2, score_function=u.euclidean_sim),
+        lambda u, a, b: u.paraphrase_mining_embeddings(torch.as_tensor(np.stack(a)), top_k=2),
+        lambda u, a, b: u.paraphrase_mining_embeddings(torch.as_tensor(np.stack(a)), max_pairs=5),
+        lambda u, a, b: u.quantize_embeddings(a, "int8"),
+        lambda u, a, b: u.quantize_embeddings(a, "ubinary"),
+        lambda u, a, b: u.quantize_embeddings(a, "uint8", calibration_embeddings=np.stack(b)),
+    ],
+)  # fmt: skip
+def test_functions_of_vectors_give_what_the_real_ones_give(call, kind):
+    a, b = kind(VECTORS[:5]), kind(VECTORS[5:10])
+    theirs, ours = call(real_util, a, b), call(util, a, b)
+    assert isinstance(ours, torch.Tensor) <= (kind is not np.asarray)
+    approx(ours, theirs)
+
+
+def approx(ours, theirs):
+    if isinstance(theirs, list):
+        for one, other in zip(ours, theirs, strict=True):
+            approx(one, other)
+    elif isinstance(theirs, dict):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+    else:
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.9])
+def test_communities_are_those_of_the_real_function(threshold, size):
+    found = [u.community_detection(torch.tensor(VECTORS), threshold, size, batch_size=5)
+             for u in (util, real_util)]  # fmt: skip
+    assert [(group[0], set(group)) for group in found[0]] == [
+        (group[0], set(group)) for group in found[1]
+    ]
+
+
+def test_vectors_are_cut_and_normalised_as_by_the_real_functions(both):
+    rows = torch.tensor(VECTORS)
+    assert torch.allclose(util.normalize_embeddings(rows), real_util.normalize_embeddings(rows))
+    assert util.truncate_embeddings(rows, 3).shape == (12, 3)
+    real, ours = both
+    approx(util.paraphrase_mining(ours, TEXTS), real_util.paraphrase_mining(real, TEXTS))

@@ -51,7 +51,7 @@ def test_the_model_is_made_with_the_arguments_of_the_real_class():
 
 
 @pytest.mark.parametrize("method", ["embed", "query_embed", "passage_embed"])
-@pytest.mark.parametrize("texts", [TEXTS, TEXTS[0]], ids=["several", "one"])
+@pytest.mark.parametrize("texts", [TEXTS, TEXTS[0], ["", "a", " "]], ids=["several", "one", "no"])
 def test_vectors_come_one_by_one_as_from_the_real_class(both, method, texts):
     theirs, ours = (getattr(model, method)(texts) for model in both)
     assert inspect.isgenerator(ours)
@@ -103,11 +103,18 @@ def test_prompts_of_queries_and_passages_are_put_before_them(bundle_copy):
         ({"cuda": "mps"}, "cuda must be"),
         ({"providers": ["CPUExecutionProvider"], "cuda": True}, "not both"),
         ({"nonsense": 1}, "takes no argument 'nonsense'"),
+        ({"providers": ["CPUExecutionProvider", ("CUDAExecutionProvider", {"a": 1})]}, "the first"),
     ],
 )
 def test_what_cannot_be_done_says_what_to_do(bundle, options, hint):
     with pytest.raises(ConfigError, match=hint):
         TextEmbedding(str(bundle), **options)
+
+
+def test_options_of_sessions_and_providers_are_taken(bundle):
+    providers = [("CPUExecutionProvider", {})]
+    model = TextEmbedding(str(bundle), enable_cpu_mem_arena=False, providers=providers)
+    assert model.encoder.devices == ["cpu"]
 
 
 def test_a_model_is_not_added_but_exported():

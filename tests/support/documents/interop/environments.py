@@ -19,6 +19,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
+def cache_folder() -> Path:
+    """Return the folder of all environments."""
+    return Path(
+        os.environ.get("MIRROR_RT_INTEROP_CACHE", "~/.cache/mirror_rt/interop")
+    ).expanduser()
+
+
 @dataclass(frozen=True)
 class Tool:
     """A client script, and the packages that it needs."""
@@ -28,10 +35,9 @@ class Tool:
 
     @property
     def folder(self) -> Path:
-        cache = os.environ.get("MIRROR_RT_INTEROP_CACHE", "~/.cache/mirror_rt/interop")
         digest = hashlib.sha256(json.dumps([sys.version_info[:2], self.packages]).encode())
         name = Path(self.script).stem.removeprefix("with_").removeprefix("test_")
-        return Path(cache).expanduser() / f"{name}-{digest.hexdigest()[:8]}"
+        return cache_folder() / f"{name}-{digest.hexdigest()[:8]}"
 
     @property
     def python(self) -> Path:

@@ -1,0 +1,85 @@
+"""The tests of sentence-transformers itself, as they are, against the class of that name here."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from importlib.metadata import version
+
+import pytest
+
+from interop.environments import HERE, cache_folder
+from mirror_export import ExportConfig, export_bundle
+
+pytest.importorskip("sentence_transformers")
+FILES = ["sentence_transformer/test_model.py", "sentence_transformer/test_compute_embeddings.py",
+         "util/test_retrieval.py"]  # fmt: skip
+# They test other classes, or files and numbers of models that the model at hand is not.
+OTHERS = [
+    "test_clip", "test_conversion_ignores_source", "test_default_pooling_mode",
+    "test_encode_normalize", "test_encode_single_sentences", "test_load_with_pytorch_bin",
+    "test_load_with_revision", "test_load_with_safetensors", "test_encode_with_dataset_column",
+]  # fmt: skip
+_MODULES = "a bundle is a graph: it has no modules, hooks or settings of PyTorch"
+_SAVED = "a bundle is complete on disk: the class does not write models"
+REASONS = {
+    "test_encode_per_call_processing_kwargs": (1, "a call has no options of the tokenizer"),
+    "test_encode_routes_through_module_call": (1, _MODULES),
+    "test_encode_truncate": (2, "results are arrays unless tensors are asked for"),
+    "test_encode_tuple_sentences": (1, "a text is a string, not a pair of them"),
+    "test_get_model_kwargs": (1, _MODULES),
+    "test_load_local_without_normalize_directory": (1, _SAVED),
+    "test_load_with_model_kwargs": (1, _MODULES),
+    "test_model_card_save_update_model_id": (1, _SAVED),
+    "test_parse_model_config_ignores_multi_vector_similarity": (1, "it calls a private method"),
+    "test_prompt_length_calculation": (4, "the tokenizer of a bundle cannot be changed"),
+    "test_prompt_output_value_None": (1, "the dict of a text has what the graph gives, no more"),
+    "test_push_to_hub": (1, _SAVED),
+    "test_safe_serialization": (2, _SAVED),
+    "test_save_load_prompts": (1, _SAVED),
+    "test_similarity_fn_name_constructor_overrides_saved": (1, _SAVED),
+    "test_similarity_score_save": (1, _SAVED),
+    "test_transformers_model_property": (1, _MODULES),
+}
+
+
+@pytest.fixture(scope="module")
+def suite():
+    """The tests that belong to the installed version."""
+    folder = cache_folder() / f"sentence-transformers-{version('sentence-transformers')}"
+    if not folder.is_dir():
+        if os.environ.get("MIRROR_RT_INTEROP") != "1":
+            pytest.skip(f"no tests in {folder}: MIRROR_RT_INTEROP=1 fetches them")
+        tag = f"v{version('sentence-transformers')}"
+        repository = "https://github.com/huggingface/sentence-transformers"
+        subprocess.run(
+            ["git", "clone", "--quiet", "--depth=1", "--branch", tag, repository, folder],
+            check=True,
+        )
+    return folder / "tests"
+
+
+@pytest.mark.interop
+def test_what_fails_has_a_reason(suite, default_model, tmp_path):
+    export_bundle(ExportConfig(str(default_model), tmp_path / "bundle"))
+    for name in ("sentence-transformers-testing/stsb-bert-tiny-safetensors",
+                 "sentence-transformers/all-MiniLM-L6-v2"):  # fmt: skip
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).symlink_to(tmp_path / "bundle")
+    for name in (*FILES, "utils.py"):
+        copy = tmp_path / "tests" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        (copy.parent / "__init__.py").touch()
+        shutil.copy(suite / name, copy)
+    shutil.copy(HERE / "suite_conftest.py", tmp_path / "tests" / "conftest.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rf", "-c", os.devnull, "--rootdir", tmp_path,
+         "-p", "no:cacheprovider", "-k", f"not ({' or '.join(OTHERS)})", "tests"],
+        cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    failed = Counter(re.findall(r"^FAILED \S+::(\w+)", done.stdout, re.MULTILINE))
+    assert failed == {name: count for name, (count, _) in REASONS.items()}, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 470

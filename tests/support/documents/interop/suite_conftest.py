@@ -1,0 +1,41 @@
+"""The fixtures with which the tests of sentence-transformers run against `mirror_rt.compat`.
+
+They take the place of that library's tests/conftest.py; its files of tests stay as they are. What
+they import from sentence_transformers is replaced here, before they are imported.
+"""
+
+import pytest
+import sentence_transformers
+import sentence_transformers.util as original
+from sentence_transformers.util import quantization, retrieval, similarity, tensor
+
+from mirror_rt.compat import SentenceTransformer, util
+
+for module in (original, quantization, retrieval, similarity, tensor):
+    for name in util.__all__:
+        if hasattr(module, name):
+            setattr(module, name, getattr(util, name))
+sentence_transformers.SentenceTransformer = SentenceTransformer
+
+
+def _model(name):
+    return pytest.fixture(name=f"{name}_model")(lambda: SentenceTransformer(NAMES[name]))
+
+
+# The names are folders where the tests run, which hold the model that is there.
+NAMES = {
+    "stsb_bert_tiny": "sentence-transformers-testing/stsb-bert-tiny-safetensors",
+    "paraphrase_distilroberta_base_v1": "sentence-transformers/all-MiniLM-L6-v2",
+}
+stsb_bert_tiny = _model("stsb_bert_tiny")
+paraphrase_distilroberta_base_v1 = _model("paraphrase_distilroberta_base_v1")
+
+
+@pytest.fixture
+def avg_word_embeddings_levy():
+    pytest.skip("the class runs encoders, not averages of word vectors")
+
+
+@pytest.fixture
+def static_embedding_model():
+    pytest.skip("the class runs encoders, not averages of word vectors")
